@@ -1,0 +1,52 @@
+"""Global rate limits for Celery, decided in Redis or Valkey.
+
+``Throttle`` needs Celery; ``Limiter`` does not and is what web views and scripts use.
+"""
+
+from __future__ import annotations
+
+from celery_throttle.app import Throttle
+from celery_throttle.decision import Decision
+from celery_throttle.errors import (
+    ConfigurationError,
+    CostError,
+    KeyTemplateError,
+    KeyValueError,
+    LimitError,
+    LimitSyntaxError,
+    LimitValueError,
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+    Throttled,
+    UnknownLimitError,
+    WaitTooLongError,
+)
+from celery_throttle.limiter import Limiter
+from celery_throttle.limits import Limit, Rate
+from celery_throttle.signals import task_released, task_throttled
+from celery_throttle.task import ThrottledTask
+
+__all__ = [
+    "ConfigurationError",
+    "CostError",
+    "Decision",
+    "KeyTemplateError",
+    "KeyValueError",
+    "Limit",
+    "LimitError",
+    "LimitSyntaxError",
+    "LimitValueError",
+    "Limiter",
+    "Rate",
+    "StoreError",
+    "StoreUnavailableError",
+    "Throttle",
+    "ThrottleError",
+    "Throttled",
+    "ThrottledTask",
+    "UnknownLimitError",
+    "WaitTooLongError",
+    "task_released",
+    "task_throttled",
+]

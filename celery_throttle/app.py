@@ -1,0 +1,120 @@
+"""``Throttle(app)``: the limits of a Celery app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, Task
+from kombu.utils.imports import symbol_by_name
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.keys import Keys
+from celery_throttle.limiter import Limiter, read_limits
+from celery_throttle.limits import Limit
+from celery_throttle.settings import Settings, Spec
+from celery_throttle.store import Store
+from celery_throttle.task import TaskLimits, ThrottledTask
+
+if TYPE_CHECKING:
+    from celery_throttle.worker.gate import Gate
+
+
+class Throttle(Limiter):
+    """The limits of a Celery app, and what enforces them in its workers.
+
+    A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so all of its methods are
+    here too. It connects to no server before it is used.
+
+    Args:
+        app: the app; it is reachable as ``app.throttle`` from now on.
+        limits, routes, url, prefix, lease: see :class:`~celery_throttle.settings.Settings`;
+            what is not given is read from ``app.conf`` (``throttle_limits``, ...) when it is used.
+
+    Raises:
+        LimitError: a definition is wrong.
+        ConfigurationError: a setting is wrong, or the app has a throttle already.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        limits: Mapping[str, str | Limit] | None = None,
+        *,
+        routes: Mapping[str, Spec] | None = None,
+        url: str | None = None,
+        prefix: str | None = None,
+        lease: float | None = None,
+    ) -> None:
+        if hasattr(app, "throttle"):
+            raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
+        self.app = app
+        self._clock = None
+        self._given = dict(limits=limits, routes=routes, url=url, prefix=prefix, lease=lease)
+        #: The gate of this worker process; None where no worker runs.
+        self.gate: Gate | None = None
+        self._tasks: dict[str, TaskLimits | None] = {}
+        if limits is not None:
+            read_limits(limits)
+        app.throttle = self
+        _make_default_base(app)
+        app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings in force, read at first use."""
+        return Settings.read(self.app.conf, self._given)
+
+    @cached_property
+    def limits(self) -> Mapping[str, Limit]:  # type: ignore[override]  # read at first use
+        """The limits of the code."""
+        return self.settings.limits
+
+    @cached_property
+    def keys(self) -> Keys:  # type: ignore[override]  # read at first use
+        """The names in Redis."""
+        return Keys(self.settings.prefix)
+
+    @cached_property
+    def store(self) -> Store:  # type: ignore[override]  # read at first use
+        """The server."""
+        return Store(self.settings.url)
+
+    def task_limits(self, task: Task) -> TaskLimits | None:
+        """The limits of a task of the app, or None. Read once."""
+        try:
+            return self._tasks[task.name]
+        except KeyError:
+            limits = self._tasks[task.name] = self.read_task(task)
+            return limits
+
+    def read_task(self, task: type[Task] | Task) -> TaskLimits | None:
+        """Read and check what a task, or the route that matches its name, says of its limits.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: it is wrong.
+        """
+        spec = getattr(task, "throttle", None)
+        if spec is None:
+            spec = self._route(str(task.name))
+        return None if spec is None else TaskLimits.read(task, spec, self.limits)
+
+    def _route(self, name: str) -> Spec | None:
+        routes = self.settings.routes
+        if name in routes:
+            return routes[name]
+        return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)
+
+
+def _make_default_base(app: Celery) -> None:
+    """Make ThrottledTask the default base of the app's tasks, above one of the app's own."""
+    own = symbol_by_name(app.task_cls)
+    app.task_cls = (
+        ThrottledTask
+        if own is Task
+        else type("ThrottledTask", (ThrottledTask, own), {"abstract": True})
+    )
+    # The app caches its default base at first use.
+    app.__dict__.pop("Task", None)

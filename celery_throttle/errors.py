@@ -1,0 +1,133 @@
+"""Every exception this package raises, in one tree.
+
+::
+
+    ThrottleError
+    ├── LimitError (ValueError)             a definition that cannot be used
+    │   ├── LimitSyntaxError                text that does not parse
+    │   ├── LimitValueError                 a number that is zero, negative or too large
+    │   ├── CostError                       a cost that can never fit its limit
+    │   └── KeyTemplateError                a key template, or an argument name in it
+    ├── KeyValueError (TypeError)           an argument value that cannot be a key
+    ├── UnknownLimitError (LookupError)     a name that no limit has
+    ├── ConfigurationError                  a setting that is wrong, or contradicts another
+    ├── StoreError                          the server answered, but not as it must
+    │   └── StoreUnavailableError           the server cannot be reached
+    └── Throttled                           the limit refused
+        └── WaitTooLongError                the wait would exceed ``throttle_max_wait``
+
+Messages name the offending text and say what is allowed.
+"""
+
+from __future__ import annotations
+
+_SHOWN_CHARACTERS = 100
+
+
+class ThrottleError(Exception):
+    """The root: catch this to catch everything this package raises on purpose."""
+
+
+class LimitError(ThrottleError, ValueError):
+    """A limit, a cost or a key template that cannot be used as it is written."""
+
+
+class LimitSyntaxError(LimitError):
+    """Text that does not parse as a rate, a limit or a name."""
+
+
+class LimitValueError(LimitError):
+    """A part of a limit that is written well but not allowed: zero, negative, too large."""
+
+
+class CostError(LimitError):
+    """A cost that is no positive whole number, or above the burst: it could never pass."""
+
+
+class KeyTemplateError(LimitError):
+    """A malformed ``"mail:{tenant_id}"``, or one that names an argument the task does not have."""
+
+
+class KeyValueError(ThrottleError, TypeError):
+    """A value that cannot be (part of) a key, or an argument that was not given."""
+
+
+class UnknownLimitError(ThrottleError, LookupError):
+    """No limit has this name."""
+
+
+class ConfigurationError(ThrottleError):
+    """A setting that is missing, malformed, or at odds with another one."""
+
+
+class StoreError(ThrottleError):
+    """The server that keeps the limits answered with an error, or must not be used as it is."""
+
+
+class StoreUnavailableError(StoreError):
+    """The server cannot be reached. The message names its URL, without user and password."""
+
+
+class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as users speak of it
+    """A limit refused.
+
+    The attributes are also the exception's ``args``, in this order: Celery rebuilds an exception
+    in another process from its class and its ``args``.
+
+    Attributes:
+        limit: The name of the limit that binds.
+        key: The encoded key of that limit; None for a limit without keys.
+        retry_after: Seconds until the same request could pass; None if it never can.
+    """
+
+    def __init__(
+        self, limit: str, key: str | None = None, retry_after: float | None = None
+    ) -> None:
+        self.limit = limit
+        self.key = key
+        self.retry_after = retry_after
+        super().__init__(limit, key, retry_after)
+
+    def __str__(self) -> str:
+        return f"{self._subject} refused; {self._wait}"
+
+    @property
+    def _subject(self) -> str:
+        of_key = "" if self.key is None else f" (key {shown(self.key)})"
+        return f"limit {shown(self.limit)}{of_key}"
+
+    @property
+    def _wait(self) -> str:
+        if self.retry_after is None:
+            return "this can never pass"
+        return f"this could pass in {self.retry_after:g} s"
+
+
+class WaitTooLongError(Throttled):
+    """A task would have to wait longer than its ``throttle_max_wait``.
+
+    Attributes:
+        limit: See :class:`Throttled`; so are ``key`` and ``retry_after``, the expected wait.
+        max_wait: The seconds it may wait.
+    """
+
+    def __init__(
+        self, limit: str, key: str | None, retry_after: float | None, max_wait: float
+    ) -> None:
+        super().__init__(limit, key, retry_after)
+        self.max_wait = max_wait
+        self.args = (limit, key, retry_after, max_wait)
+
+    def __str__(self) -> str:
+        return f"{self._subject}: {self._wait}; throttle_max_wait allows {self.max_wait:g} s"
+
+
+def shown(value: object) -> str:
+    """Return ``repr(value)`` for a message: at most 100 characters, and never an error."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a broken repr must not hide the error being reported
+        return f"<{type(value).__name__}>"
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,100 @@
+"""Every name in Redis, and nothing else.
+
+All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster every key
+lies in one slot and one decision over several limits stays atomic. A limit's key part is encoded
+by :func:`celery_throttle.scope.encode_key`, so it holds no braces, spaces or newlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from celery_throttle.scope import LimitRef
+
+DEFAULT_PREFIX = "{throttle}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """What one queue of the broker keeps in Redis while tasks of it wait; see ``lua/lines.lua``."""
+
+    lines: str
+    messages: str
+    due: str
+    asks: str
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # a plain tuple of str, in the scripts' order
+        return iter((self.lines, self.messages, self.due, self.asks))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names of keys and channels under one prefix."""
+
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def limits(self) -> str:
+        """Hash: definitions of limits, by :meth:`field`."""
+        return f"{self.prefix}:limits"
+
+    @property
+    def workers(self) -> str:
+        """Sorted set: workers by the end of their lease."""
+        return f"{self.prefix}:workers"
+
+    @property
+    def parks(self) -> str:
+        """Sorted set: parked messages whose acknowledgement is not known to be done."""
+        return f"{self.prefix}:parks"
+
+    def claims(self, worker: str) -> str:
+        """Hash: the claims of a worker."""
+        return f"{self.prefix}:claims:{worker}"
+
+    def channel(self, worker: str) -> str:
+        """Channel on which a sleeping worker is woken."""
+        return f"{self.prefix}:wake:{worker}"
+
+    @staticmethod
+    def field(ref: LimitRef) -> str:
+        """Field of a limit, or of one key of it, in the hash of definitions."""
+        return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
+
+    def state(self, ref: LimitRef) -> str:
+        """String: what the algorithm remembers of one limit and key."""
+        return f"{self.prefix}:state:{self.field(ref)}"
+
+    def pause(self, ref: LimitRef) -> str:
+        """String: until when one limit and key is paused; without a key, all of the limit."""
+        return f"{self.prefix}:pause:{self.field(ref)}"
+
+    def backlog(self, ref: LimitRef) -> str:
+        """String: how many tasks wait in lines at one limit and key, over all queues."""
+        return f"{self.prefix}:backlog:{self.field(ref)}"
+
+    def waits(self, name: str) -> str:
+        """Hash: the waiting lists of a limit, over all its keys and all queues."""
+        return f"{self.prefix}:waits:{name}"
+
+    def waiting(self, queue: str, ref: LimitRef) -> str:
+        """List: lines of one queue that wait at one limit and key."""
+        return f"{self.prefix}:waiting:{self.field(ref)}:{queue}"
+
+    def queue(self, name: str) -> QueueKeys:
+        """The keys of one queue."""
+        return QueueKeys(*(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks")))
+
+    def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
+        """Sorted set: the line of a queue for a set of limits and keys.
+
+        Named by a digest: neither the length nor the content of queue and keys is bounded.
+        """
+        digest = blake2b(digest_size=16)
+        for text in (queue, *(self.field(ref) for ref in refs)):
+            data = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:" % len(data))
+            digest.update(data)
+        return f"{self.prefix}:line:{digest.hexdigest()}"

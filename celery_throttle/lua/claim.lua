@@ -1,0 +1,124 @@
+-- claim.lua: a worker's one call: renew its lease, settle, and take due tasks with their quota.
+-- uses: lines
+--
+-- KEYS  1   hash: definitions of limits
+--       2   zset: workers -> end of their lease (us)
+--       3   zset: identities of messages that were parked but may not be acknowledged yet
+--       4   hash: this worker's claims, token -> packed {line, about, task id, score, packed}
+--       then per queue: lines, messages, due, asks
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   the worker
+--       3   its channel
+--       4   lease (us)
+--       5   how many tasks it has free processes for; 0 only renews and settles
+--       6   how far ahead (us) a slot may be booked
+--       7   the token of the first task taken; those after it count up
+--       8   longest time (us) between two asks
+--       9   how many tokens follow that are settled
+--       then those tokens, then identities whose acknowledgement is done
+-- Reply {next ask (us from now), a worker whose lease ran out or '',
+--        {token, kind, starts in (us), waited (us), message, task id}, ...}
+--       kind 1: admitted. kind 0: no unit was taken, because it expired or can never pass.
+-- Work is bounded by the tasks wanted: at most 16 lines more are looked at than tasks taken.
+
+local given, worker, channel = ARGV[1], ARGV[2], ARGV[3]
+local now = clock(given)
+local limits, workers, parks, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lease, room, ahead = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local token, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
+local settled = tonumber(ARGV[9])
+local visits = room + 16
+local taken = {}
+
+redis.call('ZADD', workers, string.format('%.0f', now + lease), worker)
+redis.call('PEXPIRE', workers, expiry(86400000000, given))
+for i = 10, #ARGV do
+  if i < 10 + settled then
+    redis.call('HDEL', claims, ARGV[i])
+  else
+    redis.call('ZREM', parks, ARGV[i])
+  end
+end
+local dead = redis.call('ZRANGE', workers, '-inf', string.format('%.0f', now), 'BYSCORE',
+                        'LIMIT', 0, 1)[1] or ''
+
+-- Serves one waiting list in turn. Returns once its limit has no room left or the list is empty.
+local function serve(queue, waiting)
+  while #taken < room and visits > 0 do
+    local line = redis.call('LINDEX', waiting, 0)
+    if not line then
+      return
+    end
+    visits = visits - 1
+    local at, about = unpack_line(redis.call('HGET', queue[LINES], line))
+    local id = redis.call('ZRANGE', line, 0, 0)[1]
+    local entry = cmsgpack.unpack(redis.call('HGET', queue[MESSAGES], id))
+    local refs = refs_of(about, entry[2])
+    local kind, wait, bound = 0, 0, 0
+    local expired = entry[3] > 0 and entry[3] <= now
+    if not expired and not look(limits, refs, now) then
+      wait, bound = decide(refs)
+      kind = wait < 0 and 0 or 1
+    end
+    if wait <= ahead then
+      wait = math.max(0, wait)
+      if kind == 1 then
+        take(refs, now, now + wait, given, 1)
+      end
+      taken[#taken + 1] = hand_out(claims, token, line, about, at, id, entry, kind, wait, now)
+      token = token + 1
+      redis.call('LPOP', waiting)
+      if redis.call('EXISTS', line) == 1 then
+        redis.call('RPUSH', waiting, line)
+      end
+      tidy(about.limits[at], queue)
+    elseif bound == at then
+      redis.call('ZADD', queue[DUE], due_time(now, wait), waiting)
+      return
+    else
+      redis.call('LPOP', waiting)
+      count(about.limits[at], -redis.call('ZCARD', line))
+      tidy(about.limits[at], queue)
+      attach(line, about, bound, now, wait)
+    end
+  end
+end
+
+-- When this worker should ask again, so that some worker asks at each due moment but not all do:
+-- each takes the first free place after the moment, behind the others that mean to ask by then.
+local function next_ask(queue)
+  redis.call('ZREM', queue[ASKS], channel)
+  if room == 0 then
+    return now + longest
+  end
+  local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
+  if due and (#taken == room or visits == 0) then
+    return now
+  end
+  local ask = now + longest
+  if due then
+    due = math.max(now, due - ahead)
+    local gap = math.min(100000, math.max(10000, (due - now) / 10))
+    local others = redis.call('ZCOUNT', queue[ASKS], string.format('%.0f', now),
+                              string.format('%.0f', due + gap))
+    ask = math.min(ask, due + gap * others)
+  end
+  redis.call('ZADD', queue[ASKS], string.format('%.0f', ask), channel)
+  redis.call('PEXPIRE', queue[ASKS], expiry(2 * longest, given))
+  return ask
+end
+
+local ask = now + longest
+for key = 5, #KEYS, 4 do
+  local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
+  while #taken < room and visits > 0 do
+    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', string.format('%.0f', now + ahead),
+                               'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not waiting then
+      break
+    end
+    serve(queue, waiting)
+  end
+  ask = math.min(ask, next_ask(queue))
+end
+return { ask - now, dead, unpack(taken) }

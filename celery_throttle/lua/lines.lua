@@ -1,0 +1,123 @@
+-- lines.lua: lines of waiting tasks, and which limit each of them waits at.
+-- uses: decide
+--
+-- Library. A line holds the tasks of one queue that need one set of limits and keys. A line that
+-- holds tasks waits at exactly one of its limits: the one that blocked it last. Names of keys are
+-- made by `celery_throttle/keys.py` only; scripts pass them on and keep them with the line.
+--
+--   line               zset   task id -> score: priority, then age
+--   <queue>.messages   hash   task id -> packed {line, costs, expires, parked, message}
+--   <queue>.lines      hash   line -> index of the limit it waits at (one byte), packed about-table
+--   <queue>.due        zset   waiting list -> when (us) its limit next has room for its first line
+--   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next
+--   waiting            list   lines that wait at one limit and key, in turn, of one queue
+--   backlog            string how many tasks wait at one limit and key, over all queues
+--   waits              hash   waiting list -> packed {due, asks}, for all keys of one limit's name
+--
+-- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, backlog,
+-- pause, key_pause, waiting, waits}, ...}}.
+
+local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
+
+local function pack_line(at, about)
+  return string.char(at) .. cmsgpack.pack(about)
+end
+
+local function unpack_line(packed)
+  return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
+end
+
+local function refs_of(about, costs)
+  local refs = {}
+  for i, names in ipairs(about.limits) do
+    refs[i] = { name = names[1], field = names[2], state = names[3], backlog = names[4],
+                pause = names[5], key_pause = names[6], cost = costs[i] }
+  end
+  return refs
+end
+
+-- A wait of 'never' is not one to come back for in time order: the task is handed out at once.
+local function due_time(now, wait)
+  return string.format('%.0f', now + math.max(0, wait))
+end
+
+-- Backlogs and waiting lists are the two things that every change of a line must keep right.
+local function count(limit, change)
+  if change ~= 0 and redis.call('INCRBY', limit[4], change) <= 0 then
+    redis.call('DEL', limit[4])
+  end
+end
+
+-- Lets the line wait at its limit `at`, from now on in the last place.
+local function attach(line, about, at, now, wait)
+  local limit, queue = about.limits[at], about.queue
+  redis.call('HSET', queue[LINES], line, pack_line(at, about))
+  count(limit, redis.call('ZCARD', line))
+  if redis.call('RPUSH', limit[7], line) == 1 then
+    redis.call('HSET', limit[8], limit[7], cmsgpack.pack({ queue[DUE], queue[ASKS] }))
+    redis.call('ZADD', queue[DUE], due_time(now, wait), limit[7])
+  end
+end
+
+-- The waiting list has lost a line: forget it when that was the last.
+local function tidy(limit, queue)
+  if redis.call('EXISTS', limit[7]) == 0 then
+    redis.call('ZREM', queue[DUE], limit[7])
+    redis.call('HDEL', limit[8], limit[7])
+  end
+end
+
+-- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
+-- starts in (us), waited (us), message, task id}. A line that is left empty is gone from Redis but
+-- still in its waiting list: the caller takes it out.
+local function hand_out(claims, token, line, about, at, id, entry, kind, starts, now)
+  local queue = about.queue
+  local packed = redis.call('HGET', queue[MESSAGES], id)
+  local score = redis.call('ZSCORE', line, id)
+  redis.call('ZREM', line, id)
+  redis.call('HDEL', queue[MESSAGES], id)
+  redis.call('HSET', claims, token, cmsgpack.pack({ line, about, id, score, packed }))
+  count(about.limits[at], -1)
+  if redis.call('EXISTS', line) == 0 then
+    redis.call('HDEL', queue[LINES], line)
+  end
+  return { token, kind, starts, now - entry[4], entry[5], id }
+end
+
+-- Puts a task into its line. Within a priority the order is by age; the clock may stand still or
+-- step back, so a task is never put before the one that came last. A score fits a double exactly:
+-- 8 bits of priority, 45 bits of time in units of 64 us.
+local RANK = 2 ^ 45
+
+local function score_of(line, rank, now)
+  local from, to = rank * RANK, (rank + 1) * RANK - 1
+  local last = redis.call('ZRANGE', line, string.format('%.0f', to), string.format('%.0f', from),
+                          'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  local score = from + math.floor(now / 64)
+  return last[2] and math.max(score, tonumber(last[2]) + 1) or score
+end
+
+local function join(line, about, id, score, packed, now, wait, bound)
+  local new = redis.call('EXISTS', line) == 0
+  redis.call('HSET', about.queue[MESSAGES], id, packed)
+  redis.call('ZADD', line, string.format('%.0f', score), id)
+  if new then
+    attach(line, about, math.max(1, bound), now, wait)
+  else
+    local at = string.byte(redis.call('HGET', about.queue[LINES], line), 1)
+    count(about.limits[at], 1)
+  end
+  return new
+end
+
+-- Wakes up to two workers that would otherwise sleep past the moment `due`. Those whose next ask
+-- lies in the past are busy or gone.
+local function wake(queue, now, due)
+  local early = redis.call('ZRANGE', queue[ASKS], string.format('%.0f', now), '+inf', 'BYSCORE',
+                           'LIMIT', 0, 2, 'WITHSCORES')
+  for i = 1, #early, 2 do
+    if tonumber(early[i + 1]) > due then
+      redis.call('PUBLISH', early[i], '')
+    end
+  end
+end

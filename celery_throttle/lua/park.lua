@@ -1,0 +1,107 @@
+-- park.lua: try once more, else let the task join its line. Idempotent by task id.
+-- uses: lines
+--
+-- KEYS  1   hash: definitions of limits
+--       2   zset: identities of messages that were parked but may not be acknowledged yet
+--       3   the task's line
+--       4-7 the queue's lines, messages, due, asks
+--       then per limit: state, backlog, pause, pause of the key, waiting, waits
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   task id
+--       3   identity of the message: task id and how often it was retried or replaced
+--       4   '1' when the broker says it was delivered before
+--       5   rank of its priority, 0 to 255, the lowest first
+--       6   when it expires (us), 0 for never
+--       7   longest wait accepted (us), -1 for any
+--       8   how long (us) an identity is remembered
+--       9   the message
+--       10  how many limits
+--       then per limit: name, field, cost
+--       then identities whose acknowledgement is done
+-- Reply {'admitted'}                                    a unit was free after all: run it
+--       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
+--       {'known'}                                       parked before: acknowledge, no more
+--       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
+--       {'never', index, burst}                         the cost can never pass
+--       {'unknown', index}                              limit not defined
+
+local given = ARGV[1]
+local now = clock(given)
+local limits, parks, line = KEYS[1], KEYS[2], KEYS[3]
+local id, identity = ARGV[2], ARGV[3]
+local count_of = tonumber(ARGV[10])
+local queue = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
+
+for i = 11 + 3 * count_of, #ARGV do
+  redis.call('ZREM', parks, ARGV[i])
+end
+if ARGV[4] == '1' and redis.call('ZSCORE', parks, identity) then
+  return { 'known' }
+end
+
+local about, costs = { queue = queue, limits = {} }, {}
+for i = 1, count_of do
+  local key, arg = 2 + 6 * i, 8 + 3 * i
+  about.limits[i] = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2],
+                      KEYS[key + 3], KEYS[key + 4], KEYS[key + 5] }
+  costs[i] = tonumber(ARGV[arg + 2])
+end
+local refs = refs_of(about, costs)
+local unknown = look(limits, refs, now)
+if unknown then
+  return { 'unknown', unknown }
+end
+local wait, bound = decide(refs)
+if wait < 0 then
+  return { 'never', bound, refs[bound].limit.burst }
+end
+local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
+if not parked then
+  local free = wait == 0
+  for i, ref in ipairs(refs) do
+    if free and ref.waiting > 0 then
+      free, bound = false, i
+    end
+  end
+  if free then
+    take(refs, now, now, given, 1)
+    return { 'admitted' }
+  end
+end
+
+-- Lines at one limit are served in turn, so a task in place n waits for at most n of each line.
+local function expected(position)
+  local longest, at = wait, math.max(1, bound)
+  for i, ref in ipairs(refs) do
+    local before = math.max(position - 1, math.min(ref.waiting,
+      position * redis.call('LLEN', about.limits[i][7])))
+    local own = wait_of(ref) + math.ceil(before * ref.cost * ref.limit.p / ref.limit.q)
+    if own > longest then
+      longest, at = own, i
+    end
+  end
+  return longest, at
+end
+
+if parked then
+  local position = (redis.call('ZRANK', line, id) or 0) + 1
+  return { 'parked', position, expected(position), math.max(1, bound), wait }
+end
+local score = score_of(line, tonumber(ARGV[5]), now)
+local position = redis.call('ZCOUNT', line, '-inf', string.format('%.0f', score)) + 1
+local total, at = expected(position)
+local max_wait = tonumber(ARGV[7])
+if max_wait >= 0 and total > max_wait then
+  return { 'late', total, at }
+end
+
+local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9] })
+local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
+join(line, about, id, score, packed, now, wait, bound)
+local memory = tonumber(ARGV[8])
+redis.call('ZADD', parks, string.format('%.0f', now), identity)
+redis.call('PEXPIRE', parks, expiry(memory, given))
+if not earliest or now + wait < tonumber(earliest) then
+  wake(queue, now, now + wait)
+end
+return { 'parked', position, total, math.max(1, bound), wait }

@@ -1,0 +1,52 @@
+"""The Lua scripts: loaded from package resources, one library before another where they say so.
+
+A script names the libraries it needs in a comment ``-- uses: name``; a library may name another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+
+_USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+
+Argument = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script as the server sees it."""
+
+    name: str
+    source: bytes
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One script to run with its keys and arguments: what the core builds, and an end sends."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Argument] = ()
+
+
+def _read(name: str, seen: list[str]) -> str:
+    if name in seen:
+        return ""
+    seen.append(name)
+    text = files("celery_throttle").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    libraries = [used.strip() for found in _USES.findall(text) for used in found.split(",")]
+    return "".join(_read(library, seen) for library in libraries) + text + "\n"
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of that name with its libraries; read once."""
+    source = _read(name, []).encode()
+    # Redis names scripts by SHA-1; nothing is secured by it.
+    return Script(name, source, sha1(source, usedforsecurity=False).hexdigest())

@@ -1,0 +1,20 @@
+"""Signals, sent in the worker's main process.
+
+``task_throttled``: a task was over its limit and stepped into its line.
+    sender: the task. request: its :class:`celery.worker.request.Request`. limit: name of the limit
+    that binds. key: its key or None. retry_after: seconds until that limit has room again.
+    position: place in the line, from 1. expected: seconds until the task is expected to run.
+
+``task_released``: a task was taken from its line, with its quota, and is about to start.
+    sender: the task. request: its request. waited: seconds it spent in the line.
+"""
+
+from __future__ import annotations
+
+from celery.utils.dispatch import Signal
+
+task_throttled = Signal(
+    name="task_throttled",
+    providing_args={"request", "limit", "key", "retry_after", "position", "expected"},
+)
+task_released = Signal(name="task_released", providing_args={"request", "waited"})

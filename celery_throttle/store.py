@@ -1,0 +1,210 @@
+"""The server that keeps the limits: runs one :class:`~celery_throttle.scripts.Call` at a time.
+
+Both ends, :meth:`Store.run` and :meth:`Store.arun`, hold connections of their own instead of a
+client's pool: the per-call checks of a pool cost more than a decision does. A connection belongs
+to one call at a time, so threads, greenlets and asyncio tasks may share a store. After a fork the
+child opens connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+from redis.retry import Retry
+
+from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
+from celery_throttle.scripts import Argument, Call
+
+SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+def safe_url(url: str) -> str:
+    """The URL without what is secret in it, for messages and logs."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def is_store_url(url: str) -> bool:
+    """Whether a URL names a server that can keep limits."""
+    return url.partition("://")[0] in SCHEMES and "://" in url
+
+
+def pack(*parts: Argument) -> bytes:
+    """One command in the Redis protocol."""
+    chunks = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(chunks)
+
+
+def _evalsha(call: Call) -> bytes:
+    return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+
+
+def _load(call: Call) -> bytes:
+    return pack("SCRIPT", "LOAD", call.script.source)
+
+
+# A server that restarted has closed what lay idle. Seen before anything is sent, that costs a new
+# connection; seen afterwards, nobody could tell whether the call was carried out.
+def _revive(connection: Any) -> None:
+    try:
+        stale = connection.can_read(0)
+    except _UNREACHABLE:
+        stale = True
+    if stale:
+        connection.disconnect()
+
+
+async def _arevive(connection: Any) -> Any:
+    try:
+        stale = await connection.can_read_destructive()
+    except _UNREACHABLE:
+        stale = True
+    if stale:
+        await connection.disconnect(nowait=True)
+    return connection
+
+
+class Store:
+    """Runs scripts on one Redis or Valkey server.
+
+    Args:
+        url: ``redis://``, ``rediss://`` (TLS), ``unix://`` or ``valkey://``.
+        timeout: seconds for connecting and for each reply; default 5.
+
+    Raises:
+        ConfigurationError: the URL is of no server that can keep limits.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 5.0) -> None:
+        if not is_store_url(url):
+            raise ConfigurationError(
+                f"{safe_url(url)!r} is no server that can keep limits: "
+                f"the URL must start with one of {', '.join(f'{s}://' for s in SCHEMES)}"
+            )
+        self.url = safe_url(url)
+        self._url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
+        # No retries by the client: its default stalls a call for seconds when the server is down.
+        self._options: dict[str, Any] = {
+            "protocol": 2,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._idle: deque[Any] = deque()
+        self._pid = os.getpid()
+        self._pool: redis.ConnectionPool | None = None
+        self._aidle: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Any, deque[Any]]] = (
+            WeakKeyDictionary()
+        )
+
+    def connection(self) -> Any:
+        """A new connection, for one's own use (subscriptions)."""
+        if self._pool is None:
+            self._pool = redis.ConnectionPool.from_url(self._url, **self._options)
+        return self._pool.make_connection()
+
+    def run(self, call: Call) -> Any:
+        """Run a script and give its reply, texts as bytes.
+
+        Raises:
+            StoreUnavailableError: the server cannot be reached or does not answer in time.
+            StoreError: the server answered with an error.
+        """
+        if self._pid != os.getpid():
+            self._idle, self._pid, self._pool = deque(), os.getpid(), None
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connection()
+        else:
+            _revive(connection)
+        try:
+            reply = self._exchange(connection, call)
+        except BaseException as error:
+            if not isinstance(error, ResponseError):
+                connection.disconnect()
+            raise self._translate(error) from error
+        self._idle.append(connection)
+        return reply
+
+    def _exchange(self, connection: Any, call: Call) -> Any:
+        packed = _evalsha(call)
+        try:
+            connection.send_packed_command([packed], check_health=False)
+            return connection.read_response()
+        except NoScriptError:
+            connection.send_packed_command([_load(call), packed], check_health=False)
+            connection.read_response()
+            return connection.read_response()
+
+    async def arun(self, call: Call) -> Any:
+        """The same as :meth:`run` for asyncio."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._aidle:
+            pool = redis.asyncio.ConnectionPool.from_url(self._url, **self._async_options())
+            self._aidle[loop] = pool, deque()
+        pool, idle = self._aidle[loop]
+        connection = await _arevive(idle.pop()) if idle else pool.make_connection()
+        try:
+            reply = await self._aexchange(connection, call)
+        except BaseException as error:
+            if not isinstance(error, ResponseError):
+                await connection.disconnect(nowait=True)
+            raise self._translate(error) from error
+        idle.append(connection)
+        return reply
+
+    def _async_options(self) -> dict[str, Any]:
+        return self._options | {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+
+    async def _aexchange(self, connection: Any, call: Call) -> Any:
+        packed = _evalsha(call)
+        try:
+            await connection.send_packed_command([packed], check_health=False)
+            return await connection.read_response()
+        except NoScriptError:
+            await connection.send_packed_command([_load(call), packed], check_health=False)
+            await connection.read_response()
+            return await connection.read_response()
+
+    def _translate(self, error: BaseException) -> BaseException:
+        if isinstance(error, _UNREACHABLE):
+            return StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
+        if isinstance(error, RedisError):
+            return StoreError(f"the server at {self.url} refused a call: {error}")
+        return error
+
+    def close(self) -> None:
+        """Close the idle connections of this process; a later call opens new ones."""
+        while self._idle:
+            self._idle.pop().disconnect()
+
+    async def aclose(self) -> None:
+        """Close the idle connections of the running event loop."""
+        _, idle = self._aidle.pop(asyncio.get_running_loop(), (None, deque()))
+        while idle:
+            await idle.pop().disconnect()

@@ -1,0 +1,134 @@
+"""What a task says of its limits, and the base class on which it says so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from celery import Task
+
+from celery_throttle.errors import ConfigurationError, KeyTemplateError, LimitError
+from celery_throttle.limiter import check_cost, check_wait, unknown_limit
+from celery_throttle.limits import Limit
+from celery_throttle.scope import ArgumentReader, LimitRef, Scope
+from celery_throttle.settings import Spec
+
+
+class ThrottledTask(Task):
+    """Base of tasks with limits; ``Throttle(app)`` makes it the app's default base.
+
+    Attributes:
+        throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key is taken from the
+            task's arguments) or a list of such. None: the app's ``throttle_routes`` decide.
+        throttle_cost: units the task takes from each of its limits. Default 1.
+        throttle_max_wait: seconds; a task that would have to wait longer does not join its line.
+            None (the default): any wait.
+        throttle_on_max_wait: ``"fail"`` (the default): it fails at once with
+            :class:`~celery_throttle.errors.WaitTooLongError`; ``"drop"``: it is discarded, and
+            its state becomes REVOKED.
+        throttle_track: whether a waiting task shows the state THROTTLED in the result backend,
+            with ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
+    """
+
+    abstract = True
+    Request = "celery_throttle.worker.request:ThrottledRequest"
+
+    throttle: Spec | None = None
+    throttle_cost: int = 1
+    throttle_max_wait: float | None = None
+    throttle_on_max_wait: Literal["fail", "drop"] = "fail"
+    throttle_track: bool = False
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Check what the task says of its limits while it is being defined."""
+        super().on_bound(app)
+        if cls.throttle is not None:
+            app.throttle.read_task(cls)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """What a task says of its limits, read and checked."""
+
+    scopes: tuple[Scope, ...]
+    reader: ArgumentReader
+    cost: int
+    max_wait: float | None
+    drop: bool
+    track: bool
+
+    def refs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[LimitRef, ...]:
+        """The limits and keys that one call of the task needs.
+
+        Raises:
+            KeyValueError: an argument's value cannot be a key.
+        """
+        values = self.reader.read(args, kwargs)
+        refs, used = [], 0
+        for scope in self.scopes:
+            count = len(scope.arguments)
+            refs.append(scope.ref(values[used : used + count]))
+            used += count
+        return tuple(refs)
+
+    @classmethod
+    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limit]) -> TaskLimits:
+        """Read the attributes of a task.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
+        """
+        where = f"task {task.name!r}"
+        try:
+            scopes = _scopes(spec, known)
+            cost = check_cost(getattr(task, "throttle_cost", 1))
+            for scope in scopes:
+                known[scope.name].check_cost(cost, scope.name)
+            max_wait = getattr(task, "throttle_max_wait", None)
+            if max_wait is not None:
+                check_wait(max_wait, "throttle_max_wait")
+            names = [name for scope in scopes for name in scope.arguments]
+            reader = ArgumentReader.for_signature(_signature(task), names, where)
+        except KeyTemplateError:
+            raise
+        except LimitError as error:
+            raise type(error)(f"{where}: {error}") from error
+        after = getattr(task, "throttle_on_max_wait", "fail")
+        if after not in ("fail", "drop"):
+            raise ConfigurationError(
+                f"{where}: throttle_on_max_wait is {after!r}: it must be 'fail' or 'drop'"
+            )
+        return cls(
+            scopes=scopes,
+            reader=reader,
+            cost=cost,
+            max_wait=max_wait,
+            drop=after == "drop",
+            track=bool(getattr(task, "throttle_track", False)),
+        )
+
+
+def _scopes(spec: Spec, known: Mapping[str, Limit]) -> tuple[Scope, ...]:
+    texts = [spec] if isinstance(spec, str) else list(spec)
+    scopes = tuple(Scope.parse(text) for text in texts)
+    if len(set(texts)) != len(texts):
+        raise LimitError(f"throttle={spec!r} names the same limit twice")
+    if not scopes:
+        raise LimitError(f"throttle={spec!r} names no limit: give a name, a list of names or None")
+    for scope in scopes:
+        if scope.name not in known:
+            raise unknown_limit(scope.name, known)
+    return scopes
+
+
+def _signature(task: type[Task] | Task) -> inspect.Signature:
+    cls = task if isinstance(task, type) else type(task)
+    run = inspect.getattr_static(cls, "run")
+    signature = inspect.signature(cls.run)
+    if isinstance(run, staticmethod):
+        return signature
+    bound_to_self = list(signature.parameters.values())[1:]
+    return signature.replace(parameters=bound_to_self)

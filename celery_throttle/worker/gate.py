@@ -1,0 +1,273 @@
+"""The gate: may this task run now? If not, it joins its line and leaves the worker.
+
+Laws at stake here: *never over* (a task passes only with its units taken), *never lost* (parked
+first, acknowledged after; an error leaves the message unacknowledged) and *no surprise* (revoked
+and expired tasks never reach the decision, see ``request.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from celery.utils.log import get_logger
+from celery.worker.state import task_ready
+
+from celery_throttle import signals
+from celery_throttle.errors import CostError, StoreError, ThrottleError, WaitTooLongError
+from celery_throttle.limiter import MICROSECONDS, decision_keys, to_us, unknown_limit
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.task import TaskLimits
+from celery_throttle.worker import messages
+from celery_throttle.worker.blocks import HORIZON, Block, Demand
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+
+logger = get_logger(__name__)
+
+#: Seconds for which a parked message is recognised when the broker delivers it once more.
+REMEMBER = 86_400
+
+#: Seconds after which an acknowledgement has surely been sent.
+ACKNOWLEDGED = 2.0
+
+#: Seconds after which a task is brought to the gate again while the server cannot be reached.
+RETRY = 1.0
+
+Refs = tuple[LimitRef, ...]
+
+
+class Gate:
+    """Decides for the requests of one worker.
+
+    Args:
+        throttle: the app's limits.
+        queue_of: the name of the queue a message came from.
+        rank_of: the rank of a message's priority, 0 to 255, the lowest first.
+        parked: called with the seconds after which a task that was just parked could run.
+        again: called with a request to bring it to the gate once more, after :data:`RETRY`.
+    """
+
+    def __init__(
+        self,
+        throttle: Throttle,
+        *,
+        queue_of: Callable[[Any], str],
+        rank_of: Callable[[Any], int],
+        parked: Callable[[float], None],
+        again: Callable[[Any], None],
+    ) -> None:
+        self._throttle = throttle
+        self._queue_of = queue_of
+        self._rank_of = rank_of
+        self._parked = parked
+        self._again = again
+        self._blocks: dict[tuple[Refs, int], Block] = {}
+        self._demand = Demand()
+        self._full: dict[Refs, float] = {}
+        self._left: deque[tuple[float, str]] = deque()
+        self._reachable = True
+
+    def admit(self, request: Any) -> bool:
+        """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
+        claim = getattr(request.message, "claim", None)
+        if claim is not None:
+            if claim.returned:
+                return False
+            claim.started = True
+            if claim.admitted:
+                signals.task_released.send(
+                    sender=request.task, request=request, waited=claim.waited
+                )
+                return True
+        limits = self._throttle.task_limits(request.task)
+        if limits is None:
+            return True
+        try:
+            return self._decide(request, limits)
+        except StoreError as error:
+            self._put_off(request, error)
+        except ThrottleError as error:
+            self._fail(request, error)
+        return False
+
+    def _decide(self, request: Any, limits: TaskLimits) -> bool:
+        refs = limits.refs(request.args, request.kwargs)
+        now = time.monotonic()
+        redelivered = bool(request.delivery_info.get("redelivered"))
+        # A message that was delivered before may be in a line already: only parking can tell.
+        if not redelivered and self._full.get(refs, 0.0) <= now:
+            if self._use_block(refs, limits.cost, now) or self._take(refs, limits.cost, now):
+                return True
+            if len(self._full) > 1024:
+                self._full.clear()
+            self._full[refs] = now + HORIZON
+        return self._park(request, limits, refs, redelivered)
+
+    def _use_block(self, refs: Refs, cost: int, now: float) -> bool:
+        block = self._blocks.get((refs, cost))
+        if block is None:
+            return False
+        if block.use(now):
+            self._demand.count(refs, now)
+            return True
+        del self._blocks[refs, cost]
+        return False
+
+    def _take(self, refs: Refs, cost: int, now: float) -> bool:
+        wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
+        reply = self._throttle.run_plan(
+            self._throttle.ask(refs, cost, "gate", wanted, to_us(HORIZON))
+        )
+        self._is_reachable()
+        if reply[0] == 0:
+            return False
+        _, units, at_once, later, step, per = reply
+        if units > 1:
+            self._blocks[refs, cost] = Block(
+                time.monotonic(), units, at_once, later / MICROSECONDS, step / per / MICROSECONDS, 1
+            )
+        return True
+
+    def _park(self, request: Any, limits: TaskLimits, refs: Refs, redelivered: bool) -> bool:
+        call = self._park_call(request, limits, refs, redelivered)
+        reply = self._throttle.store.run(call)
+        if reply[0] == b"unknown":
+            self._throttle.run_plan(self._throttle.register_missing(refs))
+            reply = self._throttle.store.run(call)
+        self._is_reachable()
+        outcome, *about = reply
+        if outcome == b"admitted":
+            self._full.pop(refs, None)
+            return True
+        if outcome == b"unknown":
+            raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
+        if outcome == b"never":
+            index, burst = about
+            raise CostError(
+                f"cost {limits.cost} can never pass limit {refs[index - 1].name!r}, "
+                f"whose burst is {burst}"
+            )
+        if outcome == b"late":
+            self._too_late(request, limits, about[0], refs[about[1] - 1])
+        else:
+            self._leave(request)
+            if outcome == b"parked":
+                self._announce(request, limits, refs, about)
+        return False
+
+    def _park_call(
+        self, request: Any, limits: TaskLimits, refs: Refs, redelivered: bool
+    ) -> Call:
+        keys = self._throttle.keys
+        queue = self._queue_of(request.message)
+        names = [keys.limits, keys.parks, keys.line(queue, refs), *keys.queue(queue)]
+        max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
+        args: list[Argument] = [
+            "",
+            request.id,
+            identity(request),
+            int(redelivered),
+            self._rank_of(request.message),
+            expires_us(request),
+            max_wait,
+            REMEMBER * MICROSECONDS,
+            messages.pack(request.message),
+            len(refs),
+        ]
+        for ref in refs:
+            names += decision_keys(keys, ref)
+            names += (keys.waiting(queue, ref), keys.waits(ref.name))
+            args += (ref.name, keys.field(ref), limits.cost)
+        args += self.acknowledged()
+        return Call(script("park"), names, args)
+
+    def _leave(self, request: Any) -> None:
+        """The task is safe in Redis: let the broker and this worker forget it."""
+        task_ready(request)
+        request.acknowledge()
+        self._left.append((time.monotonic(), identity(request)))
+
+    def acknowledged(self) -> list[str]:
+        """Identities of parked messages whose acknowledgement is done; the next call tells it.
+
+        Celery acknowledges in a later turn of its loop, in no certain order.
+        """
+        done = []
+        while self._left and self._left[0][0] < time.monotonic() - ACKNOWLEDGED:
+            done.append(self._left.popleft()[1])
+        return done
+
+    def _announce(
+        self, request: Any, limits: TaskLimits, refs: Refs, about: Sequence[int]
+    ) -> None:
+        position, expected_us, index, wait_us = about
+        ref = refs[index - 1]
+        wait, expected = wait_us / MICROSECONDS, expected_us / MICROSECONDS
+        logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
+        self._parked(wait)
+        fields = dict(
+            limit=ref.name, key=ref.key, retry_after=wait, position=position, expected=expected
+        )
+        request.send_event("task-throttled", **fields)
+        signals.task_throttled.send(sender=request.task, request=request, **fields)
+        if limits.track and not request.ignore_result:
+            del fields["retry_after"]
+            request.task.backend.store_result(
+                request.id, fields, "THROTTLED", request=request._context
+            )
+
+    def _too_late(self, request: Any, limits: TaskLimits, expected: int, ref: LimitRef) -> None:
+        assert limits.max_wait is not None  # noqa: S101  # only then the script says so
+        if limits.drop:
+            # As revoked: whoever waits for the result learns it, and a chord goes on.
+            request._announce_revoked("throttled", False, None, False)
+            return
+        raise WaitTooLongError(
+            retry_after=expected / MICROSECONDS,
+            limit=ref.name,
+            key=ref.key,
+            max_wait=limits.max_wait,
+        )
+
+    def _fail(self, request: Any, error: ThrottleError) -> None:
+        """The task fails at once, as if its process had been lost: errbacks, chord and signal."""
+        try:
+            raise error
+        except ThrottleError:
+            request.on_failure(ExceptionInfo(), return_ok=False)
+        request.acknowledge()
+
+    def _put_off(self, request: Any, error: StoreError) -> None:
+        """The message stays unacknowledged, so nothing is lost however long this lasts."""
+        if self._reachable:
+            self._reachable = False
+            logger.error("Tasks with limits are held back: %s", error)
+        self._again(request)
+
+    def _is_reachable(self) -> None:
+        if not self._reachable:
+            self._reachable = True
+            logger.warning("The server of the limits is back: tasks with limits run again")
+
+
+def identity(request: Any) -> str:
+    """Tells a message that is delivered once more from a retry, which has the same task id."""
+    headers = request.request_dict
+    return f"{request.id} {headers.get('retries') or 0} {headers.get('replaced_task_nesting') or 0}"
+
+
+def expires_us(request: Any) -> int:
+    """When the task expires, in microseconds since the epoch; 0 for never."""
+    expires: datetime | None = request.expires
+    if expires is None:
+        return 0
+    if expires.tzinfo is None:
+        expires = expires.replace(tzinfo=timezone.utc)
+    return to_us(expires.timestamp())

@@ -1,0 +1,122 @@
+"""Messages as they wait in a line: packed bit for bit, and made into messages again.
+
+Nothing of the body is decoded here. Headers and properties are written as JSON, with kombu's own
+forms for dates, decimals and bytes; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from kombu.message import Message
+from kombu.utils import json
+
+_VERSION = b"1"
+_LENGTH = struct.Struct("<I")
+
+
+class UnreadableMessageError(ValueError):
+    """A packed message of a version this code does not know."""
+
+
+def pack(message: Message) -> bytes:
+    """One message as bytes."""
+    body = message.body
+    about = json.dumps(
+        {
+            "headers": message.headers,
+            "properties": message.properties,
+            "delivery_info": message.delivery_info,
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+            "text": isinstance(body, str),
+        }
+    ).encode()
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    return b"".join((_VERSION, _LENGTH.pack(len(about)), about, data))
+
+
+def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
+    """The message again, to be acknowledged to its claim instead of the broker.
+
+    Args:
+        packed: what :func:`pack` gave.
+        accept: content types the worker accepts.
+        claim: the claim under which this worker holds the task.
+
+    Raises:
+        UnreadableMessageError: it was packed by a version this code does not know.
+    """
+    if packed[:1] != _VERSION:
+        raise UnreadableMessageError(f"packed message of version {packed[:1]!r}, not {_VERSION!r}")
+    start = 1 + _LENGTH.size
+    end = start + _LENGTH.unpack_from(packed, 1)[0]
+    about = json.loads(packed[start:end].decode())
+    data: bytes | str = packed[end:]
+    if about["text"]:
+        data = packed[end:].decode("utf-8", "surrogatepass")
+    message = ClaimedMessage(
+        body=data,
+        content_type=about["content_type"],
+        content_encoding=about["content_encoding"],
+        delivery_info=about["delivery_info"],
+        properties=about["properties"],
+        accept=accept,
+    )
+    # Set afterwards: a header of compression would make the constructor decompress once more.
+    message.headers = about["headers"]
+    message.claim = claim
+    return message
+
+
+class Claim:
+    """A task that this worker holds under its lease.
+
+    Attributes:
+        token: its name in the worker's claims.
+        admitted: whether its quota was taken with it. If not (it has expired, was revoked or can
+            never pass), the gate decides as for any message.
+        waited: seconds it spent in its line.
+        started: whether the pool has it.
+        returned: whether it went back to its line; whatever still refers to it must not run it.
+    """
+
+    __slots__ = ("_settle", "admitted", "returned", "started", "token", "waited")
+
+    def __init__(
+        self, token: int, settle: Callable[[Claim, bool], None], *, admitted: bool, waited: float
+    ) -> None:
+        self.token = token
+        self.admitted = admitted
+        self.waited = waited
+        self.started = False
+        self.returned = False
+        self._settle = settle
+
+    def settle(self, requeue: bool = False) -> None:
+        """The task is done with; or, with ``requeue``, it goes back to the head of its line."""
+        self._settle(self, requeue)
+
+
+class ClaimedMessage(Message):  # type: ignore[misc]  # kombu has no types
+    """A message out of a line. Celery acknowledges it like any other."""
+
+    claim: Claim
+
+    def ack(self, multiple: bool = False) -> None:
+        """Settle the claim."""
+        if not self.acknowledged:
+            self._state = "ACK"
+            self.claim.settle()
+
+    def reject(self, requeue: bool = False) -> None:
+        """Settle the claim, or put the task back at the head of its line."""
+        if not self.acknowledged:
+            self._state = "REJECTED"
+            self.claim.settle(requeue)
+
+    def requeue(self) -> None:
+        """Put the task back at the head of its line."""
+        self.reject(requeue=True)

@@ -1,0 +1,56 @@
+"""Where a message came from: its queue, and what its priority means there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Origin:
+    """Reads messages of one consumer."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._lowest_first = consumer.connection.transport.driver_type == "redis"
+        self._queues: dict[tuple[Any, Any], str] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """The queues this worker consumes now."""
+        return tuple(queue.name for queue in self._consumer.task_consumer.queues)
+
+    def queue_of(self, message: Any) -> str:
+        """The queue a message came from.
+
+        Brokers say it by the consumer's tag (AMQP) or only by exchange and routing key; then it is
+        the consumed queue bound so, else one that this worker consumes: it will be served.
+        """
+        about = message.delivery_info or {}
+        tag = about.get("consumer_tag")
+        tags = getattr(self._consumer.task_consumer, "_active_tags", {})
+        for name, active in tags.items():
+            if tag is not None and active == tag:
+                return str(name)
+        route = about.get("exchange") or "", about.get("routing_key") or ""
+        if route not in self._queues:
+            self._queues[route] = self._by_route(*route)
+        return self._queues[route]
+
+    def _by_route(self, exchange: str, routing_key: str) -> str:
+        queues = self._consumer.task_consumer.queues
+        for queue in queues:
+            if (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
+                return str(queue.name)
+        names = [str(queue.name) for queue in queues]
+        if routing_key in names:
+            return routing_key
+        for queue in queues:
+            if queue.exchange.name == exchange:
+                return str(queue.name)
+        return names[0]
+
+    def rank_of(self, message: Any) -> int:
+        """Rank of a message's priority, 0 to 255, the lowest first.
+
+        With Redis as the broker a low number is served first, with the others a high one.
+        """
+        priority = min(255, max(0, int((message.properties or {}).get("priority") or 0)))
+        return priority if self._lowest_first else 255 - priority

@@ -1,0 +1,82 @@
+"""Hears that a line has begun elsewhere, so that an idle worker need not ask to find out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery_throttle.store import Store, pack
+
+_ERRORS = (OSError, Exception)
+
+
+class Wake:
+    """A subscription to this worker's channel.
+
+    In a worker with an event loop the hub watches the connection; elsewhere a thread does.
+
+    Args:
+        store: the server.
+        channel: this worker's.
+        heard: called, from the hub or the thread, when the worker should ask.
+    """
+
+    def __init__(self, store: Store, channel: str, heard: Callable[[], None]) -> None:
+        self._store = store
+        self._channel = channel
+        self._heard = heard
+        self._connection: Any = None
+        self._hub: Any = None
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def listen(self, hub: Any | None) -> None:
+        """Subscribe, if that is not done already. Without a server, a later call tries again."""
+        if self._connection is not None or self._stopped.is_set():
+            return
+        connection = self._store.connection()
+        try:
+            connection.send_packed_command([pack("SUBSCRIBE", self._channel)], check_health=False)
+            connection.read_response()
+        except _ERRORS:
+            connection.disconnect()
+            return
+        self._connection, self._hub = connection, hub
+        if hub is not None:
+            hub.add_reader(connection._sock, self._read)
+        else:
+            self._thread = threading.Thread(target=self._watch, name="throttle-wake", daemon=True)
+            self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while self._connection is not None and self._connection.can_read(0):
+                self._connection.read_response()
+        except _ERRORS:
+            self.forget()
+        self._heard()
+
+    def _watch(self) -> None:
+        connection = self._connection
+        while connection is self._connection and not self._stopped.is_set():
+            try:
+                ready = connection.can_read(1.0)
+            except _ERRORS:
+                return self.forget()
+            if ready:
+                self._read()
+
+    def forget(self) -> None:
+        """Drop the connection; :meth:`listen` makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._hub is not None and connection._sock is not None:
+            self._hub.remove_reader(connection._sock)
+        connection.disconnect()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._stopped.set()
+        self.forget()

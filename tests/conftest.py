@@ -1,0 +1,92 @@
+"""Servers, started once; clean databases and workers for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.servers import (
+    Server,
+    assert_nothing_left_behind,
+    rabbitmq,
+    rabbitmq_command,
+    redis_command,
+    valkey_command,
+)
+from tests.workers import StartWorker, Worker
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(valkey_command(), tmp_path_factory.mktemp("valkey"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    command = redis_command()
+    if command is None:
+        pytest.skip("redis-server is not installed")
+    server = Server(command, tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def server_url(valkey_server: Server) -> str:
+    """The embedded Valkey as it is, whatever is in it; most tests want `redis_url`."""
+    return valkey_server.url
+
+
+@pytest.fixture
+def redis_url(server_url: str) -> Iterator[str]:
+    """An empty database; a test that leaves a key in it without expiry fails."""
+    yield from _clean_database(server_url)
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def any_server_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Like `redis_url`, once on each server: Redis only where it is installed."""
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    yield from _clean_database(server.url)
+
+
+def _clean_database(url: str) -> Iterator[str]:
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+        yield url
+        assert_nothing_left_behind(client)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    command = rabbitmq_command()
+    if command is None:
+        pytest.skip("rabbitmq-server is not installed")
+    with rabbitmq(command, tmp_path_factory.mktemp("rabbitmq")) as url:
+        yield url
+
+
+@pytest.fixture
+def start_worker(request: pytest.FixtureRequest) -> Iterator[StartWorker]:
+    """Starts workers that end with the test; a test that fails shows the end of their logs."""
+    for name in ("redis_url", "any_server_url"):  # what workers leave is looked at after their end
+        if name in request.fixturenames:
+            request.getfixturevalue(name)
+    workers: list[Worker] = []
+
+    def start(*args: Any, **options: Any) -> Worker:
+        worker = Worker(*args, **options)
+        workers.append(worker)
+        worker.start()
+        worker.wait_until_ready()
+        return worker
+
+    yield start
+    for worker in workers:
+        print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")  # noqa: T201
+        worker.close()
