@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from celery_throttle.decision import Decision
-from celery_throttle.errors import CostError, LimitValueError, Throttled, UnknownLimitError
+from celery_throttle.errors import (
+    CostError,
+    LimitValueError,
+    Throttled,
+    UnknownLimitError,
+    shown,
+)
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
 from celery_throttle.limits import Limit, check_name
 from celery_throttle.scope import LimitRef, encode_key
@@ -352,21 +358,21 @@ def as_refs(items: Iterable[Reference]) -> list[LimitRef]:
     if not refs:
         raise LimitValueError("no limit was named: give at least one")
     if len(set(refs)) != len(refs):
-        raise LimitValueError(f"the same limit and key is named twice in {refs!r}")
+        raise LimitValueError(f"the same limit and key is named twice in {shown(refs)}")
     return refs
 
 
 def check_cost(cost: int, least: int = 1) -> int:
     """A cost that is a whole number of units."""
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < least:
-        raise CostError(f"cost {cost!r} is not allowed: a cost is a whole number of at least {least}")
+        raise CostError(f"cost {shown(cost)} is not allowed: a cost is a whole number of at least {least}")
     return cost
 
 
 def check_wait(seconds: float, what: str) -> float:
     """A wait in seconds that is a sensible number."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
-        raise LimitValueError(f"{what} of {seconds!r} is not allowed: it is seconds, 0 or more")
+        raise LimitValueError(f"{what} of {shown(seconds)} is not allowed: it is seconds, 0 or more")
     return float(seconds)
 
 
@@ -379,4 +385,4 @@ def decision_keys(keys: Keys, ref: LimitRef) -> tuple[str, str, str, str]:
 def unknown_limit(name: str, known: Iterable[str]) -> UnknownLimitError:
     """The error for a name that nobody has defined."""
     names = ", ".join(repr(one) for one in sorted(known)) or "none"
-    return UnknownLimitError(f"limit {name!r} is not defined; this process knows: {names}")
+    return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.keys import DEFAULT_PREFIX
 from celery_throttle.limiter import read_limits
 from celery_throttle.limits import Limit
@@ -57,7 +57,7 @@ class Settings:
         lease = setting("lease", 30.0)
         if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 1 <= lease <= 3600:
             raise ConfigurationError(
-                f"throttle_lease is {lease!r}: it must be seconds, from 1 to 3600"
+                f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to 3600"
             )
         return cls(
             url=setting("url", None) or _broker_url(conf),
@@ -70,7 +70,7 @@ class Settings:
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} is {value!r}: it must be a dict")
+        raise ConfigurationError(f"{name} is {shown(value)}: it must be a dict")
     return value
 
 

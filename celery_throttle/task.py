@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from celery import Task
 
-from celery_throttle.errors import ConfigurationError, KeyTemplateError, LimitError
+from celery_throttle.errors import ConfigurationError, KeyTemplateError, LimitError, shown
 from celery_throttle.limiter import check_cost, check_wait, unknown_limit
 from celery_throttle.limits import Limit
 from celery_throttle.scope import ArgumentReader, LimitRef, Scope
@@ -99,7 +99,7 @@ class TaskLimits:
         after = getattr(task, "throttle_on_max_wait", "fail")
         if after not in ("fail", "drop"):
             raise ConfigurationError(
-                f"{where}: throttle_on_max_wait is {after!r}: it must be 'fail' or 'drop'"
+                f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
             )
         return cls(
             scopes=scopes,
@@ -115,9 +115,9 @@ def _scopes(spec: Spec, known: Mapping[str, Limit]) -> tuple[Scope, ...]:
     texts = [spec] if isinstance(spec, str) else list(spec)
     scopes = tuple(Scope.parse(text) for text in texts)
     if len(set(texts)) != len(texts):
-        raise LimitError(f"throttle={spec!r} names the same limit twice")
+        raise LimitError(f"throttle={shown(spec)} names the same limit twice")
     if not scopes:
-        raise LimitError(f"throttle={spec!r} names no limit: give a name, a list of names or None")
+        raise LimitError(f"throttle={shown(spec)} names no limit: give a name, a list of names or None")
     for scope in scopes:
         if scope.name not in known:
             raise unknown_limit(scope.name, known)

@@ -1,0 +1,27 @@
+"""With celery_throttle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from benchmarks.apps.tasks import DIRECTORY, SETTINGS, define
+from benchmarks.marks import leave, open_marks
+from celery_throttle import Throttle, task_throttled
+
+app = Celery("ours", broker=SETTINGS["broker"])
+throttle = Throttle(
+    app,
+    limits={"api": SETTINGS["api"], "tenant": SETTINGS["tenant"]},
+    url=SETTINGS["store"],
+    prefix=SETTINGS["prefix"],
+)
+define(app, limited={"throttle": "api"}, keyed={"throttle": "tenant:{key}"})
+
+if SETTINGS["watch"]:
+    _PARKS = open_marks(DIRECTORY / "parks")
+
+    @task_throttled.connect
+    def _throttled(request: Any, **_: Any) -> None:
+        leave(_PARKS, request.id)

@@ -1,0 +1,51 @@
+"""What all apps share: the settings that a benchmark gives its workers, and the tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import task_received, worker_ready
+
+from benchmarks.marks import leave, open_marks
+
+#: See :class:`benchmarks.stage.Stage`.
+SETTINGS: dict[str, Any] = json.loads(os.environ["BENCHMARK"])
+DIRECTORY = Path(SETTINGS["marks"])
+
+_STARTS = open_marks(DIRECTORY / "starts")
+
+
+def run(self: Any) -> None:
+    """The body of a task without arguments: a no-op, but for the mark."""
+    leave(_STARTS, self.request.id)
+
+
+def run_keyed(self: Any, key: str) -> None:  # noqa: ARG001  # it is the key of the task's limit
+    """The body of a task whose limit is split by its argument."""
+    leave(_STARTS, self.request.id)
+
+
+def define(app: Celery, limited: dict[str, Any], keyed: dict[str, Any]) -> None:
+    """Define the tasks on an app: ``free`` without a limit, and two with these options."""
+    app.task(bind=True, name="free")(run)
+    app.task(bind=True, name="limited", **limited)(run)
+    app.task(bind=True, name="keyed", **keyed)(run_keyed)
+
+
+if SETTINGS["watch"]:
+    _DELIVERIES = open_marks(DIRECTORY / "deliveries")
+
+    @task_received.connect
+    def _received(request: Any, **_: Any) -> None:
+        # What comes out of a line is no delivery of the broker's.
+        if getattr(request.message, "claim", None) is None:
+            leave(_DELIVERIES, request.id)
+
+
+@worker_ready.connect
+def _ready(**_: Any) -> None:
+    (DIRECTORY / "ready").touch()

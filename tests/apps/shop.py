@@ -1,0 +1,326 @@
+"""A shop with limits: what the workers of the tests run.
+
+Tasks and signals write what happens to lists in Redis, named ``shop:...``. Most tasks are limited
+by a key of their own, ``line``: a test that pauses that key holds back its own tasks and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import redis
+from celery import Celery, Task
+from celery.exceptions import Reject
+from celery.signals import task_failure, task_revoked
+from celery.worker.request import Request
+
+from celery_throttle import Throttle, task_released, task_throttled
+
+BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
+STORE = os.environ.get("THROTTLE_URL") or BROKER
+RESULTS = os.environ.get("CELERY_RESULT_BACKEND") or STORE
+
+app = Celery("shop", broker=BROKER, backend=RESULTS, set_as_current=False)
+app.conf.throttle_url = os.environ.get("THROTTLE_URL")
+app.conf.broker_connection_retry_on_startup = True
+app.conf.worker_prefetch_multiplier = 4
+throttle = Throttle(
+    app,
+    limits={
+        "gate": "200/s burst 5",  # passes quickly what is not held back
+        "turn": "50/s",
+        "rare": "1/h burst 2",  # two, and no more while a test runs
+        "never": "1/h",
+        "wide": "1/h burst 2",
+        "drain": "50/s",
+    },
+    routes={"shop.routed.*": "gate:{line}", "shop.one": "rare:{line}"},
+)
+
+
+def task(**options: Any) -> Callable[[Callable[..., Any]], Task]:
+    # Not shared: the tests have more apps, and these tasks are not for them.
+    return app.task(bind=True, shared=False, **options)  # type: ignore[no-any-return]  # Celery
+
+
+@cache
+def store() -> redis.Redis:
+    return redis.Redis.from_url(RESULTS)
+
+
+def record(name: str, **what: Any) -> None:
+    store().rpush(f"shop:{name}", json.dumps(what, default=repr))
+
+
+def run(task: Task, **what: Any) -> None:
+    record("runs", id=task.request.id, task=task.name, at=time.time(), **what)
+
+
+# What the worker's main process tells.
+
+
+@task_throttled.connect
+def on_throttled(sender: Task, request: Any, signal: Any, **fields: Any) -> None:
+    record("throttled", id=request.id, task=sender.name, at=time.time(), **fields)
+
+
+@task_released.connect
+def on_released(sender: Task, request: Any, signal: Any, **fields: Any) -> None:
+    record("released", id=request.id, task=sender.name, at=time.time(), **fields)
+
+
+@task_revoked.connect
+def on_revoked(sender: Task, request: Any, expired: bool, terminated: bool, **_: Any) -> None:
+    record("revoked", id=request.id, task=sender.name, expired=expired, terminated=terminated)
+
+
+@task_failure.connect
+def on_failure(sender: Task, task_id: str, exception: Any, **_: Any) -> None:
+    record("failed", id=task_id, task=sender.name, error=type(exception).__name__)
+
+
+# Twins: the same task without limits and with.
+
+
+def look_at(task: Task, line: str, value: Any) -> dict[str, Any]:
+    run(task)
+    return {
+        "line": line,
+        "value": value,
+        "request": json.loads(json.dumps(vars(task.request), default=repr)),
+    }
+
+
+@task()
+def plain_look(self: Task, line: str, value: Any = None) -> dict[str, Any]:
+    return look_at(self, line, value)
+
+
+@task(throttle="gate:{line}")
+def look(self: Task, line: str, value: Any = None) -> dict[str, Any]:
+    return look_at(self, line, value)
+
+
+@task()
+def plain_add(self: Task, line: str, x: int, y: int) -> int:
+    run(self)
+    return x + y
+
+
+@task(throttle="gate:{line}")
+def add(self: Task, line: str, x: int, y: int) -> int:
+    run(self)
+    return x + y
+
+
+def retry(task: Task, times: int, **options: Any) -> int:
+    run(task, retries=task.request.retries)
+    if task.request.retries < times:
+        raise task.retry(countdown=0, **options)
+    return int(task.request.retries)
+
+
+@task(max_retries=3)
+def plain_again(self: Task, line: str, times: int) -> int:
+    return retry(self, times)
+
+
+@task(max_retries=3, throttle="gate:{line}")
+def again(self: Task, line: str, times: int) -> int:
+    return retry(self, times)
+
+
+@task(autoretry_for=(KeyError,), max_retries=2, default_retry_delay=0)
+def plain_flaky(self: Task, line: str) -> None:
+    run(self, retries=self.request.retries)
+    raise KeyError(line)
+
+
+@task(
+    autoretry_for=(KeyError,),
+    max_retries=2,
+    default_retry_delay=0,
+    throttle="gate:{line}",
+)
+def flaky(self: Task, line: str) -> None:
+    run(self, retries=self.request.retries)
+    raise KeyError(line)
+
+
+def fail_with(task: Task) -> None:
+    run(task)
+    raise ValueError("as asked")
+
+
+@task()
+def plain_fail(self: Task, line: str) -> None:
+    fail_with(self)
+
+
+@task(throttle="gate:{line}")
+def fail(self: Task, line: str) -> None:
+    fail_with(self)
+
+
+@task(ignore_result=True, throttle="gate:{line}", throttle_track=True)
+def forget(self: Task, line: str) -> str:
+    run(self)
+    return "nobody asks"
+
+
+def reject(task: Task, requeue: bool) -> str:
+    run(task)
+    if store().incr(f"shop:tries:{task.request.id}") == 1:
+        raise Reject("as asked", requeue=requeue)
+    return "done"
+
+
+@task(acks_late=True, throttle="turn:{line}")
+def refuse(self: Task, line: str, requeue: bool) -> str:
+    return reject(self, requeue)
+
+
+@task(acks_late=True)
+def plain_refuse(self: Task, line: str, requeue: bool) -> str:
+    return reject(self, requeue)
+
+
+# Other limits.
+
+
+@task(throttle="turn:{line}")
+def turn(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="rare:{line}")
+def rare(self: Task, line: str, seconds: float = 0) -> None:
+    run(self)
+    time.sleep(seconds)
+
+
+@task(throttle="rare:{line}", max_retries=3)
+def rare_again(self: Task, line: str, times: int) -> int:
+    return retry(self, times)
+
+
+@task(throttle="never:{line}")
+def never(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle=["gate:{line}", "rare:{other}"])
+def both(self: Task, line: str, other: str) -> None:
+    run(self)
+
+
+@task(throttle="wide:{line}", throttle_cost=2)
+def wide(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="never:{line}", throttle_max_wait=5)
+def impatient(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="never:{line}", throttle_max_wait=5, throttle_on_max_wait="drop")
+def dropped(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="never:{line}", throttle_track=True)
+def tracked(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="gate:{line}:{kind}")
+def keyed(self: Task, line: str, *, kind: Any = "usual") -> None:
+    run(self)
+
+
+@task(throttle="drain")
+def drain(self: Task, number: int) -> None:
+    run(self, number=number)
+
+
+@task(throttle="drain")
+def sleep(self: Task, seconds: float) -> int:
+    run(self)
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@task()
+def take(self: Task, line: str) -> tuple[int, bool]:
+    """Meets a limit in its body, in a process of the pool."""
+    run(self)
+    return os.getpid(), bool(throttle["rare", line].acquire())
+
+
+@task()
+def collect(self: Task, results: Sequence[Any]) -> Any:
+    run(self)
+    return sum(results)
+
+
+@task(throttle="gate:{line}")
+def limited_collect(self: Task, results: Sequence[Any], line: str) -> Any:
+    run(self)
+    return sum(results)
+
+
+@task()
+def note(self: Task, *args: Any) -> None:
+    run(self, args=args)
+
+
+# Tasks that know nothing of limits, and have ways of their own.
+
+
+class OwnRequest(Request):  # type: ignore[misc]  # Celery has no types
+    def on_success(self, *args: Any, **kwargs: Any) -> Any:
+        record("own", id=self.id, what="success")
+        return super().on_success(*args, **kwargs)
+
+    def acknowledge(self) -> None:
+        record("own", id=self.id, what="acknowledge")
+        super().acknowledge()
+
+
+class OwnTask(Task):
+    abstract = True
+    Request = OwnRequest
+
+    def before_start(self, *args: Any) -> None:
+        record("own", id=args[0], what="before_start")
+
+
+@task(base=OwnTask, name="shop.routed.own")
+def routed_own(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(name="shop.routed.usual")
+def routed_usual(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(name="shop.one")
+def routed_one(self: Task, line: str) -> None:
+    run(self)
+
+
+class ClassTask(Task):
+    name = "shop.routed.class"
+
+    def run(self, line: str) -> None:
+        run(self)
+
+
+app.register_task(ClassTask())

@@ -1,0 +1,366 @@
+"""What is wrong is said at once: where it is written, by which text, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task, _state
+
+from celery_throttle import (
+    ConfigurationError,
+    CostError,
+    KeyTemplateError,
+    LimitError,
+    LimitSyntaxError,
+    LimitValueError,
+    Throttle,
+    ThrottledTask,
+    ThrottleError,
+    UnknownLimitError,
+)
+from tests.servers import free_port
+from tests.workers import Worker
+
+LIMITS = {"stripe": "100/s burst 20", "mail": "10/m"}
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    with Celery("shop", broker="redis://localhost/0", set_as_current=False) as app:
+        yield app
+
+
+def define(app: Celery, **options: Any) -> Task:
+    def charge(order_id: int, *, tenant_id: int = 0, card: str = "") -> None: ...
+
+    options = {"name": "shop.charge", **options}
+    task: Task = app.task(charge, lazy=False, shared=False, **options)
+    return task
+
+
+@pytest.mark.parametrize("text", ["", "100", "100/", "x/s", "1/fortnight", "1/s burst", "1/s 5"])
+def test_a_limit_that_does_not_parse(app: Celery, text: str) -> None:
+    with pytest.raises(LimitSyntaxError) as caught:
+        Throttle(app, limits={"stripe": text})
+    assert "allowed:" in str(caught.value)
+    assert text.partition(" burst")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["0/s", "-1/s", "1/0s", "99999999999999999999/s", "1/s burst 0", "1/s burst -3"]
+)
+def test_a_limit_with_a_number_out_of_range(app: Celery, text: str) -> None:
+    with pytest.raises(LimitValueError, match=r"allowed: ") as caught:
+        Throttle(app, limits={"stripe": text})
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "mail:{x}", "1st", 5])
+def test_a_limit_with_a_name_it_cannot_have(app: Celery, name: Any) -> None:
+    with pytest.raises(LimitError, match="allowed:") as caught:
+        Throttle(app, limits={name: "1/s"})
+    assert repr(name) in str(caught.value)
+
+
+def test_an_unknown_limit(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(UnknownLimitError) as caught:
+        define(app, throttle="strippe")
+    for part in ("task 'shop.charge'", "'strippe'", "'mail'", "'stripe'"):
+        assert part in str(caught.value)
+
+
+def test_an_unknown_argument(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(KeyTemplateError) as caught:
+        define(app, throttle="mail:{tenant}")
+    for part in ("task 'shop.charge'", "'tenant'", "order_id, tenant_id, card"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["mail:", "mail:{", "mail:{a b}", "mail:{tenant_id", "mail:{}"])
+def test_a_malformed_template(app: Celery, text: str) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(LimitError, match="allowed") as caught:
+        define(app, throttle=text)
+    assert "task 'shop.charge'" in str(caught.value)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", [5, 1.5, True, object(), b"stripe", ["stripe", 5], {"stripe": 2}])
+def test_limits_of_a_type_that_cannot_be_read(app: Celery, spec: Any) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(ThrottleError, match=r"task 'shop\.charge'"):
+        define(app, throttle=spec)
+
+
+@pytest.mark.parametrize("spec", [[], ["stripe", "stripe"], ["mail:{card}", "mail:{card}"]])
+def test_no_limit_or_one_twice(app: Celery, spec: list[str]) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(LimitError, match=r"task 'shop\.charge'") as caught:
+        define(app, throttle=spec)
+    assert repr(spec) in str(caught.value)
+
+
+@pytest.mark.parametrize("cost", [0, -1, 1.5, "2", True, None, 21])
+def test_a_cost_that_can_never_pass(app: Celery, cost: Any) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
+        define(app, throttle="stripe", throttle_cost=cost)
+    assert repr(cost) in str(caught.value)
+
+
+def test_a_cost_above_the_burst_of_one_of_the_limits(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(CostError, match="its burst, 1") as caught:
+        define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=2)
+    assert "limit 'mail'" in str(caught.value)
+    assert "task 'shop.charge'" in str(caught.value)
+
+
+@pytest.mark.parametrize("wait", [-1, "5", float("nan"), float("inf"), True])
+def test_a_wait_that_is_no_time(app: Celery, wait: Any) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(ThrottleError, match=r"task 'shop\.charge'.*throttle_max_wait") as caught:
+        define(app, throttle="stripe", throttle_max_wait=wait)
+    assert repr(wait) in str(caught.value)
+
+
+def test_what_happens_after_too_long_a_wait(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(ConfigurationError) as caught:
+        define(app, throttle="stripe", throttle_on_max_wait="explode")
+    for part in ("task 'shop.charge'", "throttle_on_max_wait", "'explode'", "'fail'", "'drop'"):
+        assert part in str(caught.value)
+
+
+def test_what_is_right_is_accepted(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    task = define(
+        app,
+        throttle=("stripe", "mail:{tenant_id}"),
+        throttle_max_wait=0,
+        throttle_on_max_wait="drop",
+    )
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    stripe, mail = limits.refs((1,), {"tenant_id": 42})
+    assert (stripe.name, stripe.key, mail.name, mail.key) == ("stripe", None, "mail", "42")
+
+
+def test_a_task_defined_before_the_throttle_has_its_base(app: Celery) -> None:
+    @app.task(throttle="stripe", shared=False)
+    def early() -> None: ...
+
+    Throttle(app, limits=LIMITS)
+    assert isinstance(app.tasks[early.name], ThrottledTask)
+
+
+def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+
+    class Charge(ThrottledTask):
+        name = "shop.charge"
+        throttle = "mail:{tenant_id}"
+
+        def run(self, tenant_id: int) -> None: ...
+
+    task = app.register_task(Charge())
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    assert [ref.key for ref in limits.refs((7,), {})] == ["7"]
+
+
+def test_a_base_of_the_apps_own_stays(app: Celery) -> None:
+    class Base(Task):
+        abstract = True
+
+    app.task_cls = Base
+    Throttle(app, limits=LIMITS)
+    task = define(app, throttle="stripe")
+    assert isinstance(task, Base)
+    assert isinstance(task, ThrottledTask)
+
+
+def test_the_limits_of_a_foreign_base_are_checked_too(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    task = define(app, base=Task, throttle="strippe")
+    with pytest.raises(UnknownLimitError, match=r"task 'shop\.charge'"):
+        throttle.task_limits(task)
+
+
+def test_a_task_with_limits_on_an_app_without_a_throttle(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match=r"task 'shop\.charge'.*Throttle\(app"):
+        define(app, base=ThrottledTask, throttle="stripe")
+
+
+def test_two_apps_with_limits_of_their_own(app: Celery) -> None:
+    """Celery gives the tasks of one app to every other app of the process."""
+    Throttle(app, limits=LIMITS)
+    taken_back = set(_state._on_app_finalizers)
+
+    @app.task(throttle="stripe")
+    def charge() -> None: ...
+
+    try:
+        with Celery("other", broker="redis://localhost/0", set_as_current=False) as other:
+            Throttle(other, limits={"github": "1/s"})
+            other.finalize()
+    finally:
+        _state._on_app_finalizers.intersection_update(taken_back)
+
+
+def test_a_second_throttle(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(ConfigurationError, match=r"'shop' has a Throttle already: app\.throttle"):
+        Throttle(app)
+
+
+# Settings.
+
+
+def test_limits_and_routes_from_the_configuration(app: Celery) -> None:
+    app.conf.throttle_limits = LIMITS
+    app.conf.throttle_routes = {"shop.*": "mail:{tenant_id}"}
+    app.conf.throttle_prefix = "{other}"
+    throttle = Throttle(app)
+    limits = throttle.task_limits(define(app))
+    assert limits is not None
+    assert [scope.text for scope in limits.scopes] == ["mail:{tenant_id}"]
+    assert throttle.keys.limits == "{other}:limits"
+
+
+def test_limits_from_a_configuration_with_a_namespace(app: Celery) -> None:
+    class Config:
+        CELERY_THROTTLE_LIMITS = LIMITS
+        CELERY_THROTTLE_URL = "valkey://somewhere/3"
+        CELERY_THROTTLE_ROUTES = {"shop.charge": "stripe"}  # noqa: RUF012 -- as settings modules do
+
+    app.config_from_object(Config, namespace="CELERY")
+    throttle = Throttle(app)
+    assert {name: str(limit) for name, limit in throttle.limits.items()} == LIMITS
+    assert throttle.settings.url == "valkey://somewhere/3"
+    limits = throttle.task_limits(define(app))
+    assert limits is not None
+    assert [scope.name for scope in limits.scopes] == ["stripe"]
+
+
+def test_an_argument_beats_the_configuration(app: Celery) -> None:
+    app.conf.throttle_limits = {"mail": "1/s"}
+    app.conf.throttle_url = "redis://elsewhere/1"
+    throttle = Throttle(app, limits=LIMITS, url="redis://here/2")
+    assert {name: str(limit) for name, limit in throttle.limits.items()} == LIMITS
+    assert throttle.settings.url == "redis://here/2"
+
+
+def test_a_task_says_more_than_a_route_and_a_name_more_than_a_pattern(app: Celery) -> None:
+    throttle = Throttle(
+        app, limits=LIMITS, routes={"*": "mail", "shop.charge": "stripe", "shop.*": "mail:eu"}
+    )
+
+    def scopes(task: Task) -> list[str]:
+        limits = throttle.task_limits(task)
+        return [scope.text for scope in limits.scopes] if limits else []
+
+    assert scopes(define(app)) == ["stripe"]
+    assert scopes(define(app, name="shop.x")) == ["mail"]  # the first pattern that matches
+    assert scopes(define(app, name="shop.y", throttle="mail:us")) == ["mail:us"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("limits", ["100/s"]),
+        ("limits", "100/s"),
+        ("routes", "stripe"),
+        ("routes", [("shop.*", "stripe")]),
+        ("lease", 0),
+        ("lease", "30"),
+        ("prefix", 5),
+        ("url", 5),
+    ],
+)
+def test_a_setting_of_the_wrong_kind(app: Celery, name: str, value: Any) -> None:
+    app.conf.update({f"throttle_{name}": value})
+    throttle = Throttle(app)
+    with pytest.raises(ConfigurationError, match=f"throttle_{name}") as caught:
+        _ = throttle.settings
+    assert repr(value) in str(caught.value)
+
+
+def test_a_bad_limit_in_the_configuration(app: Celery) -> None:
+    app.conf.throttle_limits = {"stripe": "10/fortnight"}
+    with pytest.raises(LimitSyntaxError, match="'fortnight'"):
+        _ = Throttle(app).limits
+
+
+def test_a_route_to_an_unknown_limit(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS, routes={"shop.*": "strippe:{tenant_id}"})
+    with pytest.raises(UnknownLimitError) as caught:
+        throttle.task_limits(define(app))
+    for part in ("shop.charge", "'strippe'", "'mail'", "'stripe'"):
+        assert part in str(caught.value)
+
+
+def test_a_route_to_an_unknown_argument(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS, routes={"shop.*": "mail:{tenant}"})
+    with pytest.raises(KeyTemplateError, match=r"shop\.charge.*'tenant'.*tenant_id"):
+        throttle.task_limits(define(app))
+
+
+@pytest.mark.parametrize("broker", ["amqp://guest:secret@rabbit//", "memory://", "sqs://k:secret@"])
+def test_a_broker_that_is_not_redis(broker: str) -> None:
+    with Celery("shop", broker=broker, set_as_current=False) as app:
+        throttle = Throttle(app, limits=LIMITS)
+        with pytest.raises(ConfigurationError, match=r"set app\.conf\.throttle_url") as caught:
+            _ = throttle.settings
+    assert broker.partition(":")[0] in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_of_no_server_that_keeps_limits(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS, url="postgres://user:secret@host/db")
+    with pytest.raises(ConfigurationError, match=r"redis://.*valkey://") as caught:
+        _ = throttle.store
+    assert "postgres" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+# Workers that cannot start.
+
+
+def ended(*, env: dict[str, str], broker: str) -> tuple[int, str]:
+    worker = Worker("tests.apps.shop", broker, env=env)
+    worker.start()
+    try:
+        return worker.wait(), worker.log()
+    finally:
+        worker.close()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_a_worker_whose_limits_cannot_be_reached(redis_url: str, scheme: str) -> None:
+    url = f"{scheme}://user:secret@127.0.0.1:{free_port()}/0"
+    status, log = ended(
+        env={"THROTTLE_URL": url, "CELERY_RESULT_BACKEND": redis_url}, broker=redis_url
+    )
+    assert status != 0
+    shown = re.escape(url.replace("user:secret@", "").replace("valkey:", "redis:"))
+    assert re.search(f"the server at (redis|valkey){shown.removeprefix('redis')} cannot", log), log
+    assert "secret" not in log
+
+
+@pytest.mark.workers
+def test_a_worker_whose_limits_are_kept_nowhere(redis_url: str) -> None:
+    status, log = ended(
+        env={"THROTTLE_URL": "http://user:secret@host/", "CELERY_RESULT_BACKEND": redis_url},
+        broker=redis_url,
+    )
+    assert status != 0
+    assert "http" in log
+    assert "the URL must start with one of" in log
+    assert "secret" not in log
