@@ -1,38 +1,157 @@
 """Use of the quota, fullest second, deliveries and lateness of two workers under one limit.
 
 Two prefork workers with two processes each; all tasks are sent at once. Theirs is the retry recipe
-(see ``apps/recipe.py``), with the same tasks and the same limit, run right after ours.
+(``apps/recipe.py``): the same tasks under the same limit, run right after ours.
 
-*Quota used* is the time that the limit gives to the tasks beyond the burst, over the time from the
-first start to the last. With keys it is that of the key that did worst, and the fullest second too.
+*Quota used* is the time that the limit needs for the tasks beyond the burst, over the time from the
+first start to the last. With keys it is that of the key that did worst; the fullest second too.
 
-*Admissions* are what the server decided, not what anybody saw. While the tasks run, ``MONITOR`` on
-the limits' server (which is not the broker) shows every state that a script sets. A state of GCRA
-holds the theoretical arrival time (TAT), so it tells exactly how many units were taken and from
-when on each may be used: the slot is ``TAT - burst * interval``, or the time of the decision if
-that is later. A second is a closed interval: it may hold ``burst + rate`` admissions and no more.
+*Admissions* are what the server decided: see ``admissions.py``. The limits have a server of their
+own, so that listening to it does not hold up the broker. A second is a closed interval and may hold
+``burst + rate`` admissions.
 
-*Lateness* is a start (the first line of the task's body) less its slot. A task out of a line is
-known by its id, which the claim takes out of the line right after it set the state. The few others,
-which passed the gate on arrival or asked in ``before_start``, are matched in order, which can only
-make them look later. *Deliveries* are messages that workers received from the broker.
+*Lateness* is a start (the first line of the task's body) less the slot of its admission. Tasks that
+did not come out of a line, few of ours and all of theirs, are matched with the admissions in order,
+which can only make them look later. *Deliveries* are messages that workers got from the broker.
 """
 
 from __future__ import annotations
 
-import ast
-import re
-import socket
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from benchmarks.admissions import Admission, Monitor
 from benchmarks.marks import Mark
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import Stage, wait_until
-from celery_throttle.keys import Keys
-from celery_throttle.limiter import as_ref
 from celery_throttle.limits import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Tasks to run: so many under a limit, or so many under each key of it."""
+
+    limit: str
+    tasks: int
+    keys: int = 0
+    recipe: bool = True
+
+    def __str__(self) -> str:
+        keys = f"{self.keys} keys of " if self.keys else ""
+        return f"{keys}{self.limit}, {self.tasks * max(1, self.keys)} tasks"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it."""
+
+    used: float
+    fullest_admissions: int
+    fullest_starts: int
+    deliveries: float
+    lateness: Sequence[float]
+
+
+def run(options: Options) -> Result:
+    """Measure all loads."""
+    pick = options.pick
+    loads = [
+        Load("100/s", pick(1000, 300)),
+        Load("100/s burst 20", pick(1000, 300)),
+        Load("1/s", pick(12, 6)),
+        Load("20/s", pick(200, 60), keys=10, recipe=False),
+    ]
+    return Result(
+        name="quota",
+        theirs="before_start asks the same limit, then self.retry(countdown=retry_after)",
+        figures=[figure for load in loads for figure in _figures(load, options)],
+    )
+
+
+def _figures(load: Load, options: Options) -> list[Figure]:
+    options.say(f"quota: {load}")
+    ours = _measure("ours", load)
+    theirs = _measure("recipe", load) if load.recipe else None
+    limit = Limit.parse(load.limit)
+    allowed = limit.burst + limit.rate.count
+    late = [percentile(ours.lateness, share) * 1000 for share in (0.5, 0.99)]
+    their_late = [theirs and percentile(theirs.lateness, share) * 1000 for share in (0.5, 0.99)]
+    return [
+        Figure(f"{load}: quota used", "", ours.used, theirs and theirs.used, at_least=0.99),
+        Figure(
+            "  fullest second, admissions",
+            "",
+            ours.fullest_admissions,
+            theirs and theirs.fullest_admissions,
+            at_most=allowed,
+        ),
+        Figure(
+            "  fullest second, starts", "", ours.fullest_starts, theirs and theirs.fullest_starts
+        ),
+        Figure("  deliveries a task", "", ours.deliveries, theirs and theirs.deliveries, at_most=1),
+        Figure("  start after its admission, median", "ms", late[0], their_late[0]),
+        Figure("  start after its admission, p99", "ms", late[1], their_late[1], at_most=20),
+    ]
+
+
+def _measure(app: str, load: Load) -> Outcome:
+    keys = [f"t{number}" for number in range(load.keys)]
+    task, name = ("keyed", "tenant") if keys else ("limited", "api")
+    total = load.tasks * max(1, load.keys)
+    with Stage(api=load.limit, tenant=load.limit, own_store=True, watch=True) as stage:
+        workers = stage.workers(app, app)
+        with Monitor(stage.store_url) as monitor:
+            ids = stage.send(task, total, keys=keys)
+            wait_until(
+                lambda: sum(worker.count() for worker in workers) >= total, f"{total} starts"
+            )
+        starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
+        deliveries = sum(worker.count("deliveries") for worker in workers)
+    limit = Limit.parse(load.limit)
+    fields = [f"{name}:{key}" for key in keys] or [name]
+    field_of = {task_id: fields[number % len(fields)] for number, task_id in enumerate(ids)}
+    by_field = defaultdict(list)
+    for start in starts:
+        by_field[field_of[start.task_id]].append(start)
+    admissions = monitor.admissions({name: limit})
+    return Outcome(
+        used=min(_used(some, limit) for some in by_field.values()),
+        fullest_admissions=max(
+            _fullest([one.slot for one in some]) for some in admissions.values()
+        ),
+        fullest_starts=max(_fullest([one.time for one in some]) for some in by_field.values()),
+        deliveries=deliveries / total,
+        lateness=_lateness(by_field, admissions),
+    )
+
+
+def _used(starts: Sequence[Mark], limit: Limit) -> float:
+    seconds = starts[-1].time - starts[0].time
+    p, q = limit.rate.interval
+    return (len(starts) - limit.burst) * p / q / 1e6 / seconds
+
+
+def _fullest(times: Sequence[float]) -> int:
+    """The most that lie in one second, its two ends included."""
+    most = first = 0
+    ordered = sorted(round(time * 1e6) for time in times)
+    for number, time in enumerate(ordered):
+        while ordered[first] < time - 1_000_000:
+            first += 1
+        most = max(most, number - first + 1)
+    return most
+
+
+def _lateness(
+    starts: Mapping[str, Sequence[Mark]], admissions: Mapping[str, Sequence[Admission]]
+) -> list[float]:
+    late = []
+    for field, some in starts.items():
+        slot_of = {one.task_id: one.slot for one in admissions[field] if one.task_id}
+        others = iter([one.slot for one in admissions[field] if not one.task_id])
+        late += [
+            start.time - (slot_of[start.task_id] if start.task_id in slot_of else next(others))
+            for start in some
+        ]
+    return late

@@ -17,8 +17,8 @@ from celery_throttle.errors import (
     LimitValueError,
     StoreError,
     StoreUnavailableError,
-    ThrottleError,
     Throttled,
+    ThrottleError,
     UnknownLimitError,
     WaitTooLongError,
 )

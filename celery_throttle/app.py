@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
@@ -51,14 +51,20 @@ class Throttle(Limiter):
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
         self.app = app
-        self._clock = None
-        self._given = dict(limits=limits, routes=routes, url=url, prefix=prefix, lease=lease)
+        self.clock = None
+        self._given = {
+            "limits": limits,
+            "routes": routes,
+            "url": url,
+            "prefix": prefix,
+            "lease": lease,
+        }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None
         self._tasks: dict[str, TaskLimits | None] = {}
         if limits is not None:
             read_limits(limits)
-        app.throttle = self
+        app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         _make_default_base(app)
         app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
 
@@ -110,8 +116,8 @@ class Throttle(Limiter):
 
 def _make_default_base(app: Celery) -> None:
     """Make ThrottledTask the default base of the app's tasks, above one of the app's own."""
-    own = symbol_by_name(app.task_cls)
-    app.task_cls = (
+    own = symbol_by_name(app.task_cls or Task)
+    app.task_cls = (  # type: ignore[assignment]  # a class does as well as its name
         ThrottledTask
         if own is Task
         else type("ThrottledTask", (ThrottledTask, own), {"abstract": True})

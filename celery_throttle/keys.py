@@ -7,7 +7,7 @@ by :func:`celery_throttle.scope.encode_key`, so it holds no braces, spaces or ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -25,7 +25,8 @@ class QueueKeys:
     due: str
     asks: str
 
-    def __iter__(self):  # type: ignore[no-untyped-def]  # a plain tuple of str, in the scripts' order
+    def __iter__(self) -> Iterator[str]:
+        """In the scripts' order."""
         return iter((self.lines, self.messages, self.due, self.asks))
 
 
@@ -75,6 +76,11 @@ class Keys:
         """String: how many tasks wait in lines at one limit and key, over all queues."""
         return f"{self.prefix}:backlog:{self.field(ref)}"
 
+    def decision(self, ref: LimitRef) -> tuple[str, str, str, str]:
+        """The keys of one limit and key that a decision reads, in the scripts' order."""
+        whole = LimitRef(ref.name, None)
+        return self.state(ref), self.backlog(ref), self.pause(whole), self.pause(ref)
+
     def waits(self, name: str) -> str:
         """Hash: the waiting lists of a limit, over all its keys and all queues."""
         return f"{self.prefix}:waits:{name}"
@@ -85,7 +91,9 @@ class Keys:
 
     def queue(self, name: str) -> QueueKeys:
         """The keys of one queue."""
-        return QueueKeys(*(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks")))
+        return QueueKeys(
+            *(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks"))
+        )
 
     def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
         """Sorted set: the line of a queue for a set of limits and keys.

@@ -82,16 +82,16 @@ class TokenBucket:
 
 State = Gcra | TokenBucket
 
-ALGORITHMS: Mapping[str, type[Gcra] | type[TokenBucket]] = {
+ALGORITHMS: Mapping[str, type[Gcra | TokenBucket]] = {
     "gcra": Gcra,
     "token-bucket": TokenBucket,
 }
 
 
 def adopt(limit: Limit, state: State, now: int) -> State:
-    """Return the state as ``limit`` keeps it: itself, unless it came from another rate or algorithm.
+    """Return the state as ``limit`` keeps it.
 
-    Such a state keeps its units, not its time: one unit used under "1/h" holds back one unit, not
+    That is itself, unless another rate or algorithm wrote it. Such a state keeps its units, not its time: one unit used under "1/h" holds back one unit, not
     one hour, when the limit becomes "100/s". A state beyond what can be booked is cut to that. Who
     reads one of these must keep the result, or it would be read anew, later and differently.
     """

@@ -39,7 +39,7 @@ def _read(name: str, seen: list[str]) -> str:
     if name in seen:
         return ""
     seen.append(name)
-    text = files("celery_throttle").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = (files("celery_throttle") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
     libraries = [used.strip() for found in _USES.findall(text) for used in found.split(",")]
     return "".join(_read(library, seen) for library in libraries) + text + "\n"
 

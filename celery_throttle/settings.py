@@ -15,6 +15,8 @@ from celery_throttle.limiter import read_limits
 from celery_throttle.limits import Limit
 from celery_throttle.store import is_store_url, safe_url
 
+_LONGEST_LEASE = 3600
+
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]
 
@@ -55,9 +57,13 @@ class Settings:
             return default if value is None else value
 
         lease = setting("lease", 30.0)
-        if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 1 <= lease <= 3600:
+        if (
+            isinstance(lease, bool)
+            or not isinstance(lease, (int, float))
+            or not 1 <= lease <= _LONGEST_LEASE
+        ):
             raise ConfigurationError(
-                f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to 3600"
+                f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to {_LONGEST_LEASE}"
             )
         return cls(
             url=setting("url", None) or _broker_url(conf),

@@ -15,6 +15,6 @@ from celery.utils.dispatch import Signal
 
 task_throttled = Signal(
     name="task_throttled",
-    providing_args={"request", "limit", "key", "retry_after", "position", "expected"},
+    providing_args=["request", "limit", "key", "retry_after", "position", "expected"],
 )
-task_released = Signal(name="task_released", providing_args={"request", "waited"})
+task_released = Signal(name="task_released", providing_args=["request", "waited"])

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from celery import Task
 
 from celery_throttle.errors import ConfigurationError, KeyTemplateError, LimitError, shown
-from celery_throttle.limiter import check_cost, check_wait, unknown_limit
 from celery_throttle.limits import Limit
+from celery_throttle.plans import check_cost, check_wait, unknown_limit
 from celery_throttle.scope import ArgumentReader, LimitRef, Scope
 from celery_throttle.settings import Spec
 
@@ -117,7 +117,9 @@ def _scopes(spec: Spec, known: Mapping[str, Limit]) -> tuple[Scope, ...]:
     if len(set(texts)) != len(texts):
         raise LimitError(f"throttle={shown(spec)} names the same limit twice")
     if not scopes:
-        raise LimitError(f"throttle={shown(spec)} names no limit: give a name, a list of names or None")
+        raise LimitError(
+            f"throttle={shown(spec)} names no limit: give a name, a list of names or None"
+        )
     for scope in scopes:
         if scope.name not in known:
             raise unknown_limit(scope.name, known)

@@ -18,8 +18,8 @@ from celery.utils.log import get_logger
 from celery.worker.state import task_ready
 
 from celery_throttle import signals
-from celery_throttle.errors import CostError, StoreError, ThrottleError, WaitTooLongError
-from celery_throttle.limiter import MICROSECONDS, decision_keys, to_us, unknown_limit
+from celery_throttle.errors import StoreError, ThrottleError, WaitTooLongError
+from celery_throttle.plans import MICROSECONDS, cost_too_high, to_us, unknown_limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
@@ -28,11 +28,15 @@ from celery_throttle.worker.blocks import HORIZON, Block, Demand
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.worker.origin import Origin
 
 logger = get_logger(__name__)
 
 #: Seconds for which a parked message is recognised when the broker delivers it once more.
 REMEMBER = 86_400
+
+#: Limits and keys of which it is remembered that they were full just now.
+REMEMBERED = 1024
 
 #: Seconds after which an acknowledgement has surely been sent.
 ACKNOWLEDGED = 2.0
@@ -48,8 +52,7 @@ class Gate:
 
     Args:
         throttle: the app's limits.
-        queue_of: the name of the queue a message came from.
-        rank_of: the rank of a message's priority, 0 to 255, the lowest first.
+        origin: tells the queue and the priority of a message.
         parked: called with the seconds after which a task that was just parked could run.
         again: called with a request to bring it to the gate once more, after :data:`RETRY`.
     """
@@ -57,15 +60,13 @@ class Gate:
     def __init__(
         self,
         throttle: Throttle,
+        origin: Origin,
         *,
-        queue_of: Callable[[Any], str],
-        rank_of: Callable[[Any], int],
         parked: Callable[[float], None],
         again: Callable[[Any], None],
     ) -> None:
         self._throttle = throttle
-        self._queue_of = queue_of
-        self._rank_of = rank_of
+        self._origin = origin
         self._parked = parked
         self._again = again
         self._blocks: dict[tuple[Refs, int], Block] = {}
@@ -105,10 +106,10 @@ class Gate:
         if not redelivered and self._full.get(refs, 0.0) <= now:
             if self._use_block(refs, limits.cost, now) or self._take(refs, limits.cost, now):
                 return True
-            if len(self._full) > 1024:
+            if len(self._full) > REMEMBERED:
                 self._full.clear()
             self._full[refs] = now + HORIZON
-        return self._park(request, limits, refs, redelivered)
+        return self._park(request, limits, refs, redelivered=redelivered)
 
     def _use_block(self, refs: Refs, cost: int, now: float) -> bool:
         block = self._blocks.get((refs, cost))
@@ -123,7 +124,7 @@ class Gate:
     def _take(self, refs: Refs, cost: int, now: float) -> bool:
         wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
         reply = self._throttle.run_plan(
-            self._throttle.ask(refs, cost, "gate", wanted, to_us(HORIZON))
+            self._throttle.plans.ask(refs, cost, "gate", wanted, to_us(HORIZON))
         )
         self._is_reachable()
         if reply[0] == 0:
@@ -135,11 +136,11 @@ class Gate:
             )
         return True
 
-    def _park(self, request: Any, limits: TaskLimits, refs: Refs, redelivered: bool) -> bool:
-        call = self._park_call(request, limits, refs, redelivered)
+    def _park(self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool) -> bool:
+        call = self._park_call(request, limits, refs, redelivered=redelivered)
         reply = self._throttle.store.run(call)
         if reply[0] == b"unknown":
-            self._throttle.run_plan(self._throttle.register_missing(refs))
+            self._throttle.run_plan(self._throttle.plans.register_missing(refs))
             reply = self._throttle.store.run(call)
         self._is_reachable()
         outcome, *about = reply
@@ -150,10 +151,7 @@ class Gate:
             raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
         if outcome == b"never":
             index, burst = about
-            raise CostError(
-                f"cost {limits.cost} can never pass limit {refs[index - 1].name!r}, "
-                f"whose burst is {burst}"
-            )
+            raise cost_too_high(limits.cost, refs[index - 1], burst)
         if outcome == b"late":
             self._too_late(request, limits, about[0], refs[about[1] - 1])
         else:
@@ -163,10 +161,10 @@ class Gate:
         return False
 
     def _park_call(
-        self, request: Any, limits: TaskLimits, refs: Refs, redelivered: bool
+        self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool
     ) -> Call:
         keys = self._throttle.keys
-        queue = self._queue_of(request.message)
+        queue = self._origin.queue_of(request.message)
         names = [keys.limits, keys.parks, keys.line(queue, refs), *keys.queue(queue)]
         max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
         args: list[Argument] = [
@@ -174,7 +172,7 @@ class Gate:
             request.id,
             identity(request),
             int(redelivered),
-            self._rank_of(request.message),
+            self._origin.rank_of(request.message),
             expires_us(request),
             max_wait,
             REMEMBER * MICROSECONDS,
@@ -182,7 +180,7 @@ class Gate:
             len(refs),
         ]
         for ref in refs:
-            names += decision_keys(keys, ref)
+            names += keys.decision(ref)
             names += (keys.waiting(queue, ref), keys.waits(ref.name))
             args += (ref.name, keys.field(ref), limits.cost)
         args += self.acknowledged()
@@ -204,30 +202,35 @@ class Gate:
             done.append(self._left.popleft()[1])
         return done
 
-    def _announce(
-        self, request: Any, limits: TaskLimits, refs: Refs, about: Sequence[int]
-    ) -> None:
+    def _announce(self, request: Any, limits: TaskLimits, refs: Refs, about: Sequence[int]) -> None:
         position, expected_us, index, wait_us = about
         ref = refs[index - 1]
         wait, expected = wait_us / MICROSECONDS, expected_us / MICROSECONDS
         logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
         self._parked(wait)
-        fields = dict(
-            limit=ref.name, key=ref.key, retry_after=wait, position=position, expected=expected
-        )
+        fields = {
+            "limit": ref.name,
+            "key": ref.key,
+            "retry_after": wait,
+            "position": position,
+            "expected": expected,
+        }
         request.send_event("task-throttled", **fields)
         signals.task_throttled.send(sender=request.task, request=request, **fields)
         if limits.track and not request.ignore_result:
             del fields["retry_after"]
             request.task.backend.store_result(
-                request.id, fields, "THROTTLED", request=request._context
+                request.id,
+                fields,
+                "THROTTLED",
+                request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
             )
 
     def _too_late(self, request: Any, limits: TaskLimits, expected: int, ref: LimitRef) -> None:
         assert limits.max_wait is not None  # noqa: S101  # only then the script says so
         if limits.drop:
             # As revoked: whoever waits for the result learns it, and a chord goes on.
-            request._announce_revoked("throttled", False, None, False)
+            request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
             return
         raise WaitTooLongError(
             retry_after=expected / MICROSECONDS,

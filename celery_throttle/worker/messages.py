@@ -7,11 +7,12 @@ forms for dates, decimals and bytes; nothing is ever unpickled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from kombu.message import Message
 from kombu.utils import json
+
+from celery_throttle.worker.claims import Claim
 
 _VERSION = b"1"
 _LENGTH = struct.Struct("<I")
@@ -34,7 +35,7 @@ def pack(message: Message) -> bytes:
             "text": isinstance(body, str),
         }
     ).encode()
-    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b"")
     return b"".join((_VERSION, _LENGTH.pack(len(about)), about, data))
 
 
@@ -58,7 +59,7 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     if about["text"]:
         data = packed[end:].decode("utf-8", "surrogatepass")
     message = ClaimedMessage(
-        body=data,
+        body=data,  # type: ignore[arg-type]  # bytes as well as text
         content_type=about["content_type"],
         content_encoding=about["content_encoding"],
         delivery_info=about["delivery_info"],
@@ -71,52 +72,27 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     return message
 
 
-class Claim:
-    """A task that this worker holds under its lease.
-
-    Attributes:
-        token: its name in the worker's claims.
-        admitted: whether its quota was taken with it. If not (it has expired, was revoked or can
-            never pass), the gate decides as for any message.
-        waited: seconds it spent in its line.
-        started: whether the pool has it.
-        returned: whether it went back to its line; whatever still refers to it must not run it.
-    """
-
-    __slots__ = ("_settle", "admitted", "returned", "started", "token", "waited")
-
-    def __init__(
-        self, token: int, settle: Callable[[Claim, bool], None], *, admitted: bool, waited: float
-    ) -> None:
-        self.token = token
-        self.admitted = admitted
-        self.waited = waited
-        self.started = False
-        self.returned = False
-        self._settle = settle
-
-    def settle(self, requeue: bool = False) -> None:
-        """The task is done with; or, with ``requeue``, it goes back to the head of its line."""
-        self._settle(self, requeue)
-
-
-class ClaimedMessage(Message):  # type: ignore[misc]  # kombu has no types
+class ClaimedMessage(Message):
     """A message out of a line. Celery acknowledges it like any other."""
 
     claim: Claim
 
-    def ack(self, multiple: bool = False) -> None:
+    def ack(self, multiple: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  # as in kombu
         """Settle the claim."""
         if not self.acknowledged:
             self._state = "ACK"
             self.claim.settle()
 
-    def reject(self, requeue: bool = False) -> None:
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002  # as in kombu
         """Settle the claim, or put the task back at the head of its line."""
-        if not self.acknowledged:
+        if requeue:
+            self.requeue()
+        elif not self.acknowledged:
             self._state = "REJECTED"
-            self.claim.settle(requeue)
+            self.claim.settle()
 
     def requeue(self) -> None:
         """Put the task back at the head of its line."""
-        self.reject(requeue=True)
+        if not self.acknowledged:
+            self._state = "REQUEUED"
+            self.claim.give_back()

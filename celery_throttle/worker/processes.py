@@ -42,7 +42,7 @@ class _Guarded:
         return int(self._semaphore.value)
 
     def contended(self) -> bool:
-        return bool(self._semaphore._waiting)
+        return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
 
     def when_free(self, call: Callable[[], None]) -> None:
         self._semaphore.acquire(self._turn, call)

@@ -11,7 +11,7 @@ from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
 
-class StoppedAtGateError(TaskRevokedError):  # type: ignore[misc]  # Celery has no types
+class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery gives its process back, as for a revoked task."""
 
 
@@ -40,7 +40,7 @@ class GatedRequest:
         cls.execute_using_pool = execute_using_pool  # type: ignore[attr-defined]  # of the subclass
 
 
-class ThrottledRequest(GatedRequest, Request):  # type: ignore[misc]  # Celery has no types
+class ThrottledRequest(GatedRequest, Request):
     """Celery's request with the gate."""
 
 
@@ -48,4 +48,5 @@ def install(task: Task) -> None:
     """Give a task with limits the gate, whatever its base class and request class are."""
     own = symbol_by_name(task.Request)
     if not issubclass(own, GatedRequest):
-        type(task).Request = type("ThrottledRequest", (GatedRequest, own), {})
+        gated = type("ThrottledRequest", (GatedRequest, own), {})
+        type(task).Request = gated  # type: ignore[assignment]  # a class does as well as its name

