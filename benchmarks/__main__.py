@@ -34,7 +34,8 @@ def main() -> None:
     # A benchmark that is told to end still ends its servers and workers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
-    progress, out = Console(stderr=True), Console()
+    progress = Console(stderr=True)
+    out = Console(width=None if sys.stdout.isatty() else 110)
     options = Options(
         quick=arguments.quick, say=lambda text: progress.print(f"[dim]{text} ...[/dim]")
     )

@@ -31,7 +31,7 @@ from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
-from celery_throttle.worker.processes import processes_of
+from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.wake import Wake
 
@@ -162,7 +162,8 @@ class Watch:
         if self._running and self._room() > 0:
             self._ask()
         elif self._running:
-            self._alarm.set(HORIZON)
+            # The free processes are for what is booked, and no one tells when that has ended.
+            self._alarm.set(LOOK)
 
     def _room(self) -> int:
         return self._processes.free() - len(self._claims.booked())

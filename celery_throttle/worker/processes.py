@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from celery.worker import state
 
-#: Seconds between two looks at a pool that cannot tell when a process is free.
-LOOK = 0.010
+#: Seconds between two looks at the pool where nothing tells when a process is free.
+LOOK = 0.004
 
 
 class Processes(Protocol):

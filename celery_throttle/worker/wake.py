@@ -30,12 +30,11 @@ class Wake:
         self._heard = heard
         self._connection: Any = None
         self._hub: Any = None
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
 
     def listen(self, hub: Any | None) -> None:
         """Subscribe, if that is not done already. Without a server, a later call tries again."""
-        if self._connection is not None or self._stopped.is_set():
+        if self._connection is not None or self._stopped:
             return
         connection = self._store.connection()
         try:
@@ -48,8 +47,9 @@ class Wake:
         if hub is not None:
             hub.add_reader(connection._sock, self._read)  # noqa: SLF001  # the hub needs the socket
         else:
-            self._thread = threading.Thread(target=self._watch, name="throttle-wake", daemon=True)
-            self._thread.start()
+            threading.Thread(
+                target=self._watch, args=(connection,), name="throttle-wake", daemon=True
+            ).start()
 
     def _read(self) -> None:
         try:
@@ -59,28 +59,30 @@ class Wake:
             self.forget()
         self._heard()
 
-    def _watch(self) -> None:
-        connection = self._connection
-        while connection is self._connection and not self._stopped.is_set():
-            try:
-                ready = connection.can_read(1.0)
-            except _ERRORS:
-                self.forget()
-                return
-            if ready:
-                self._read()
+    def _watch(self, connection: Any) -> None:
+        try:
+            while connection is self._connection:
+                if connection.can_read(1.0):
+                    connection.read_response()
+                    self._heard()
+        except _ERRORS:
+            self._connection = None
+            self._heard()
+        finally:
+            connection.disconnect()
 
     def forget(self) -> None:
         """Drop the connection; :meth:`listen` makes a new one."""
         connection, self._connection = self._connection, None
-        if connection is None:
+        # A thread that watches the connection closes it itself, within a second.
+        if connection is None or self._hub is None:
             return
         socket = connection._sock  # noqa: SLF001  # the hub needs the socket
-        if self._hub is not None and socket is not None:
+        if socket is not None:
             self._hub.remove_reader(socket)
         connection.disconnect()
 
     def stop(self) -> None:
         """Listen no more."""
-        self._stopped.set()
+        self._stopped = True
         self.forget()

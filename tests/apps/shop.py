@@ -186,11 +186,6 @@ def refuse(self: Task, line: str, requeue: bool) -> str:
     return reject(self, requeue)
 
 
-@task(acks_late=True)
-def plain_refuse(self: Task, line: str, requeue: bool) -> str:
-    return reject(self, requeue)
-
-
 # Other limits.
 
 
