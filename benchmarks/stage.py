@@ -136,6 +136,7 @@ class Stage:
     ) -> None:
         self._ends = contextlib.ExitStack()
         self._own_store = own_store
+        self._models: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, bytes, bytes]] = {}
         self._settings = {"api": api, "tenant": tenant, "watch": watch}
 
     def __enter__(self) -> Self:
@@ -181,25 +182,26 @@ class Stage:
         One of each kind is sent by Celery, on the side; the others are copies with ids of their
         own. Tasks with ``keys`` get these as their arguments, in turn.
         """
-        models = [self._model(task, queue, (key,)) for key in keys] or [
-            self._model(task, queue, ())
-        ]
+        arguments = [(key,) for key in keys] or [()]
         messages = []
         for number in range(count):
-            old_id, old_tag, packed = models[number % len(models)]
+            old_id, old_tag, packed = self._model(task, queue, arguments[number % len(arguments)])
             task_id = str(uuid4())
             packed = packed.replace(old_id, task_id.encode())
             messages.append((task_id, packed.replace(old_tag, str(uuid4()).encode())))
         return messages
 
     def _model(self, task: str, queue: str, args: tuple[str, ...]) -> tuple[bytes, bytes, bytes]:
-        aside = self.broker_url.rpartition("/")[0] + "/9"
-        with Connection(aside) as connection, redis.Redis.from_url(aside) as client:
-            sent = self._app.send_task(task, args, queue=queue, connection=connection)
-            packed = client.lpop(queue)
-            client.flushdb()
-        tag = json.loads(packed)["properties"]["delivery_tag"]
-        return str(sent.id).encode(), str(tag).encode(), packed
+        found = self._models.get((task, queue, args))
+        if found is None:
+            aside = self.broker_url.rpartition("/")[0] + "/9"
+            with Connection(aside) as connection, redis.Redis.from_url(aside) as client:
+                sent = self._app.send_task(task, args, queue=queue, connection=connection)
+                packed = client.lpop(queue)
+            tag = json.loads(packed)["properties"]["delivery_tag"]
+            found = str(sent.id).encode(), str(tag).encode(), packed
+            self._models[task, queue, args] = found
+        return found
 
     def push(self, messages: Iterable[tuple[str, bytes]], queue: str = QUEUE) -> None:
         """Put messages into the broker, up to :data:`AT_ONCE` in one command."""

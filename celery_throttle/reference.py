@@ -91,9 +91,10 @@ ALGORITHMS: Mapping[str, type[Gcra | TokenBucket]] = {
 def adopt(limit: Limit, state: State, now: int) -> State:
     """Return the state as ``limit`` keeps it.
 
-    That is itself, unless another rate or algorithm wrote it. Such a state keeps its units, not its time: one unit used under "1/h" holds back one unit, not
-    one hour, when the limit becomes "100/s". A state beyond what can be booked is cut to that. Who
-    reads one of these must keep the result, or it would be read anew, later and differently.
+    That is itself, unless another rate or algorithm wrote it. Such a state keeps its units, not its
+    time: one unit used under "1/h" holds back one unit, not one hour, when the limit becomes
+    "100/s". A state beyond what can be booked is cut to that. Who reads one of these must keep the
+    result, or it would be read anew, later and differently.
     """
     used = state.used(now)
     if used <= 0:

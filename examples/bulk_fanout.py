@@ -1,0 +1,55 @@
+"""A bulk job: one task a customer under a quota, while other tasks go on as if it were not there.
+
+Run::
+
+    celery -A examples.bulk_fanout worker --concurrency 2
+    python -m examples.bulk_fanout
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from celery import Celery
+
+from celery_throttle import Throttle
+
+BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
+STORE = os.environ.get("THROTTLE_URL", BROKER)
+CUSTOMERS = int(os.environ.get("CUSTOMERS", "200"))
+
+app = Celery("examples.bulk_fanout", broker=BROKER, backend=STORE)
+throttle = Throttle(app, {"statements": "50/s"}, url=STORE)
+
+
+@app.task(throttle="statements", ignore_result=True)
+def send_statement(customer: int) -> None:
+    print(f"statement for {customer}")
+
+
+@app.task
+def sign_in(user: str) -> float:
+    return time.time()
+
+
+def main() -> None:
+    for customer in range(CUSTOMERS):
+        send_statement.delay(customer)
+    print(f"{CUSTOMERS} statements sent to the queue, at 50 a second: {CUSTOMERS / 50:.0f} s")
+
+    # These come behind all of them, in the same queue.
+    for user in ("ada", "grace", "edsger"):
+        sent = time.time()
+        started = sign_in.delay(user).get(timeout=30)
+        print(f"{user} signed in after {started - sent:.3f} s")
+
+    # The API has room tonight: a higher limit, in force at once for all that wait.
+    throttle.define("statements", "200/s")
+    print("for a second, the limit is 200 a second")
+    time.sleep(1)
+    throttle.undefine("statements")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""An API of someone else, with a limit of its own, called from tasks and from a plain script.
+
+The API here is a small HTTP server that answers 429 to the 11th request within a second. Run::
+
+    celery -A examples.outbound_api worker --concurrency 4
+    python -m examples.outbound_api
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from celery import Celery, group
+
+from celery_throttle import Throttle
+
+BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
+STORE = os.environ.get("THROTTLE_URL", BROKER)
+
+app = Celery("examples.outbound_api", broker=BROKER, backend=STORE)
+throttle = Throttle(app, {"partner": "10/s"}, url=STORE)
+
+
+def call(url: str) -> int:
+    """One request. If the API says stop all the same, everyone stops for as long as it says."""
+    try:
+        with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
+            return int(response.status)
+    except HTTPError as error:
+        if error.code == 429:
+            throttle["partner"].pause(float(error.headers["Retry-After"]))
+        return error.code
+
+
+@app.task(throttle="partner")
+def fetch(url: str) -> int:
+    return call(url)
+
+
+class Partner(BaseHTTPRequestHandler):
+    """10 requests a second, counted over the last second; the rest get 429."""
+
+    recent: deque[float] = deque()
+    lock = threading.Lock()
+
+    def do_GET(self) -> None:
+        with self.lock:
+            now = time.monotonic()
+            while self.recent and self.recent[0] <= now - 1:
+                self.recent.popleft()
+            allowed = len(self.recent) < 10
+            if allowed:
+                self.recent.append(now)
+        self.send_response(200 if allowed else 429)
+        self.send_header("Retry-After", "1")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Partner)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+
+    unlimited = Counter(call_once(url) for _ in range(20))
+    print(f"without a limit, from this script: {describe(unlimited)}")
+    time.sleep(1)
+
+    job = group(fetch.s(url) for _ in range(30)).apply_async()
+    for _ in range(5):  # this script shares the limit with the tasks
+        throttle["partner"].acquire(max_wait=30)
+        call(url)
+    print(f"with the limit, from tasks: {describe(Counter(job.get(timeout=60)))}")
+
+
+def call_once(url: str) -> int:
+    try:
+        with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
+            return int(response.status)
+    except HTTPError as error:
+        return error.code
+
+
+def describe(answers: Counter[int]) -> str:
+    return ", ".join(f"{count} x {status}" for status, count in sorted(answers.items()))
+
+
+if __name__ == "__main__":
+    main()
