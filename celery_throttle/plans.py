@@ -156,19 +156,25 @@ class Plans:
     def register(self, limits: Mapping[str, Limit]) -> Plan[None]:
         """Put limits of the code in force, save those that were defined at run time."""
         if limits:
-            args: list[Argument] = ["code"]
-            for name, limit in limits.items():
-                args += (name, limit.definition())
-            yield Call(script("define"), [self.keys.limits], args)
+            refs = [LimitRef(name, None) for name in limits]
+            yield self._define_call("code", refs, [limit.definition() for limit in limits.values()])
 
     def define(self, ref: LimitRef, limit: Limit | None) -> Plan[None]:
         """Define a limit or one key of it at run time; None takes that back."""
-        field = self.keys.field(ref)
-        args = ["drop", field, ""] if limit is None else ["set", field, limit.definition()]
-        yield Call(script("define"), [self.keys.limits], args)
-        if limit is None:
-            yield from self.register_missing([ref])
+        if limit is not None:
+            yield self._define_call("set", [ref], [limit.definition()])
+        elif ref.key is None and ref.name in self.limits:
+            yield self._define_call("reset", [ref], [self.limits[ref.name].definition()])
+        else:
+            yield self._define_call("drop", [ref], [""])
         yield from self._touch(ref.name)
+
+    def _define_call(self, origin: str, refs: Sequence[LimitRef], definitions: list[str]) -> Call:
+        names = [self.keys.limits, *(self.keys.state(ref) for ref in refs)]
+        args = [self._now(), origin]
+        for ref, definition in zip(refs, definitions, strict=True):
+            args += (ref.name, self.keys.field(ref), definition)
+        return Call(script("define"), names, args)
 
     def _touch(self, name: str) -> Plan[None]:
         """Let what waits at a limit be looked at again, in steps that do not block the server."""

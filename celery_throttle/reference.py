@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
-from celery_throttle.limits import Limit
+from celery_throttle.limits import MAX_EXACT, Limit
 from celery_throttle.scope import LimitRef
 
 #: The farthest a slot is ever booked ahead, in microseconds. What is in use beyond the capacity and
@@ -103,6 +103,8 @@ def adopt(limit: Limit, state: State, now: int) -> State:
     algorithm = ALGORITHMS[limit.algorithm]
     same = isinstance(state, algorithm) and (state.p, state.q) == (p, q)
     if not same:
+        # No limit can use more. The scripts could not tell how much more exactly.
+        used = min(used, MAX_EXACT + FARTHEST * state.q)
         used = _divided_up(used * p, state.p)
     most = limit.burst * p + FARTHEST * q
     return state if same and used <= most else algorithm.keep(limit, min(used, most), now)

@@ -1,4 +1,4 @@
--- algorithms.lua: how each algorithm reads its state, tells the wait, and takes a cost.
+-- algorithms.lua: how each algorithm keeps what is in use of a limit.
 --
 -- Library, no keys and no arguments of its own: `decide.lua` reads and writes the state.
 -- Time is integer microseconds. An emission interval of p/q microseconds a unit is kept as the
@@ -6,51 +6,72 @@
 -- no rate is ever rounded. `celery_throttle/reference.py` holds the same functions in Python.
 --
 -- An algorithm is a table of
---   used(limit, state, now)     ticks of capacity in use at `now`; may exceed the capacity by
---                               what is booked ahead
---   state(limit, used, at)      what to keep when `used` ticks are in use at the time `at`
--- The rest follows from these two, see `decide.lua`.
+--   tag                         first byte of its states
+--   pack(limit, used, at)       the state in which `used` ticks are in use at the time `at`
+--   used(body, at)              ticks in use at the time `at`, by the p and q it was packed with;
+--                               then these p and q
+
+local algorithms = {}
+
+-- GCRA (ITU-T I.371, the virtual scheduling form): the state is the theoretical arrival time.
+algorithms['gcra'] = {
+  tag = 'g',
+  pack = function(limit, used, at)
+    local ticks = used % limit.q
+    return struct.pack('<dddd', at + (used - ticks) / limit.q, ticks, limit.p, limit.q)
+  end,
+  used = function(body, at)
+    local tat, ticks, p, q = struct.unpack('<dddd', body)
+    return (tat - at) * q + ticks, p, q
+  end,
+}
+
+-- Token bucket with lazy refill: the state is the tokens left (in ticks) and when they were counted.
+algorithms['token-bucket'] = {
+  tag = 't',
+  pack = function(limit, used, at)
+    return struct.pack('<ddddd', limit.burst * limit.p - used, at, limit.burst, limit.p, limit.q)
+  end,
+  used = function(body, at)
+    local tokens, counted, burst, p, q = struct.unpack('<ddddd', body)
+    return burst * p - tokens - (at - counted) * q, p, q
+  end,
+}
+
+local by_tag = {}
+for _, algorithm in pairs(algorithms) do
+  by_tag[algorithm.tag] = algorithm
+end
 
 -- The farthest a slot is ever booked ahead, in microseconds (see FARTHEST in reference.py). More
 -- than this above the capacity can only come from a clock that stepped back or from a limit that
 -- was made smaller, and is forgiven.
 local FARTHEST = 20000
 
-local algorithms = {}
-
 local function clip(limit, used)
   return math.max(0, math.min(used, limit.burst * limit.p + FARTHEST * limit.q))
 end
 
--- A state that was written under another rate keeps its units, not its time: one unit used under
--- "1/h" holds back one unit, not one hour, when the limit becomes "100/s".
-local function convert(limit, used, p, q)
+local function pack_state(limit, used, at)
+  return limit.algorithm.tag .. limit.algorithm.pack(limit, used, at)
+end
+
+-- Ticks in use at `now`. A state that was packed under another rate keeps its units, not its time:
+-- one unit used under "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its
+-- units are paid off at the old rate until the limit changed, and at the new one from then on. If
+-- the limit changed more than once since, nothing counts as paid off between these changes: too
+-- little may be admitted, never too much.
+local function used_at(limit, state, now)
+  local algorithm, body = by_tag[string.sub(state, 1, 1)], string.sub(state, 2)
+  local used, p, q = algorithm.used(body, now)
   if p == limit.p and q == limit.q then
     return clip(limit, used)
   end
-  return clip(limit, math.ceil(math.max(0, used) / p * limit.p))
+  local before = limit.since
+  if p ~= limit.old_p or q ~= limit.old_q then
+    before = limit.old_since
+  end
+  used = algorithm.used(body, math.min(before, now))
+  used = clip(limit, math.ceil(math.max(0, used) / p * limit.p))
+  return math.max(0, used - math.max(0, now - limit.since) * limit.q)
 end
-
--- GCRA (ITU-T I.371, the virtual scheduling form): the state is the theoretical arrival time.
-algorithms['gcra'] = {
-  used = function(limit, state, now)
-    local tat, ticks, p, q = struct.unpack('<dddd', state)
-    return convert(limit, (tat - now) * q + ticks, p, q)
-  end,
-  state = function(limit, used, at)
-    local ticks = used % limit.q
-    return struct.pack('<dddd', at + (used - ticks) / limit.q, ticks, limit.p, limit.q)
-  end,
-}
-
--- Token bucket with lazy refill: the state is the tokens left (in ticks) and when they were counted.
-algorithms['token-bucket'] = {
-  used = function(limit, state, now)
-    local tokens, counted, p, q, burst = struct.unpack('<ddddd', state)
-    return convert(limit, burst * p - tokens - (now - counted) * q, p, q)
-  end,
-  state = function(limit, used, at)
-    local tokens = limit.burst * limit.p - used
-    return struct.pack('<ddddd', tokens, at, limit.p, limit.q, limit.burst)
-  end,
-}

@@ -84,24 +84,33 @@ local function serve(queue, waiting)
   end
 end
 
--- When this worker should ask again, so that some worker asks at each due moment but not all do:
--- each takes the first free place after the moment, behind the others that mean to ask by then.
+-- When this worker should ask again. Some worker must ask at each due moment, but not all: each
+-- takes the first free place from that moment on, a gap behind the last that is taken. So the asks
+-- a second depend on the gap, not on the number of workers, and one that fails costs one gap.
+local function place(queue, due)
+  local gap = math.min(100000, math.max(10000, (due - now) / 10))
+  local taken_by_others = redis.call('ZRANGE', queue[ASKS], string.format('%.0f', due - gap / 2),
+                                     '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
+  local free = due
+  for i = 2, #taken_by_others, 2 do
+    local other = tonumber(taken_by_others[i])
+    if other >= free + gap then
+      break
+    end
+    free = math.max(free, other + gap)
+  end
+  return free
+end
+
 local function next_ask(queue)
   redis.call('ZREM', queue[ASKS], channel)
-  if room == 0 then
-    return now + longest
-  end
   local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
   if due and (#taken == room or visits == 0) then
     return now
   end
   local ask = now + longest
   if due then
-    due = math.max(now, due - ahead)
-    local gap = math.min(100000, math.max(10000, (due - now) / 10))
-    local others = redis.call('ZCOUNT', queue[ASKS], string.format('%.0f', now),
-                              string.format('%.0f', due + gap))
-    ask = math.min(ask, due + gap * others)
+    ask = math.min(ask, place(queue, math.max(now, due - ahead)))
   end
   redis.call('ZADD', queue[ASKS], string.format('%.0f', ask), channel)
   redis.call('PEXPIRE', queue[ASKS], expiry(2 * longest, given))

@@ -26,11 +26,17 @@ local function expiry(us, given)
   return string.format('%.0f', ms)
 end
 
--- "code gcra 10000 1 20" (from code) or "set gcra 10000 1 20" (defined at run time).
+-- A definition is text: origin ('code', or 'set' for one defined at run time), algorithm, p, q,
+-- burst, since when (us) it is in force, then p, q and since of the definition before it.
 local function parse(definition)
-  local algorithm, p, q, burst = string.match(definition, '^%a+ (%S+) (%d+) (%d+) (%d+)')
-  return { algorithm = algorithms[algorithm], p = tonumber(p), q = tonumber(q),
-           burst = tonumber(burst) }
+  local origin, algorithm, rest = string.match(definition, '^(%a+) (%S+) (.*)$')
+  local numbers = {}
+  for number in string.gmatch(rest, '%S+') do
+    numbers[#numbers + 1] = tonumber(number)
+  end
+  return { origin = origin, algorithm = algorithms[algorithm], p = numbers[1], q = numbers[2],
+           burst = numbers[3], since = numbers[4], old_p = numbers[5], old_q = numbers[6],
+           old_since = numbers[7] }
 end
 
 -- Reads definitions and state of all refs, two calls however many there are. Sets on each ref
@@ -52,7 +58,7 @@ local function look(limits, refs, now)
     end
     ref.limit = parse(definition)
     local state = values[4 * i - 3]
-    ref.used = state and ref.limit.algorithm.used(ref.limit, state, now) or 0
+    ref.used = state and used_at(ref.limit, state, now) or 0
     ref.waiting = tonumber(values[4 * i - 2] or 0)
     local pause = math.max(tonumber(values[4 * i - 1] or 0), tonumber(values[4 * i] or 0))
     ref.paused = math.max(0, pause - now)
@@ -98,8 +104,7 @@ local function take(refs, now, at, given, times)
     local limit = ref.limit
     local used = math.max(0, ref.used - (at - now) * limit.q) + ref.cost * limit.p * times
     local lasts = at - now + math.ceil(used / limit.q)
-    redis.call('SET', ref.state, limit.algorithm.state(limit, used, at),
-               'PX', expiry(lasts, given))
+    redis.call('SET', ref.state, pack_state(limit, used, at), 'PX', expiry(lasts, given))
     ref.used = used + (at - now) * limit.q
   end
 end

@@ -1,0 +1,304 @@
+"""Lines and claims on a real server, with the time passed in: nothing sleeps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import redis
+
+from celery_throttle.limits import Limit
+from tests.protocol import SECOND, Protocol
+
+LIMITS = {"api": "10/s", "mail": "1/s", "bulk": "1000/s burst 10", "slow": "1/h"}
+
+
+@pytest.fixture
+def lines(any_server_url: str) -> Protocol:
+    return Protocol(any_server_url, LIMITS)
+
+
+def test_a_free_limit_admits_and_a_full_one_parks(lines: Protocol) -> None:
+    assert lines.park("a", ["api"]).outcome == "admitted"
+    parked = lines.park("b", ["api"])
+    assert (parked.outcome, parked.position, parked.wait) == ("parked", 1, 100_000)
+    lines.check()
+
+
+def test_what_arrives_later_joins_the_end_although_a_unit_is_free(lines: Protocol) -> None:
+    lines.park("a", ["api"])
+    lines.park("b", ["api"])
+    lines.now += SECOND
+    assert lines.park("c", ["api"]).outcome == "parked"
+    assert [task for _, task in lines.drain(0.3)] == ["b", "c"]
+
+
+def test_a_claim_is_paced_exactly_and_books_ahead(lines: Protocol) -> None:
+    for number in range(4):
+        lines.park(str(number), ["api"])
+    first = lines.claim(room=5, ahead=20_000)
+    assert first == []
+    assert lines.ask == 80_000
+    lines.now += 85_000
+    (claim,) = lines.claim(room=5, ahead=20_000)
+    assert (claim.id, claim.starts, claim.admitted) == ("1", 15_000, True)
+    lines.now += 95_000
+    (claim,) = lines.claim(room=5, ahead=20_000)
+    assert claim.starts == 20_000
+
+
+@pytest.mark.parametrize("text", ["10/s", "3/s burst 4", "7/s burst 2 using token-bucket"])
+def test_starts_are_never_over_and_never_idle(any_server_url: str, text: str) -> None:
+    lines = Protocol(any_server_url, {"api": text})
+    limit = Limit.parse(text)
+    for number in range(40):
+        lines.park(str(number), ["api"])
+    times = [at for at, _ in lines.drain(3)]
+    numerator, denominator = limit.rate.interval
+    for i, begin in enumerate(times):
+        for j in range(i, len(times)):
+            window = times[j] - begin
+            assert j - i + 1 <= limit.burst + Fraction(window * denominator, numerator)
+    assert len(times) >= 3 * SECOND * denominator // numerator - 1
+
+
+def test_order_is_by_priority_then_age(lines: Protocol) -> None:
+    lines.park("first", ["api"])
+    for task, rank in [("a", 5), ("b", 5), ("urgent", 0), ("c", 5), ("later", 9)]:
+        lines.park(task, ["api"], rank=rank)
+    assert [task for _, task in lines.drain(1)] == ["urgent", "a", "b", "c", "later"]
+
+
+def test_lines_of_one_limit_are_served_in_turn(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    for number in range(6):
+        lines.park(f"big{number}", ["api", ("bulk", "big")])
+    lines.park("small0", ["api", ("bulk", "small")])
+    lines.park("small1", ["api", ("bulk", "small")])
+    assert [task for _, task in lines.drain(0.61)][:4] == ["big0", "small0", "big1", "small1"]
+
+
+def test_a_line_moves_to_the_limit_that_blocks_it(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("y", ["mail"])
+    lines.park("both", ["api", "mail"])
+    lines.park("only", ["api"])
+    lines.check()
+    begin = lines.now
+    taken = {task: at - begin for at, task in lines.drain(1.2)}
+    assert taken["only"] < 250_000 < 900_000 < taken["both"]
+    lines.check()
+
+
+def test_parking_is_idempotent(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    assert lines.park("a", ["api"]).position == 1
+    assert lines.park("b", ["api"]).position == 2
+    again = lines.park("a", ["api"])
+    assert (again.outcome, again.position) == ("parked", 1)
+    assert lines.waiting() == ["a", "b"]
+
+
+def test_a_redelivered_message_is_known_until_its_acknowledgement_is_told(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("a", ["api"])
+    lines.drain(0.3)
+    assert lines.park("a", ["api"], redelivered=True).outcome == "known"
+    lines.park("y", ["mail"], acknowledged=["a 0 0"])
+    assert lines.park("a", ["api"], redelivered=True).outcome == "admitted"
+
+
+def test_too_long_a_wait_takes_nothing(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    for number in range(5):
+        assert lines.park(str(number), ["api"], max_wait=500_000).outcome == "parked"
+    assert lines.park("late", ["api"], max_wait=500_000).outcome == "late"
+    assert "late" not in lines.waiting()
+
+
+def test_an_expired_task_leaves_without_quota(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("gone", ["api"], expires=lines.now + 50_000)
+    lines.park("next", ["api"])
+    lines.now += 100_000
+    gone, following = lines.claim(room=5)
+    assert (gone.id, gone.admitted) == ("gone", False)
+    assert (following.id, following.admitted) == ("next", True)
+
+
+def test_a_revoked_task_is_withdrawn_without_quota(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("revoked", ["api"])
+    (row,) = lines.withdraw("w", "revoked", "elsewhere")
+    assert (row.id, row.admitted) == ("revoked", False)
+    lines.check()
+    lines.now += 100_000
+    assert lines.park("next", ["api"]).outcome == "admitted"
+
+
+def test_a_cost_that_no_longer_fits_is_handed_out_at_once(lines: Protocol) -> None:
+    lines.define("bulk", "1/s burst 3")
+    lines.park("x", ["bulk"], cost=3)
+    lines.park("big", ["bulk"], cost=3)
+    lines.define("bulk", "1/s burst 2")
+    (row,) = lines.claim()
+    assert (row.id, row.admitted) == ("big", False)
+
+
+def test_a_change_of_the_limit_is_in_force_for_those_that_wait(lines: Protocol) -> None:
+    lines.define("api", "1/h")
+    lines.park("x", ["api"])
+    lines.park("a", ["api"])
+    assert lines.claim() == []
+    lines.define("api", "100/s")
+    lines.now += 10_000
+    assert [row.id for row in lines.claim()] == ["a"]
+
+
+def test_the_claims_of_a_silent_worker_go_back_to_the_head(lines: Protocol) -> None:
+    lines.park("x", ["bulk"], cost=10)
+    for number in range(5):
+        lines.park(str(number), ["bulk"])
+    lines.now += 10_000
+    taken = lines.claim("dying", room=2, lease=SECOND)
+    assert [row.id for row in taken] == ["0", "1"]
+    lines.now += SECOND - 1
+    lines.claim("other", room=0)
+    assert lines.dead == b""
+    lines.now += 1
+    lines.claim("other", room=0)
+    assert lines.dead == b"dying"
+    assert lines.back("dying", "dead", most=1) == 1
+    assert lines.back("dying", "dead", most=1) == 0
+    lines.check()
+    assert [task for _, task in lines.drain(0.1)] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_worker_that_is_heard_of_again_keeps_its_claims(lines: Protocol) -> None:
+    lines.park("x", ["bulk"], cost=10)
+    lines.park("a", ["bulk"])
+    lines.now += 10_000
+    lines.claim("slow", lease=SECOND)
+    lines.now += 2 * SECOND
+    lines.claim("slow", room=0, lease=SECOND)
+    assert lines.back("slow", "dead") == 0
+    assert lines.waiting() == []
+
+
+def test_a_retry_that_waits_is_not_replaced_by_the_run_it_came_from(lines: Protocol) -> None:
+    lines.park("x", ["bulk"], cost=10)
+    lines.park("a", ["bulk"], message=b"first")
+    lines.now += 10_000
+    (claim,) = lines.claim("w", lease=SECOND)
+    lines.park("y", ["bulk"], cost=9)
+    lines.park("a", ["bulk"], message=b"retry")
+    lines.back("w", "own", claim.token)
+    lines.now += 10_000
+    assert [row.message for row in lines.claim(room=5)] == [b"retry"]
+    lines.check()
+
+
+def test_only_queues_that_a_worker_consumes(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("a", ["api"], queue="q")
+    lines.park("b", ["api"], queue="other")
+    lines.now += SECOND
+    assert [row.id for row in lines.claim(room=5, queues=["other"])] == ["b"]
+    lines.check()
+
+
+def test_a_settled_claim_is_gone(lines: Protocol, any_server_url: str) -> None:
+    lines.park("x", ["api"])
+    lines.park("a", ["api"])
+    lines.now += 100_000
+    (claim,) = lines.claim()
+    with redis.Redis.from_url(any_server_url) as client:
+        assert client.hlen("{throttle}:claims:w") == 1
+        lines.claim(room=0, settled=[claim.token])
+        assert client.hlen("{throttle}:claims:w") == 0
+
+
+def test_many_workers_do_not_all_ask_for_the_same_unit(lines: Protocol) -> None:
+    """Empty claims must not grow in step with the workers."""
+    lines.define("api", "20/s")
+    lines.park("x", ["api"])
+    for number in range(200):
+        lines.park(str(number), ["api"])
+    calls = {}
+    for workers in (2, 40):
+        begin, taken, asks = lines.now, 0, 0
+        due = {f"w{number}": lines.now + number * 1_000 for number in range(workers)}
+        while lines.now < begin + 4 * SECOND:
+            worker = min(due, key=lambda name: due[name])
+            lines.now = max(lines.now, due[worker])
+            rows = lines.claim(worker, room=1, ahead=20_000)
+            taken += len(rows)
+            asks += 1
+            due[worker] = lines.now + max(1_000, lines.ask)
+            lines.claim(worker, room=0, queues=[], settled=[row.token for row in rows])
+        assert taken >= 79
+        calls[workers] = asks - taken
+    assert calls[40] < 4 * calls[2] + 2 * 40 * 4  # at most one call a second and worker, and some
+
+
+def test_a_line_that_begins_wakes_a_sleeping_worker(lines: Protocol, any_server_url: str) -> None:
+    with redis.Redis.from_url(any_server_url) as client, client.pubsub() as heard:
+        heard.subscribe("{throttle}:wake:idle")
+        heard.get_message(timeout=5)
+        lines.claim("idle")
+        lines.park("x", ["api"])
+        lines.park("a", ["api"])
+        message = heard.get_message(timeout=5)
+        assert message is not None
+        assert message["channel"] == b"{throttle}:wake:idle"
+
+
+def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str) -> None:
+    """Law 5: with 3,000 lines that wait elsewhere, a claim makes as many calls as with 30."""
+    with redis.Redis.from_url(any_server_url) as client:
+        calls = []
+        for count in (30, 3_000):
+            for number in range(count):
+                lines.park(f"{count}x{number}", [("slow", f"{count}x{number}")])
+                lines.park(f"{count}y{number}", [("slow", f"{count}x{number}")])
+            lines.now += SECOND // 2
+            assert lines.park("x", ["api"]).outcome == "admitted"
+            lines.park(f"{count}", ["api"])
+            lines.now += 100_000
+            client.config_resetstat()
+            assert [row.id for row in lines.claim(room=1)] == [str(count)]
+            stats = client.info("commandstats")
+            calls.append(sum(about["calls"] for about in stats.values()))
+        assert calls[1] <= calls[0] + 2
+
+
+def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
+    dice = random.Random(7)
+    lines = Protocol(any_server_url, LIMITS)
+    sets = [["api"], ["mail"], ["api", "mail"], [("bulk", "k"), "api"], [("mail", "k")]]
+    held: list[tuple[str, int]] = []
+    arrived, done = 0, Counter[str]()
+    for _ in range(600):
+        lines.now += dice.choice([0, 1_000, 50_000, 300_000])
+        move = dice.random()
+        worker = dice.choice("ab")
+        if move < 0.5:
+            outcome = lines.park(
+                str(arrived), dice.choice(sets), rank=dice.choice([0, 3]), queue=dice.choice("pq")
+            ).outcome
+            done[str(arrived)] += outcome == "admitted"
+            arrived += 1
+        elif move < 0.8:
+            rows = lines.claim(worker, room=3, queues=["p", "q"], ahead=20_000, lease=10**9)
+            held += [(worker, row.token) for row in rows]
+            done.update(row.id for row in rows)
+        elif held:
+            owner, token = held.pop(dice.randrange(len(held)))
+            lines.claim(owner, room=0, settled=[token], lease=10**9)
+        lines.check()
+    assert sorted(lines.waiting()) == sorted(
+        str(number) for number in range(arrived) if not done[str(number)]
+    )
+    assert max(done.values()) == 1
