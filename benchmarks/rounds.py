@@ -6,7 +6,8 @@ what else the machine does, and however it changes its speed, falls on all sides
 
 A turn is put into the broker in one command. Its time runs from the mark of the 50th task to the
 mark of the last one. The marks are left by the same code on every side: the first line of the
-task's body, or the signal that a task was parked.
+task's body, or the signal that a task was parked. The rate of a side in a round is that of its
+median turn, which a turn that was disturbed does not move.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from benchmarks.stage import Stage, Worker
 
-import os
-TURN = int(os.environ.get("TURN","500"))
+TURN = 500
 WARM = 50
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One side of the comparison: a worker, its queue, and the tasks it gets."""
 
@@ -31,30 +32,47 @@ class Side:
     task: str
     keys: Sequence[str] = ()
     kind: str = "starts"
-    given: int = 0
-
-    def turn(self, stage: Stage) -> float:
-        """Run one turn; gives its seconds."""
-        # Keys go on where the last turn ended.
-        start = self.given % max(1, len(self.keys))
-        keys = [*self.keys[start:], *self.keys[:start]]
-        messages = stage.compose(self.task, TURN, self.queue, keys[:TURN])
-        before = self.worker.count(self.kind)
-        stage.push(messages, self.queue)
-        self.worker.wait_for(before + TURN, self.kind)
-        marks = self.worker.marks(self.kind, skip=before)
-        self.given += TURN
-        # What a worker puts off until it is idle is part of the price, and no part of the others'.
-        time.sleep(0.05)
-        return marks[-1].time - marks[WARM].time
 
 
-def one_round(stage: Stage, sides: Sequence[Side], tasks: int) -> list[float]:
-    """Give each side that many tasks; gives the tasks a second of each."""
-    seconds = [0.0] * len(sides)
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a side was in a round.
+
+    Attributes:
+        rate: tasks a second.
+        cost: seconds of a processor that the worker's main process spent on a task.
+    """
+
+    rate: float
+    cost: float
+
+
+def one_round(stage: Stage, sides: Sequence[Side], tasks: int) -> list[Pace]:
+    """Give each side that many tasks."""
+    seconds: list[list[float]] = [[] for _ in sides]
+    spent = [0.0] * len(sides)
     for number in range(tasks // TURN):
         order = list(enumerate(sides))
         for place, side in reversed(order) if number % 2 else order:
-            seconds[place] += side.turn(stage)
-    counted = tasks // TURN * (TURN - 1 - WARM)
-    return [counted / one for one in seconds]
+            before = side.worker.processor_seconds()
+            seconds[place].append(_turn(stage, side, number))
+            spent[place] += side.worker.processor_seconds() - before
+    counted = tasks // TURN * TURN
+    return [
+        Pace((TURN - 1 - WARM) / median(turns), cost / counted)
+        for turns, cost in zip(seconds, spent, strict=True)
+    ]
+
+
+def _turn(stage: Stage, side: Side, number: int) -> float:
+    # Keys go on where the last turn ended.
+    first = number * TURN % max(1, len(side.keys))
+    keys = [*side.keys[first:], *side.keys[:first]]
+    messages = stage.compose(side.task, TURN, side.queue, keys)
+    before = side.worker.count(side.kind)
+    stage.push(messages, side.queue)
+    side.worker.wait_for(before + TURN, side.kind)
+    # What a worker puts off until it is idle is no part of the next one's turn.
+    time.sleep(0.05)
+    marks = side.worker.marks(side.kind, skip=before)
+    return marks[-1].time - marks[WARM].time

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psutil
 import redis
 from celery import Celery
 from kombu import Connection
@@ -73,6 +74,7 @@ class Worker:
                 env={**os.environ, "BENCHMARK": json.dumps({**settings, "marks": str(directory)})},
                 start_new_session=True,
             )
+        self._main = psutil.Process(self._process.pid)
 
     def is_ready(self) -> bool:
         """Whether it consumes.
@@ -88,6 +90,15 @@ class Worker:
     def pid(self) -> int:
         """Of its main process."""
         return self._process.pid
+
+    def processor_seconds(self) -> float:
+        """What its main process has used of a processor."""
+        used = self._main.cpu_times()
+        return float(used.user + used.system)
+
+    def memory(self) -> int:
+        """Resident bytes of its main process."""
+        return int(self._main.memory_info().rss)
 
     def count(self, kind: str = "starts") -> int:
         """How many marks it has left of a kind."""

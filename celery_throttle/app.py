@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery, Task
+from celery import Celery, Task, _state
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter, read_limits
 from celery_throttle.limits import Limit
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store import Store
-from celery_throttle.task import TaskLimits, ThrottledTask
+from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
     from celery_throttle.worker.gate import Gate
@@ -61,9 +61,11 @@ class Throttle(Limiter):
         }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None
-        self._tasks: dict[str, TaskLimits | None] = {}
+        self._tasks: dict[str, TaskLimits | ThrottleError | None] = {}
         if limits is not None:
             read_limits(limits)
+        if limits is not None and routes is not None:
+            self.check_routes()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         _make_default_base(app)
         app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
@@ -71,7 +73,7 @@ class Throttle(Limiter):
     @cached_property
     def settings(self) -> Settings:
         """The settings in force, read at first use."""
-        return Settings.read(self.app.conf, self._given)
+        return Settings(self.app.conf, self._given)
 
     @cached_property
     def limits(self) -> Mapping[str, Limit]:  # type: ignore[override]  # read at first use
@@ -88,13 +90,55 @@ class Throttle(Limiter):
         """The server."""
         return Store(self.settings.url)
 
-    def task_limits(self, task: Task) -> TaskLimits | None:
-        """The limits of a task of the app, or None. Read once."""
+    def bind_task(self, task: type[Task]) -> None:
+        """Check what a task says of its limits while it is being defined.
+
+        Celery gives the tasks of one app to every other app of the process as well. A task whose
+        limits another app has is taken for one of these: it is an error only when it runs here.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: it is wrong.
+        """
         try:
-            return self._tasks[task.name]
-        except KeyError:
-            limits = self._tasks[task.name] = self.read_task(task)
-            return limits
+            self.read_task(task)
+        except UnknownLimitError as error:
+            if not any(other.knows(task) for other in self._others()):
+                raise
+            self._tasks[str(task.name)] = error
+
+    def _others(self) -> Iterator[Throttle]:
+        apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
+        return (app.throttle for app in apps if app is not self.app and hasattr(app, "throttle"))
+
+    def knows(self, task: type[Task]) -> bool:
+        """Whether the app has the limits that a task names."""
+        try:
+            return self.read_task(task) is not None
+        except ThrottleError:
+            return False
+
+    def task_limits(self, task: Task) -> TaskLimits | None:
+        """The limits of a task of the app, or None. Read once.
+
+        Raises:
+            ThrottleError: see :meth:`bind_task`.
+        """
+        name = str(task.name)
+        if name not in self._tasks:
+            self._tasks[name] = self.read_task(task)
+        limits = self._tasks[name]
+        if isinstance(limits, ThrottleError):
+            raise limits
+        return limits
+
+    def has_limits(self, task: Task) -> bool:
+        """Whether a task must pass the gate."""
+        try:
+            return self.task_limits(task) is not None
+        except ThrottleError:
+            if isinstance(self._tasks.get(str(task.name)), ThrottleError):
+                return True
+            raise
 
     def read_task(self, task: type[Task] | Task) -> TaskLimits | None:
         """Read and check what a task, or the route that matches its name, says of its limits.
@@ -105,7 +149,16 @@ class Throttle(Limiter):
         spec = getattr(task, "throttle", None)
         if spec is None:
             spec = self._route(str(task.name))
-        return None if spec is None else TaskLimits.read(task, spec, self.limits)
+        return None if spec is None else TaskLimits.read(task, spec, self.settings.limits)
+
+    def check_routes(self) -> None:
+        """Check that the routes name limits that there are.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: they do not.
+        """
+        for pattern, spec in self.settings.routes.items():
+            read_scopes(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
 
     def _route(self, name: str) -> Spec | None:
         routes = self.settings.routes
@@ -114,10 +167,10 @@ class Throttle(Limiter):
         return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)
 
 
-def _make_default_base(app: Celery) -> None:
+def _make_default_base(app: Any) -> None:
     """Make ThrottledTask the default base of the app's tasks, above one of the app's own."""
-    own = symbol_by_name(app.task_cls or Task)
-    app.task_cls = (  # type: ignore[assignment]  # a class does as well as its name
+    own = symbol_by_name(app.task_cls)
+    app.task_cls = (
         ThrottledTask
         if own is Task
         else type("ThrottledTask", (ThrottledTask, own), {"abstract": True})

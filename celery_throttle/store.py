@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import (
     ConnectionError as RedisConnectionError,
 )
@@ -106,6 +107,10 @@ class Store:
             )
         self.url = safe_url(url)
         self._url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
+        try:
+            parse_url(self._url)
+        except ValueError as error:
+            raise ConfigurationError(f"the URL {self.url!r} does not parse: {error}") from None
         # No retries by the client: its default stalls a call for seconds when the server is down.
         self._options: dict[str, Any] = {
             "protocol": 2,

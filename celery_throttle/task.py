@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery import Task
 
-from celery_throttle.errors import ConfigurationError, KeyTemplateError, LimitError, shown
+from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
 from celery_throttle.limits import Limit
 from celery_throttle.plans import check_cost, check_wait, unknown_limit
 from celery_throttle.scope import ArgumentReader, LimitRef, Scope
@@ -45,8 +46,13 @@ class ThrottledTask(Task):
     def on_bound(cls, app: Any) -> None:
         """Check what the task says of its limits while it is being defined."""
         super().on_bound(app)
-        if cls.throttle is not None:
-            app.throttle.read_task(cls)
+        if cls.throttle is None:
+            return
+        if not hasattr(app, "throttle"):
+            raise ConfigurationError(
+                f"task {cls.name!r} has limits, but its app has none: make a Throttle(app) first"
+            )
+        app.throttle.bind_task(cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +88,16 @@ class TaskLimits:
             UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
         """
         where = f"task {task.name!r}"
-        try:
-            scopes = _scopes(spec, known)
+        scopes = read_scopes(spec, known, where)
+        names = [name for scope in scopes for name in scope.arguments]
+        reader = ArgumentReader.for_signature(_signature(task), names, where)
+        max_wait = getattr(task, "throttle_max_wait", None)
+        with _named(where):
             cost = check_cost(getattr(task, "throttle_cost", 1))
             for scope in scopes:
                 known[scope.name].check_cost(cost, scope.name)
-            max_wait = getattr(task, "throttle_max_wait", None)
             if max_wait is not None:
                 check_wait(max_wait, "throttle_max_wait")
-            names = [name for scope in scopes for name in scope.arguments]
-            reader = ArgumentReader.for_signature(_signature(task), names, where)
-        except KeyTemplateError:
-            raise
-        except LimitError as error:
-            raise type(error)(f"{where}: {error}") from error
         after = getattr(task, "throttle_on_max_wait", "fail")
         if after not in ("fail", "drop"):
             raise ConfigurationError(
@@ -111,18 +113,35 @@ class TaskLimits:
         )
 
 
-def _scopes(spec: Spec, known: Mapping[str, Limit]) -> tuple[Scope, ...]:
-    texts = [spec] if isinstance(spec, str) else list(spec)
-    scopes = tuple(Scope.parse(text) for text in texts)
-    if len(set(texts)) != len(texts):
-        raise LimitError(f"throttle={shown(spec)} names the same limit twice")
-    if not scopes:
-        raise LimitError(
-            f"throttle={shown(spec)} names no limit: give a name, a list of names or None"
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Says of an error where it was made."""
+    try:
+        yield
+    except (LimitError, UnknownLimitError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def read_scopes(spec: Spec, known: Mapping[str, Limit], where: str) -> tuple[Scope, ...]:
+    """The limits that a task or a route names.
+
+    Raises:
+        UnknownLimitError, LimitError, ConfigurationError: they name ``where`` and the text.
+    """
+    if not isinstance(spec, (str, list, tuple)):
+        raise ConfigurationError(
+            f"{where}: limits {shown(spec)} cannot be read: give a name or a list of names"
         )
-    for scope in scopes:
-        if scope.name not in known:
-            raise unknown_limit(scope.name, known)
+    texts = [spec] if isinstance(spec, str) else list(spec)
+    with _named(where):
+        scopes = tuple(Scope.parse(text) for text in texts)
+        if not scopes:
+            raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
+        if len(set(texts)) != len(texts):
+            raise LimitError(f"{shown(spec)} names the same limit twice")
+        for scope in scopes:
+            if scope.name not in known:
+                raise unknown_limit(scope.name, known)
     return scopes
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import click
 
@@ -39,10 +42,16 @@ class UrlType(click.ParamType):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """A URL as Celery's Redis transport wants it. Messages never show it: it may hold secrets."""
+        """A URL as Celery's Redis transport wants it. It may hold secrets: no message shows it."""
         url = str(value)
-        if not is_store_url(url) or url.startswith("unix"):
-            self.fail("allowed: redis://, rediss://, valkey:// or valkeys://", param, ctx)
+        try:
+            readable = is_store_url(url) and urlsplit(url).port != 0
+        except ValueError:
+            readable = False
+        if not readable or url.startswith("unix"):
+            self.fail(
+                "allowed: redis://host:port/db, or rediss://, valkey://, valkeys://", param, ctx
+            )
         return url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
 
 
@@ -80,13 +89,13 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
     Tasks that share a limit run in the same queue as tasks without one. The command starts a
     private Valkey server and two Celery workers, draws what happens, and ends them.
     """
-    from celery_throttle.demo import run, views  # noqa: PLC0415  # needs Celery, the rest does not
+    from celery_throttle.demo import run, views  # noqa: PLC0415  # only to run it
 
-    _end_in_order()
-    if svg is not None and not svg.absolute().parent.is_dir():
-        raise DemoError(f"cannot write {svg}: there is no such directory")
+    if svg is not None and not os.access(svg.absolute().parent, os.W_OK):
+        raise DemoError(f"cannot write {svg}: there is no such directory, or it is not yours")
     try:
         with ExitStack() as ends:
+            ends.enter_context(_interruptible())
             view = ends.enter_context(views.choose(as_json=as_json, svg=svg))
             record = run.run(url, limit, tasks, view)
     except KeyboardInterrupt:
@@ -99,11 +108,20 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
         raise DemoError(f"only {summary.tasks_ran} of {tasks} tasks ran in time")
 
 
-def _end_in_order() -> None:
+@contextmanager
+def _interruptible() -> Iterator[None]:
     """A closed terminal or a polite kill ends the demo as Ctrl-C does: everything is put away."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # under nohup
+        del before[signal.SIGHUP]
+    for number in before:
         signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.text import Text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _LINE = "▁"
 
-#: Values of the columns; None where nothing is known yet.
-Values = Sequence[float | None]
 
-
-def bars(values: Values, top: float, rows: int, color: str) -> list[Text]:
+def bars(values: Sequence[float], top: float, rows: int, color: str) -> list[Text]:
     """Bars up to ``top`` in so many rows, the upper row first."""
     return [_row(values, row, top / rows, color) for row in reversed(range(rows))]
 
 
-def _row(values: Values, row: int, height: float, color: str) -> Text:
-    text = Text()
+def _row(values: Sequence[float], row: int, height: float, color: str) -> Text:
+    cells = []
     for value in values:
-        eighths = round(((value or 0.0) / height - row) * 8)
+        eighths = max(0, min(round((value / height - row) * 8), 8))
         if row == 0 and value:
             eighths = max(1, eighths)  # little is not nothing
+        cells.append(_EIGHTHS[eighths])
+    text = Text()
+    for full, run in groupby(cells, lambda cell: cell == _EIGHTHS[8]):
         # A full cell has a background too: fonts leave gaps between the lines.
-        full = eighths >= len(_EIGHTHS) - 1
-        text.append(
-            _EIGHTHS[max(0, min(eighths, 8))], f"{color} on {color}" if full else color
-        )
+        text.append("".join(run), f"{color} on {color}" if full else color)
     return text
 
 
-def draw_line(row: Text, values: Values, above: float, color: str) -> Text:
+def draw_line(row: Text, values: Sequence[float], above: float, width: int, color: str) -> Text:
     """A line along the bottom of a row, but for the columns whose value is above it."""
-    drawn = Text()
-    for character, value in zip(row.divide(range(1, len(values))), values, strict=True):
-        covered = value is not None and value > above
-        drawn.append_text(character if covered else Text(_LINE, color))
-    return drawn
+    drawn, at = Text(), 0
+    for covered, some in groupby(values, lambda value: value > above):
+        end = at + len(list(some))
+        drawn.append_text(row[at:end] if covered else Text(_LINE * (end - at), color))
+        at = end
+    return drawn.append(_LINE * (width - at), color)
 
 
 def axis(width: int, span: float, color: str) -> list[Text]:

@@ -8,8 +8,9 @@ with a larger one.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -18,11 +19,13 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from celery_throttle.demo import charts
-from celery_throttle.demo.charts import Values
-from celery_throttle.demo.record import TRICKLE, Record, Summary, percentile
+from celery_throttle.demo.record import TRICKLE, Record, Summary, figure
 from celery_throttle.demo.stage import PROCESSES, WORKERS
 
-LIMITED, LINE, WAITING, PLAIN, QUIET = "#4f9fd8", "#e0a050", "#8f8bc8", "#5fb38a", "#858b95"
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
+
+LIMITED, LINE, WAITING, PLAIN, QUIET = "#4a90c2", "#d9984a", "#8683b8", "#5aa884", "#858b95"
 
 #: Seconds between two drawings.
 REDRAW = 0.125
@@ -32,11 +35,11 @@ WIDEST = 110
 
 GUTTER = 7
 
-#: Rows of the smallest picture.
-LEAST_ROWS = 23
+#: Rows of the smallest picture and of the largest.
+LEAST_ROWS, MOST_ROWS = 23, 38
 
 #: Milliseconds at the top of the chart of latencies, at least: noise is no mountain.
-LEAST_MS = 50.0
+LEAST_MS = 20.0
 
 _THEME = TerminalTheme(
     (24, 27, 33),
@@ -53,7 +56,7 @@ class LivePicture:
         self._live = Live(auto_refresh=False, vertical_overflow="crop")
         self._drawn = float("-inf")
 
-    def __enter__(self) -> LivePicture:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -97,18 +100,24 @@ class Picture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST)
-        spare = max(0, options.size.height - 1 - LEAST_ROWS)
+        spare = min(MOST_ROWS, options.size.height - 1) - LEAST_ROWS
+        gap = [Text()] if spare > 1 else []
+        more = max(0, spare - 2)
         record = self._record
+        summary = record.summary()
         columns = width - GUTTER
-        yield Group(
+        lines = Group(
             *_header(record, width),
-            *_starts(record, columns, 8 + min(spare, 9) * 2 // 3),
-            *_waiting(record, columns, 2 + min(spare, 9) // 3),
-            *_latency(record, columns, 1 if spare < 9 else 2),
+            *_starts(record, columns, 8 + more - more // 3),
+            *gap,
+            *_waiting(record, columns, 2 + more // 3 - more // 6),
+            *gap,
+            *_latency(record, summary, columns, 1 + more // 6),
             *(Text(" " * GUTTER) + line for line in charts.axis(columns, record.planned, QUIET)),
             Text(),
-            _figures(record.summary(), width),
+            _figures(summary, width),
         )
+        yield from console.render(lines, options.update(no_wrap=True, overflow="ellipsis"))
 
 
 def _header(record: Record, width: int) -> list[Text]:
@@ -120,8 +129,15 @@ def _header(record: Record, width: int) -> list[Text]:
         status = f"running on {record.server}   Ctrl-C ends it"
     return [
         _ends(Text("celery_throttle", "bold"), Text(status, QUIET), width),
-        Text(f"{record.tasks} tasks share a limit of {record.limit}. {TRICKLE} a second have none."),
-        Text(f"They are in one queue, for {WORKERS} workers with {PROCESSES} processes each."),
+        Text.assemble(
+            (f"{record.tasks} tasks", LIMITED),
+            " share ",
+            (f"a limit of {record.limit}", LINE),
+            "; ",
+            (f"{TRICKLE} tasks a second", PLAIN),
+            " have none.",
+        ),
+        Text(f"All are in one queue, for {WORKERS} workers with {PROCESSES} processes each."),
         Text(),
     ]
 
@@ -129,64 +145,69 @@ def _header(record: Record, width: int) -> list[Text]:
 def _starts(record: Record, columns: int, rows: int) -> list[Text]:
     # A column shows the second that ends with it, or all of its own time if that is more.
     seconds = max(1.0, record.planned / columns)
-    values = _columns(record, columns, lambda _, end: record.per_second(end, seconds))
+    step = record.planned / columns
+    ends = [min((number + 1) * step, record.now) for number in range(_begun(record, columns))]
+    values = [record.per_second(end, seconds) for end in ends]
     below = rows - 1
     chart = charts.bars(values, record.rate * rows / below, rows, LIMITED)
     most = record.limit.burst / seconds + record.rate
-    chart[0] = charts.draw_line(chart[0], values, most, LINE)
+    chart[0] = charts.draw_line(chart[0], values, most, columns, LINE)
     now = f"{record.per_second(record.now):.0f} in the last second"
     if record.ended:
         now = f"at most {record.fullest_second()} in one second"
     title = _title("Starts per second of the tasks with the limit", now, columns)
-    label = f"{record.rate:.{0 if record.rate >= 10 else 1}f}/s"
-    return [title, *_labelled(chart, {0: (label, LINE)})]
+    return [title, *_labelled(chart, f"{record.rate:.6g}"[: GUTTER - 1], LINE)]
 
 
 def _waiting(record: Record, columns: int, rows: int) -> list[Text]:
-    def most(begin: float, end: float) -> float:
-        return max((count for at, count in record.waiting if begin < at <= end), default=0)
+    values = _highest(record.waiting, record, columns)
+    top = record.tasks
+    now = f"{record.waiting[-1][1] if record.waiting else 0} of {top}"
+    if record.ended:
+        now = f"at most {max((count for _, count in record.waiting), default=0)} of {top}"
+    title = _title("Waiting in the line, outside broker and workers", now, columns)
+    return [title, *_labelled(charts.bars(values, top, rows, WAITING), f"{top}")]
 
-    values = _columns(record, columns, most)
-    top = max([1.0, *(count for _, count in record.waiting)])
-    now = record.waiting[-1][1] if record.waiting else 0
-    title = _title("Waiting, outside the broker and the workers", f"{now}", columns)
-    return [title, *_labelled(charts.bars(values, top, rows, WAITING), {0: (f"{top:.0f}", QUIET)})]
 
-
-def _latency(record: Record, columns: int, rows: int) -> list[Text]:
-    def worst(begin: float, end: float) -> float:
-        some = [started - sent for sent, started in record.plain if begin < started <= end]
-        return max(some, default=0.0) * 1000
-
-    values = _columns(record, columns, worst)
-    top = max([LEAST_MS, *(value for value in values if value is not None)])
-    latencies = record.latencies()
-    median, high = percentile(latencies, 0.5), percentile(latencies, 0.99)
-    now = "" if median is None or high is None else f"median {_ms(median)}, p99 {_ms(high)}"
+def _latency(record: Record, summary: Summary, columns: int, rows: int) -> list[Text]:
+    latencies = [(started, (started - sent) * 1000) for sent, started in record.plain]
+    values = _highest(latencies, record, columns)
+    top = max(LEAST_MS, *values)
+    now = (
+        f"median {figure(summary.plain_median_ms, '{:.1f} ms')}, "
+        f"p99 {figure(summary.plain_p99_ms, '{:.1f} ms')}"
+    )
     title = _title("Latency of the tasks without a limit", now, columns)
-    return [title, *_labelled(charts.bars(values, top, rows, PLAIN), {0: (f"{top:.0f} ms", QUIET)})]
+    return [title, *_labelled(charts.bars(values, top, rows, PLAIN), f"{top:.0f} ms")]
 
 
-def _columns(
-    record: Record, columns: int, value: Callable[[float, float], float]
-) -> Values:
-    """The value of each column that has begun, from its begin and end in seconds."""
-    step = record.planned / columns
+def _highest(points: Iterable[tuple[float, float]], record: Record, columns: int) -> list[float]:
+    """The highest value in each column that has begun, out of pairs of time and value.
+
+    A column without a point of its own shows what the one before it shows.
+    """
+    found: dict[int, float] = {}
+    for at, value in points:
+        column = int(at / record.planned * columns)
+        found[column] = max(value, found.get(column, 0.0))
+    values: list[float] = []
+    for column in range(_begun(record, columns)):
+        values.append(found.get(column, values[-1] if values else 0.0))
+    return values
+
+
+def _begun(record: Record, columns: int) -> int:
+    """How many columns have begun."""
+    return min(columns, int(record.now / record.planned * columns) + 1)
+
+
+def _labelled(rows: list[Text], label: str, color: str = QUIET) -> list[Text]:
+    """The rows of a chart behind their gutter, with a label for the upper one."""
+    labels = [label] + [""] * (len(rows) - 1)
     return [
-        value(number * step, min((number + 1) * step, record.now))
-        if number * step < record.now
-        else None
-        for number in range(columns)
+        Text(f"{label:>{GUTTER - 1}} ", color) + row
+        for label, row in zip(labels, rows, strict=True)
     ]
-
-
-def _labelled(rows: list[Text], labels: dict[int, tuple[str, str]]) -> list[Text]:
-    """The rows of a chart behind their gutter."""
-    lines = []
-    for number, row in enumerate(rows):
-        label, color = labels.get(number, ("", QUIET))
-        lines.append(Text(f"{label:>{GUTTER - 1}} ", color) + row)
-    return lines
 
 
 def _title(left: str, right: str, columns: int) -> Text:
@@ -195,34 +216,22 @@ def _title(left: str, right: str, columns: int) -> Text:
 
 def _ends(left: Text, right: Text, width: int) -> Text:
     """Two texts at the ends of a line; of the right one what fits."""
-    room = max(0, width - len(left) - 2)
-    right.truncate(room)
-    return left + Text(" " * (width - len(left) - len(right))) + right
+    right.truncate(max(0, width - len(left) - 2))
+    return Text.assemble(left, " " * (width - len(left) - len(right)), right)
 
 
 def _figures(summary: Summary, width: int) -> Table:
     """The figures, each above its words."""
     cells = [
         (f"{summary.tasks_ran} of {summary.tasks}", "tasks ran"),
-        (_or_dash(summary.quota_used, "{:.1%}"), "of the quota used"),
-        (_or_dash(summary.deliveries_per_task, "{:.2f}"), "deliveries a task"),
-        (_or_dash(summary.wait_median_s, "{:.1f} s"), "median wait"),
+        (figure(summary.quota_used, "{:.1%}"), "quota used"),
+        (figure(summary.deliveries_per_task, "{:.2f}"), "deliveries a task"),
+        (figure(summary.wait_median_s, "{:.1f} s"), "median wait"),
     ]
     table = Table.grid(expand=True)
     table.width = width
     for _ in cells:
-        table.add_column(ratio=1, justify="center")
+        table.add_column(ratio=1, justify="center", no_wrap=True)
     table.add_row(*(Text(value, "bold") for value, _ in cells))
     table.add_row(*(Text(words, QUIET) for _, words in cells))
     return table
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value)
-
-
-def _ms(seconds: float) -> str:
-    ms = seconds * 1000
-    return f"{ms:.{1 if ms < 10 else 0}f} ms"
-
-

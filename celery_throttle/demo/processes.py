@@ -19,7 +19,7 @@ SHOWN = 2000
 
 
 class Process:
-    """A command in a group of its own, with its output in a file of ``directory``.
+    """A command in a group of its own, with its output and temporary files in ``directory``.
 
     Ctrl-C does not reach it: the terminal signals the demo's group only, and the demo ends it.
     """
@@ -40,7 +40,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env=env,
+                env={**(os.environ if env is None else env), "TMPDIR": str(directory)},
                 start_new_session=True,
             )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,7 +33,7 @@ class Record:
         now: how long it has lasted.
         sent: how many of the tasks were sent.
         plain_sent: how many tasks without a limit were sent.
-        delivered: how often the broker delivered one of the limited tasks to a worker.
+        delivered: task id to how often the broker delivered it to a worker; limited tasks only.
         starts: when limited tasks started, in order.
         waits: seconds from the sending of each limited task to its start.
         plain: when each task without a limit was sent, and when it started.
@@ -48,7 +49,7 @@ class Record:
         self.now = 0.0
         self.sent = 0
         self.plain_sent = 0
-        self.delivered = 0
+        self.delivered: Counter[str] = Counter()
         self.starts: list[float] = []
         self.waits: list[float] = []
         self.plain: list[tuple[float, float]] = []
@@ -73,16 +74,15 @@ class Record:
 
     def add(self, entry: bytes) -> None:
         """Take over an entry of the workers' notebook; see ``tasks.py``."""
-        word, *numbers = entry.decode().split()
-        times = [float(number) - self.began for number in numbers]
+        word, *about = entry.decode().split()
         if word == "delivered":
-            self.delivered += 1
-        elif word == "limited":
-            sent, started = times
+            self.delivered.update(about)
+            return
+        sent, started = (float(time) - self.began for time in about)
+        if word == "limited":
             insort(self.starts, started)
             self.waits.append(started - sent)
-        elif word == "plain":
-            sent, started = times
+        else:
             self.plain.append((sent, started))
 
     def per_second(self, end: float, seconds: float = 1.0) -> float:
@@ -101,12 +101,17 @@ class Record:
     def quota_used(self) -> float | None:
         """The time the limit needs for the tasks beyond its burst, over the time they took.
 
-        A start is some milliseconds after its admission, so in a short run this may pass 1.
+        A start comes some milliseconds after its admission, and not always as many: what that
+        would add above 1 is no quota. Where a limit is overrun, the fullest second shows it.
         """
         beyond = len(self.starts) - self.limit.burst
         if beyond <= 0:
             return None
-        return beyond / self.rate / (self.starts[-1] - self.starts[0])
+        return min(1.0, beyond / self.rate / (self.starts[-1] - self.starts[0]))
+
+    def deliveries_per_task(self) -> float | None:
+        """By the broker, of the limited tasks that it has delivered."""
+        return self.delivered.total() / len(self.delivered) if self.delivered else None
 
     def latencies(self) -> list[float]:
         """Of the tasks without a limit that were sent while limited ones waited for their turn."""
@@ -125,12 +130,12 @@ class Record:
             quota_used=_rounded(self.quota_used(), 4),
             fullest_second=self.fullest_second(),
             fullest_second_allowed=self.allowed,
-            deliveries_per_task=_rounded(self.delivered / self.sent if self.sent else None, 3),
+            deliveries_per_task=_rounded(self.deliveries_per_task(), 3),
             wait_median_s=_rounded(percentile(self.waits, 0.5), 3),
             wait_longest_s=_rounded(percentile(self.waits, 1), 3),
             plain_tasks=len(latencies),
-            plain_median_ms=_rounded(percentile(latencies, 0.5), 4, 1000),
-            plain_p99_ms=_rounded(percentile(latencies, 0.99), 4, 1000),
+            plain_median_ms=_rounded(percentile(latencies, 0.5), 1, 1000),
+            plain_p99_ms=_rounded(percentile(latencies, 0.99), 1, 1000),
         )
 
 
@@ -175,6 +180,11 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def figure(value: float | None, form: str) -> str:
+    """A figure as text; a dash where nothing was measured."""
+    return "-" if value is None else form.format(value)
 
 
 def _rounded(value: float | None, digits: int, scale: float = 1) -> float | None:

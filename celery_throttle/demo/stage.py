@@ -114,9 +114,7 @@ class Stage:
 
     def send(self, task: str) -> None:
         """Send a task; its argument is the time of its sending."""
-        self._app.send_task(
-            task, (time.monotonic(),), connection=self._link, ignore_result=True
-        )
+        self._app.send_task(task, (time.monotonic(),), connection=self._link, ignore_result=True)
 
     def events(self) -> list[bytes]:
         """What the workers have written down since the last call."""

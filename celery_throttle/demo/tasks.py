@@ -1,7 +1,7 @@
 """The Celery app of the demo's workers: one task with a limit, one without, and a notebook.
 
-The notebook is a list on the server. An entry is a word and numbers: ``ready``, ``delivered``,
-``limited <sent> <started>``, ``plain <sent> <started>``. Times are of the monotonic clock, which
+The notebook is a list on the server. An entry is one of ``ready``, ``delivered <task id>``,
+``limited <sent> <started>`` and ``plain <sent> <started>``. Times are of the monotonic clock, which
 all processes of a machine share.
 """
 
@@ -43,7 +43,7 @@ def plain(sent: float) -> None:
 def _received(request: Any, **_: Any) -> None:
     # A task comes by here again out of its line: that is a claim, no delivery by the broker.
     if request.name == limited.name and getattr(request.message, "claim", None) is None:
-        note("delivered")
+        note("delivered", request.id)
 
 
 @worker_ready.connect
@@ -51,10 +51,10 @@ def _ready(**_: Any) -> None:
     note("ready")
 
 
-def note(word: str, *numbers: float) -> None:
+def note(*words: str | float) -> None:
     """Write an entry."""
     with _notebook().pipeline(transaction=False) as pipe:
-        pipe.rpush(setup.events, " ".join([word, *map(str, numbers)]))
+        pipe.rpush(setup.events, " ".join(map(str, words)))
         pipe.expire(setup.events, KEPT)
         pipe.execute()
 

@@ -30,7 +30,7 @@ def become(parent: int, command: list[str]) -> None:
 
 def watch(parent: int, command: list[str]) -> int:
     """Run the command, and kill it with all of this process group when the parent is gone."""
-    child = subprocess.Popen(command)  # noqa: S603  # what it is for
+    child = subprocess.Popen(command)
     while child.poll() is None and os.getppid() == parent:
         time.sleep(LOOK)
     if child.returncode is None:

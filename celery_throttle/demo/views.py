@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 from celery_throttle.demo import extra
-from celery_throttle.demo.record import TRICKLE, Record, Summary, percentile
+from celery_throttle.demo.record import TRICKLE, Record, Summary, figure
 
 #: The least terminal the picture fits.
-LEAST_COLUMNS, LEAST_ROWS = 64, 24
+LEAST_COLUMNS, LEAST_ROWS = 72, 24
 
 
 class View(Protocol):
@@ -75,10 +75,10 @@ class Lines:
             self._second = 0
             _say(
                 f"{record.tasks} tasks share a limit of {record.limit}, "
-                f"{TRICKLE} a second have none. Starting a server and two workers ..."
+                f"{TRICKLE} a second have none. Starting ..."
             )
         elif record.ended:
-            _say(summary_text(record.summary()))
+            _say(summaryfigure(record.summary()))
         elif int(record.now) > self._second:
             self._second = int(record.now)
             _say(progress(record))
@@ -86,41 +86,38 @@ class Lines:
 
 def progress(record: Record) -> str:
     """One line about the run as it stands."""
+    summary = record.summary()
     waiting = record.waiting[-1][1] if record.waiting else 0
-    latency = percentile(record.latencies(), 0.5)
-    without = "" if latency is None else f"   without a limit: median {latency * 1000:.1f} ms"
     return (
         f"{record.now:4.0f} s   {record.per_second(record.now):3.0f} starts in the last second"
-        f"   {waiting:4d} waiting{without}"
+        f"   {waiting:4d} waiting"
+        f"   {figure(summary.deliveries_per_task, '{:.2f}')} deliveries a task"
+        f"   without a limit: {figure(summary.plain_median_ms, '{:.1f} ms')}"
     )
 
 
-def summary_text(summary: Summary) -> str:
+def summaryfigure(summary: Summary) -> str:
     """The figures, one a line."""
+    wait = (
+        f"median {figure(summary.wait_median_s, '{:.1f} s')}, "
+        f"longest {figure(summary.wait_longest_s, '{:.1f} s')}"
+    )
+    latency = (
+        f"median {figure(summary.plain_median_ms, '{:.1f} ms')}, "
+        f"p99 {figure(summary.plain_p99_ms, '{:.1f} ms')}, while the others waited"
+    )
     lines = [
         ("tasks under the limit", f"{summary.tasks_ran} of {summary.tasks} ran, {summary.limit}"),
-        ("quota used", _text(summary.quota_used, "{:.1%}")),
+        ("quota used", figure(summary.quota_used, "{:.1%}")),
         (
             "fullest second",
             f"{summary.fullest_second} starts, {summary.fullest_second_allowed} allowed",
         ),
-        ("broker deliveries per task", _text(summary.deliveries_per_task, "{:.2f}")),
-        (
-            "wait under the limit",
-            f"median {_text(summary.wait_median_s, '{:.1f} s')}, "
-            f"longest {_text(summary.wait_longest_s, '{:.1f} s')}",
-        ),
-        (
-            "latency without a limit",
-            f"median {_text(summary.plain_median_ms, '{:.1f} ms')}, "
-            f"p99 {_text(summary.plain_p99_ms, '{:.1f} ms')}, while the others waited",
-        ),
+        ("broker deliveries per task", figure(summary.deliveries_per_task, "{:.2f}")),
+        ("wait under the limit", wait),
+        ("latency without a limit", latency),
     ]
     return "\n".join(f"{name:28}{value}" for name, value in lines)
-
-
-def _text(value: float | None, form: str) -> str:
-    return "none" if value is None else form.format(value)
 
 
 def _say(text: str) -> None:

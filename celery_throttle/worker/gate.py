@@ -41,6 +41,10 @@ REMEMBERED = 1024
 #: Seconds after which an acknowledgement has surely been sent.
 ACKNOWLEDGED = 2.0
 
+#: Seconds a task must be expected to wait to be shown as waiting. Another worker may run it from
+#: now on, and its result must not be overwritten.
+SHOWN = 0.1
+
 #: Seconds after which a task is brought to the gate again while the server cannot be reached.
 RETRY = 1.0
 
@@ -87,21 +91,20 @@ class Gate:
                     sender=request.task, request=request, waited=claim.waited
                 )
                 return True
-        limits = self._throttle.task_limits(request.task)
-        if limits is None:
-            return True
         try:
-            return self._decide(request, limits)
+            limits = self._throttle.task_limits(request.task)
+            # What comes from a line is no second delivery, whatever its headers say.
+            redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
+            return limits is None or self._decide(request, limits, redelivered=redelivered)
         except StoreError as error:
             self._put_off(request, error)
         except ThrottleError as error:
             self._fail(request, error)
         return False
 
-    def _decide(self, request: Any, limits: TaskLimits) -> bool:
+    def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
         refs = limits.refs(request.args, request.kwargs)
         now = time.monotonic()
-        redelivered = bool(request.delivery_info.get("redelivered"))
         # A message that was delivered before may be in a line already: only parking can tell.
         if not redelivered and self._full.get(refs, 0.0) <= now:
             if self._use_block(refs, limits.cost, now) or self._take(refs, limits.cost, now):
@@ -217,7 +220,7 @@ class Gate:
         }
         request.send_event("task-throttled", **fields)
         signals.task_throttled.send(sender=request.task, request=request, **fields)
-        if limits.track and not request.ignore_result:
+        if limits.track and not request.ignore_result and expected >= SHOWN:
             del fields["retry_after"]
             request.task.backend.store_result(
                 request.id,

@@ -19,7 +19,6 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
-from celery.worker import state
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.errors import StoreError
@@ -33,6 +32,7 @@ from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
+from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.wake import Wake
 
 logger = get_logger(__name__)
@@ -57,7 +57,8 @@ class Lines(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
-        tasks = [task for task in c.app.tasks.values() if c.app.throttle.task_limits(task)]
+        c.app.throttle.check_routes()
+        tasks = [task for task in c.app.tasks.values() if c.app.throttle.has_limits(task)]
         for task in tasks:
             install(task)
         self.enabled = bool(tasks)
@@ -102,12 +103,13 @@ class Watch:
         self._running = False
         self._in_turn = False
         self._asked = 0.0
-        self._revoked = 0
+        self._revoked = Revoked(self._store, self._claims, self._claims_key, self._queue_keys)
 
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         settings, c = self._throttle.settings, self._c
-        self._throttle.register()
+        if self._renewal is None:  # later, a limit that is missing is registered when it is used
+            self._throttle.register()
         self._origin = Origin(c)
         self._processes = processes_of(c)
         self._gate = self._throttle.gate = Gate(
@@ -188,7 +190,8 @@ class Watch:
 
     def _ask(self) -> None:
         """Take what is due for the free processes."""
-        self._withdraw_revoked()
+        for row in self._revoked.withdraw():
+            self._receive(row)
         reply = self._call(max(0, self._room()))
         if reply is None:
             self._alarm.set(RETRY)
@@ -237,26 +240,6 @@ class Watch:
     def _queue_keys(self) -> list[str]:
         return [key for name in self._origin.names() for key in self._throttle.keys.queue(name)]
 
-    def _withdraw_revoked(self) -> None:
-        """Take newly revoked tasks out of their lines before quota is spent on them."""
-        if len(state.revoked) == self._revoked:
-            return
-        self._revoked = len(state.revoked)
-        ids = [str(task_id) for task_id in state.revoked]
-        names = [self._claims_key, *self._queue_keys()]
-        for start in range(0, len(ids), 1000):
-            some = ids[start : start + 1000]
-            first = self._claims.reserve(len(some))
-            try:
-                rows = self._store.run(Call(script("withdraw"), names, ["", first, *some]))
-            except StoreError as error:
-                logger.debug("Could not withdraw revoked tasks yet: %s", error)
-                self._claims.doubt(first, len(some))
-                self._revoked = 0
-                return
-            for row in rows:
-                self._receive(row)
-
     # What came.
 
     def _receive(self, row: list[Any]) -> None:
@@ -304,7 +287,7 @@ class Watch:
             c.on_invalid_task(payload, message, error)
         except DecodeError as error:
             c.on_decode_error(message, error)
-        if self._throttle.task_limits(task) is None:
+        if not self._throttle.has_limits(task):
             # Its limits were taken away meanwhile, so no gate will see it start.
             message.claim.started = True
 

@@ -39,6 +39,23 @@ def pack(message: Message) -> bytes:
     return b"".join((_VERSION, _LENGTH.pack(len(about)), about, data))
 
 
+def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
+    if packed[:1] != _VERSION:
+        raise UnreadableMessageError(f"packed message of version {packed[:1]!r}, not {_VERSION!r}")
+    start = 1 + _LENGTH.size
+    end = start + _LENGTH.unpack_from(packed, 1)[0]
+    return json.loads(packed[start:end].decode()), packed[end:]
+
+
+def headers(packed: bytes) -> dict[str, Any]:
+    """Only the headers of a packed message.
+
+    Raises:
+        UnreadableMessageError: it was packed by a version this code does not know.
+    """
+    return _split(packed)[0]["headers"] or {}
+
+
 def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     """The message again, to be acknowledged to its claim instead of the broker.
 
@@ -50,16 +67,9 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     Raises:
         UnreadableMessageError: it was packed by a version this code does not know.
     """
-    if packed[:1] != _VERSION:
-        raise UnreadableMessageError(f"packed message of version {packed[:1]!r}, not {_VERSION!r}")
-    start = 1 + _LENGTH.size
-    end = start + _LENGTH.unpack_from(packed, 1)[0]
-    about = json.loads(packed[start:end].decode())
-    data: bytes | str = packed[end:]
-    if about["text"]:
-        data = packed[end:].decode("utf-8", "surrogatepass")
+    about, data = _split(packed)
     message = ClaimedMessage(
-        body=data,  # type: ignore[arg-type]  # bytes as well as text
+        body=data.decode("utf-8", "surrogatepass") if about["text"] else data,  # type: ignore[arg-type]  # bytes as well as text
         content_type=about["content_type"],
         content_encoding=about["content_encoding"],
         delivery_info=about["delivery_info"],

@@ -1,0 +1,55 @@
+"""How fast a worker puts tasks into a line, beside how fast plain Celery runs them.
+
+One prefork worker with two processes on a limit that is used up, and one of plain Celery; both get
+the same numbers of no-op tasks in turns, see ``rounds.py``. A park is counted where it is announced
+(the signal ``task_throttled``, in the worker's main process), a task of plain Celery where it
+starts.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from benchmarks.results import Figure, Options, Result
+from benchmarks.rounds import Side, one_round
+from benchmarks.stage import Stage, ready
+
+TASKS = 5_000
+
+
+def run(options: Options) -> Result:
+    """Run the rounds."""
+    rounds = []
+    with Stage(api="1/h", watch=True) as stage:
+        sides = [
+            Side(stage.worker("ours", "ours"), "ours", "limited", kind="parks"),
+            Side(stage.worker("plain", "plain"), "plain", "free"),
+        ]
+        ready(side.worker for side in sides)
+        # The limit gives one task at once, so as not to keep a turn waiting for its park.
+        stage.send("limited", 1, "ours")
+        sides[0].worker.wait_for(1)
+        one_round(stage, sides, 1_000)
+        for number in range(options.pick(3, 1)):
+            options.say(f"parks: round {number + 1}")
+            rounds.append(one_round(stage, sides, TASKS))
+    ratios = [parks.rate / plain.rate for parks, plain in rounds]
+    return Result(
+        name="parks",
+        theirs="plain Celery runs the same tasks",
+        figures=[
+            Figure(
+                "tasks parked a second",
+                "1/s",
+                median(parks.rate for parks, _ in rounds),
+                median(plain.rate for _, plain in rounds),
+            ),
+            Figure("parked a second, of plain Celery's starts", "", median(ratios), rounds=ratios),
+            Figure(
+                "processor time a task, main process",
+                "us",
+                median(parks.cost for parks, _ in rounds) * 1e6,
+                median(plain.cost for _, plain in rounds) * 1e6,
+            ),
+        ],
+    )

@@ -1,0 +1,116 @@
+"""Takes revoked tasks out of their lines before quota is spent on them.
+
+Celery tells every worker what is revoked: task ids, and stamped headers with their values. The ids
+are looked up among the waiting tasks. For stamps the waiting messages are read through, some at
+each ask, each time a stamp is revoked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_throttle.errors import StoreError
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.store import Store
+from celery_throttle.worker import messages
+from celery_throttle.worker.claims import Claims
+
+logger = get_logger(__name__)
+
+#: Ids looked up in one call.
+_MANY = 1000
+
+
+class Revoked:
+    """What is revoked, and of that, what has been looked for.
+
+    Args:
+        store: the server.
+        claims: what this worker holds.
+        claims_key: the name of its claims in Redis.
+        queue_keys: the keys of the queues it consumes, four each.
+    """
+
+    def __init__(
+        self, store: Store, claims: Claims, claims_key: str, queue_keys: Callable[[], list[str]]
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._claims_key = claims_key
+        self._queue_keys = queue_keys
+        self._count = 0
+        self._ids: set[str] = set()
+        self._stamps = ""
+        self._search: Iterator[list[str]] = iter(())
+
+    def withdraw(self) -> list[list[Any]]:
+        """Claims of tasks that are newly revoked, made without quota; rows as of a claim."""
+        try:
+            rows = self._take(self._new_ids())
+            return rows + self._take(self._new_stamped())
+        except StoreError as error:
+            logger.debug("Could not withdraw revoked tasks yet: %s", error)
+            self._count, self._stamps = 0, ""
+            self._ids.clear()
+            return []
+
+    def _new_ids(self) -> list[str]:
+        count = len(state.revoked)
+        # Full, it stays as long as it is, whatever is added.
+        if count == self._count and count < state.REVOKES_MAX:
+            return []
+        self._count = count
+        current = {str(task_id) for task_id in state.revoked}
+        new = current - self._ids
+        self._ids = current
+        return sorted(new)
+
+    def _new_stamped(self) -> list[str]:
+        current = repr(state.revoked_stamps)
+        if current != self._stamps:
+            self._stamps = current
+            self._search = self._find_stamped() if state.revoked_stamps else iter(())
+        return next(self._search, [])
+
+    def _find_stamped(self) -> Iterator[list[str]]:
+        for waiting in self._queue_keys()[1::4]:
+            cursor: Argument = "0"
+            while True:
+                cursor, found = self._store.run(Call(script("scan"), [waiting], [cursor]))
+                yield [task_id.decode() for task_id, packed in found if _is_revoked(packed)]
+                if cursor == b"0":
+                    break
+
+    def _take(self, ids: Sequence[str]) -> list[list[Any]]:
+        rows: list[list[Any]] = []
+        names = [self._claims_key, *self._queue_keys()]
+        for start in range(0, len(ids), _MANY):
+            some = ids[start : start + _MANY]
+            first = self._claims.reserve(len(some))
+            try:
+                rows += self._store.run(Call(script("withdraw"), names, ["", first, *some]))
+            except StoreError:
+                self._claims.doubt(first, len(some))
+                raise
+        return rows
+
+
+def _is_revoked(packed: bytes) -> bool:
+    """Whether a waiting message carries a revoked stamp, as Celery's request would find."""
+    try:
+        headers = messages.headers(packed)
+    except messages.UnreadableMessageError:
+        return False
+    stamps = headers.get("stamps") or {}
+    for name in headers.get("stamped_headers") or ():
+        revoked = state.revoked_stamps.get(name)
+        if revoked is not None and name in stamps:
+            revoked_values = revoked if isinstance(revoked, (list, tuple, set)) else [revoked]
+            values = stamps[name] if isinstance(stamps[name], (list, tuple)) else [stamps[name]]
+            if any(value in revoked_values for value in values):
+                return True
+    return False

@@ -1,0 +1,753 @@
+"""The limiter on a real server: each operation by both ends, and what it leaves in Redis.
+
+The time is a ManualClock's, so nothing here sleeps. Tests of expiry alone use the server's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle.decision import Decision
+from celery_throttle.errors import (
+    ConfigurationError,
+    CostError,
+    KeyValueError,
+    LimitError,
+    LimitSyntaxError,
+    LimitValueError,
+    StoreError,
+    StoreUnavailableError,
+    Throttled,
+    ThrottleError,
+    UnknownLimitError,
+)
+from celery_throttle.keys import Keys
+from celery_throttle.limiter import Limiter
+from celery_throttle.limits import ALGORITHMS, Limit
+from celery_throttle.scope import LimitRef
+from celery_throttle.store import Store
+from celery_throttle.testing import ManualClock
+from tests.servers import Server, free_port, valkey_command
+
+START = 1_700_000_000_000_000
+LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}
+
+
+class End:
+    """Calls the methods of a limiter, or of one limit of it, by one of its two ends."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._target = target
+        self._loop = loop
+
+    def __getitem__(self, item: Any) -> End:
+        return End(self._target[item], self._loop)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        loop = self._loop
+        if loop is None:
+            method: Callable[..., Any] = getattr(self._target, name)
+            return method
+        return lambda *args, **options: loop.run_until_complete(
+            getattr(self._target, f"a{name}")(*args, **options)
+        )
+
+
+MakeEnd = Callable[[Limiter], End]
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def end_of(request: pytest.FixtureRequest) -> Iterator[MakeEnd]:
+    if request.param == "sync":
+        limiters: list[Limiter] = []
+
+        def sync_end(limiter: Limiter) -> End:
+            limiters.append(limiter)
+            return End(limiter, None)
+
+        yield sync_end
+        for limiter in limiters:
+            limiter.store.close()
+        return
+    loop = asyncio.new_event_loop()
+    ends: list[Limiter] = []
+
+    def asyncio_end(limiter: Limiter) -> End:
+        ends.append(limiter)
+        return End(limiter, loop)
+
+    yield asyncio_end
+    for limiter in ends:
+        loop.run_until_complete(limiter.store.aclose())
+    loop.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
+    """By both ends, on each kind of server."""
+    return end_of(Limiter(any_server_url, LIMITS, clock=clock))
+
+
+@pytest.fixture
+def plain(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
+    """By its sync end, for what both ends have from one core."""
+    limiter = Limiter(redis_url, LIMITS, clock=clock)
+    yield limiter
+    limiter.store.close()
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    """A look at the server that the test's limiter uses."""
+    names = ("any_server_url", "redis_url")
+    url: str = request.getfixturevalue(next(n for n in names if n in request.fixturenames))
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """One that the test may stop and start."""
+    server = Server(valkey_command(), tmp_path)
+    yield server
+    server.stop()
+
+
+def contents(client: redis.Redis) -> dict[bytes, bytes]:
+    return {key: client.dump(key) for key in client.keys()}
+
+
+def changes(client: redis.Redis) -> int:
+    """Counts whatever a command has changed since the server started."""
+    return int(client.info("persistence")["rdb_changes_since_last_save"])
+
+
+def about(decision: Decision) -> tuple[bool, int, float | None, float]:
+    return decision.allowed, decision.remaining, decision.retry_after, decision.reset_after
+
+
+# What it decides
+
+
+def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
+    api = limiter["api"]
+    assert about(api.acquire(4)) == (True, 1, 0.0, 0.4)
+    refused = api.acquire(3)
+    assert about(refused) == (False, 1, 0.2, 0.4)
+    assert (refused.limit, refused.bound_by, bool(refused)) == (5, "api", False)
+    clock.advance(0.2)
+    assert about(api.acquire(3)) == (True, 0, 0.0, 0.5)
+
+
+def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
+    api = limiter["api"]
+    api.acquire(4)
+    for _ in range(2):
+        assert about(api.peek()) == (True, 1, 0.0, 0.4)
+        assert about(api.peek(cost=2)) == (False, 1, 0.1, 0.4)
+        assert about(api.peek(cost=0)) == (True, 1, 0.0, 0.4)
+    clock.advance(10)
+    assert about(api.peek(5)) == (True, 5, 0.0, 0.0)
+
+
+def test_a_key_is_a_limit_of_its_own(limiter: End) -> None:
+    assert limiter["mail", "a"].acquire()
+    assert not limiter["mail", "a"].acquire()
+    assert limiter["mail", "b"].acquire()
+    assert limiter["mail"].acquire()
+    assert not limiter["mail"].acquire()
+
+
+def test_several_limits_take_together(limiter: End) -> None:
+    assert about(limiter.acquire(["api", ("bulk", 7)], 5)) == (True, 0, 0.0, 0.5)
+    assert limiter["api"].peek(0).remaining == 0
+    assert limiter["bulk", 7].peek(0).remaining == 45
+    assert limiter.peek("api", 0).remaining == 0  # one name, not its letters
+
+
+def test_a_refusal_by_the_last_leaves_the_first_untouched(
+    limiter: End, client: redis.Redis, clock: ManualClock
+) -> None:
+    three = ["bulk", ("api", "tenant"), "mail"]
+    assert limiter.acquire(three)
+    before = contents(client)
+    assert len(before) == 4  # three states and the definitions
+    refused = limiter.acquire(three)
+    assert (refused.bound_by, refused.retry_after) == ("mail", 1.0)
+    assert contents(client) == before
+    clock.advance(1)
+    assert limiter.acquire(three)
+    after = contents(client)
+    assert [key for key in before if before[key] == after[key]] == [b"{throttle}:limits"]
+
+
+def test_a_refusal_and_a_peek_write_nothing(limiter: End, client: redis.Redis) -> None:
+    limiter.acquire(["api", "mail"])
+    limiter["bulk"].peek()
+    before = changes(client), contents(client)
+    assert not limiter["mail"].acquire()
+    assert not limiter.acquire(["bulk", "api", "mail"])
+    limiter.peek(["bulk", "api"], 3)
+    for cost in (6, 1000):
+        with pytest.raises(CostError):
+            limiter["api"].acquire(cost)
+    assert (changes(client), contents(client)) == before
+
+
+def test_a_refusal_tells_of_the_limit_that_binds(plain: Limiter) -> None:
+    plain.define("fast", "1000/s burst 10")
+    plain.define("slow", "1/s burst 20")
+    plain["fast"].acquire(7)
+    plain["slow"].acquire(15)
+    refused = plain.acquire(["fast", "slow"], 10)
+    assert (refused.bound_by, refused.limit, refused.remaining) == ("slow", 20, 5)
+    assert (refused.retry_after, refused.reset_after) == (5.0, 15.0)
+
+
+# Waiting
+
+
+def test_a_wait_that_is_short_enough_passes(limiter: End, clock: ManualClock) -> None:
+    mail = limiter["mail"]
+    assert mail.acquire(max_wait=0)
+    assert mail.acquire(max_wait=1.0)
+    assert clock.now == START + 1_000_000
+    assert limiter.acquire(["mail", "api"], max_wait=5)
+    assert clock.now == START + 2_000_000
+
+
+def test_a_wait_that_is_too_long_raises_at_once(limiter: End, clock: ManualClock) -> None:
+    limiter["mail", "a"].acquire()
+    for max_wait in (0, 0.999999):
+        with pytest.raises(Throttled, match="mail") as caught:
+            limiter["mail", "a"].acquire(max_wait=max_wait)
+        assert (caught.value.limit, caught.value.key) == ("mail", "a")
+        assert caught.value.retry_after == 1.0
+    assert clock.now == START
+
+
+def test_throttled_names_the_key_that_binds(plain: Limiter) -> None:
+    plain["mail", "b"].acquire()
+    with pytest.raises(Throttled) as caught:
+        plain.acquire([("mail", "a"), ("mail", "b")], max_wait=0)
+    assert caught.value.key == "b"
+
+
+def test_who_loses_the_race_waits_again_but_no_longer_than_it_may(
+    any_server_url: str, end_of: MakeEnd
+) -> None:
+    class Contended(ManualClock):
+        def advance(self, seconds: float) -> None:
+            super().advance(seconds)
+            if self.now <= START + 3_000_000:
+                assert other["mail"].acquire()
+
+    clock = Contended(START)
+    other = Limiter(any_server_url, LIMITS, clock=clock)
+    other["mail"].acquire()
+    mail = end_of(Limiter(any_server_url, LIMITS, clock=clock))["mail"]
+    with pytest.raises(Throttled):
+        mail.acquire(max_wait=2.5)
+    assert clock.now == START + 2_000_000
+    assert mail.acquire(max_wait=2.0)
+    assert clock.now == START + 4_000_000
+
+
+# Pause and reset
+
+
+def test_a_pause_stops_and_is_never_shortened(limiter: End, clock: ManualClock) -> None:
+    api = limiter["api"]
+    assert api.pause(30) == 30
+    assert api.pause(10) == 30
+    refused = api.acquire()
+    assert (refused.allowed, refused.retry_after, refused.bound_by) == (False, 30.0, "api")
+    assert api.peek().retry_after == 30.0
+    clock.advance(29.999999)
+    assert api.acquire().retry_after == 0.000001
+    assert api.pause(2) == 2
+    clock.advance(1)
+    assert not api.acquire()
+    clock.advance(1)
+    assert api.acquire()
+
+
+def test_a_pause_and_an_empty_limit_hold_both(limiter: End, clock: ManualClock) -> None:
+    limiter["mail"].acquire()
+    limiter["mail"].pause(0.5)
+    assert limiter["mail"].acquire().retry_after == 1.0
+    limiter["mail"].pause(1.5)
+    assert limiter["mail"].acquire().retry_after == 1.5
+    assert limiter["mail"].peek(0).reset_after == 1.5
+    clock.advance(1.5)
+    assert limiter["mail"].acquire()
+
+
+def test_a_pause_of_the_limit_holds_every_key_and_that_of_a_key_only_itself(limiter: End) -> None:
+    limiter["mail", "a"].pause(30)
+    assert not limiter["mail", "a"].acquire()
+    assert limiter["mail", "b"].acquire()
+    assert limiter["mail"].acquire()
+    limiter["api"].pause(30)
+    assert limiter["api", "any"].acquire().retry_after == 30.0
+    assert limiter.acquire(["bulk", ("api", "other")]).bound_by == "api"
+    assert limiter["bulk"].peek(0).remaining == 50
+
+
+def test_nothing_remains_in_a_pause(plain: Limiter) -> None:
+    plain["api"].pause(30)
+    assert plain["api"].peek().remaining == 0
+
+
+def test_a_reset_forgets_use_and_pause(limiter: End) -> None:
+    limiter["mail"].acquire()
+    limiter["mail", "a"].acquire()
+    limiter["mail", "a"].pause(30)
+    limiter["mail", "a"].reset()
+    assert limiter["mail", "a"].acquire()
+    assert not limiter["mail"].acquire()
+    limiter["mail"].reset()
+    assert about(limiter["mail"].peek(0)) == (True, 1, 0.0, 0.0)
+    limiter["mail"].pause(30)
+    limiter["mail", "a"].reset()
+    assert not limiter["mail", "a"].acquire()  # the whole limit is still paused
+
+
+# Definitions
+
+
+def test_a_definition_is_in_force_for_others_at_once(
+    limiter: End, any_server_url: str, clock: ManualClock
+) -> None:
+    with contextlib.closing(Limiter(any_server_url, LIMITS, clock=clock).store):
+        other = Limiter(any_server_url, LIMITS, clock=clock)
+        assert other["api"].acquire(5)
+        limiter.define("api", "1/s burst 9")
+        assert about(other["api"].peek(0)) == (True, 4, 0.0, 5.0)  # units in use stay in use
+        other.register()  # the code's own does not replace it
+        assert other["api"].peek(0).limit == 9
+        limiter.undefine("api")
+        assert about(other["api"].peek(0)) == (True, 0, 0.0, 0.5)
+        limiter.define("new", Limit.parse("1/s burst 3"))
+        assert other["new"].peek(0).limit == 3
+        limiter.undefine("new")
+        with pytest.raises(UnknownLimitError):
+            other["new"].peek()
+        other.store.close()
+
+
+def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
+    limiter.define("mail", "100/s burst 20", key="gold")
+    assert limiter["mail", "gold"].acquire(20)
+    assert limiter["mail", "gold"].acquire().retry_after == 0.01
+    assert limiter["mail", "plain"].peek().limit == limiter["mail"].peek().limit == 1
+    limiter.define("mail", "1/s burst 2")
+    assert limiter["mail", "gold"].peek(0).limit == 20
+    limiter.undefine("mail", key="gold")
+    assert limiter["mail", "gold"].peek(0).limit == 2
+    limiter.undefine("mail", key="never defined")
+
+
+@pytest.mark.parametrize("after", ALGORITHMS)
+@pytest.mark.parametrize("before", ALGORITHMS)
+def test_another_algorithm_keeps_the_units_in_use(plain: Limiter, before: str, after: str) -> None:
+    plain.define("job", f"10/s burst 5 using {before}")
+    plain["job"].acquire(4)
+    plain.define("job", f"10/s burst 5 using {after}")
+    assert about(plain["job"].peek(2)) == (False, 1, 0.1, 0.4)
+
+
+def test_a_slow_limit_made_fast_does_not_hold_up_any_longer(
+    plain: Limiter, clock: ManualClock
+) -> None:
+    plain.define("job", "1/h")
+    plain["job"].acquire()
+    plain.define("job", "100/s")
+    refused = plain["job"].acquire()
+    assert refused.retry_after == 0.01
+    clock.advance(0.01)
+    assert plain["job"].acquire()
+
+
+def test_a_limit_made_smaller_keeps_its_promise(plain: Limiter, clock: ManualClock) -> None:
+    plain.define("job", "100/s burst 100")
+    plain["job"].acquire(100)
+    plain.define("job", "100/s")
+    refused = plain["job"].acquire()
+    assert refused.retry_after is not None
+    clock.advance(refused.retry_after)
+    assert plain["job"].acquire()
+
+
+def test_an_unknown_limit_is_named(limiter: End) -> None:
+    for call in (limiter["nope"].acquire, limiter["nope"].peek, limiter["nope", "key"].acquire):
+        with pytest.raises(UnknownLimitError, match=r"'nope'.*'api', 'bulk', 'mail'"):
+            call()
+    with pytest.raises(UnknownLimitError, match="'nope'"):
+        limiter.acquire(["api", "nope"])
+    assert limiter["api"].peek(0).remaining == 5
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_clock_that_stands_still_gives_the_burst_and_no_more(
+    plain: Limiter, algorithm: str
+) -> None:
+    plain.define("job", f"1000000/s burst 3 using {algorithm}")
+    assert [bool(plain["job"].acquire()) for _ in range(20)] == [True] * 3 + [False] * 17
+
+
+@pytest.mark.parametrize("back", [1, 100_000, 3_600_000_000, START])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_clock_that_steps_back_gives_nothing_and_costs_little(
+    plain: Limiter, clock: ManualClock, algorithm: str, back: int
+) -> None:
+    plain.define("job", f"10/s burst 2 using {algorithm}")
+    plain["job"].acquire(2)
+    clock.now -= back
+    refused = plain["job"].acquire()
+    assert refused.retry_after is not None
+    assert not refused
+    assert refused.retry_after <= 0.1 + min(back / 1e6, 0.02)
+    clock.advance(refused.retry_after)
+    assert plain["job"].acquire()
+    assert not plain["job"].acquire()
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost"),
+    [
+        ("1/h burst 3", 2),
+        ("1/120s", 1),
+        ("7/day burst 7 using token-bucket", 5),
+        ("3/s burst 300", 200),
+        ("1/52w using token-bucket", 1),
+    ],
+)
+def test_a_state_lasts_until_the_limit_is_full_again(
+    any_server_url: str, client: redis.Redis, limit: str, cost: int
+) -> None:
+    limiter = Limiter(any_server_url, {"job": limit})
+    for _ in range(1 + (cost == 1)):  # a refusal does not shorten it either
+        reset = limiter["job", "k"].acquire(cost).reset_after
+        lasts = client.pttl("{throttle}:state:job:k")
+        assert 0 <= math.ceil(reset * 1000) - lasts <= 5000
+    limiter["job", "k"].pause(50)
+    assert 0 <= 50_000 - client.pttl("{throttle}:pause:job:k") <= 5000
+    limiter.store.close()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_state_is_too_short_lived_to_be_kept(
+    any_server_url: str, client: redis.Redis, algorithm: str
+) -> None:
+    """An expiry of 0 is an error in Redis, or no state at all."""
+    limiter = Limiter(any_server_url, {"job": f"1000000000/s using {algorithm}"})
+    for number in range(200):
+        assert limiter["job", number].acquire()
+        assert limiter["job", number].pause(0) == 0
+    assert all(client.pttl(key) <= 1 for key in client.scan_iter("{throttle}:[sp]*"))
+    limiter.store.close()
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize("cost", [0, -1, True, 1.5, 1.0, "1", None, math.nan, b"1"])
+def test_a_cost_that_is_no_cost(limiter: End, cost: Any) -> None:
+    with pytest.raises(CostError, match=f"cost {cost!r} "):
+        limiter["api"].acquire(cost)
+    if cost != 0:
+        with pytest.raises(CostError, match=f"cost {cost!r} "):
+            limiter["api"].peek(cost)
+    assert limiter["api"].peek(0).remaining == 5
+
+
+@pytest.mark.parametrize("cost", [6, 2**53 + 1, 10**400])
+def test_a_cost_above_the_burst_can_never_pass(limiter: End, cost: int) -> None:
+    for call in (limiter["api"].acquire, limiter["api"].peek):
+        with pytest.raises(CostError, match=r"never.*'api'.* 5\b"):
+            call(cost)
+    with pytest.raises(CostError, match="'api'"):
+        limiter.acquire(["bulk", "api"], 50 if cost == 6 else cost)
+    assert limiter.peek(["bulk", "api"], 0).remaining == 5
+
+
+def test_a_cost_too_long_to_be_written(plain: Limiter) -> None:
+    with pytest.raises(CostError):
+        plain["api"].acquire(10**5000)
+
+
+@pytest.mark.parametrize("wait", [-1, -0.001, math.nan, math.inf, True, "1", 1e300])
+def test_a_wait_that_is_no_time(limiter: End, wait: Any) -> None:
+    with pytest.raises(LimitValueError, match=r"max_wait of .*seconds"):
+        limiter["api"].acquire(max_wait=wait)
+    with pytest.raises(LimitValueError, match=r"pause of .*seconds"):
+        limiter["api"].pause(wait)
+    assert limiter["api"].peek(0).remaining == 5
+
+
+def test_references_that_name_no_limit(limiter: End) -> None:
+    for item in ("", "a b", "mail:7", "{x}", b"api", None, 7, "é", "x" * 101):
+        with pytest.raises(LimitSyntaxError, match="allowed"):
+            limiter[item].acquire()
+    for items in ([], ["api", "api"], [("mail", 1), ("mail", "1")]):
+        with pytest.raises(LimitValueError):
+            limiter.acquire(items)
+    with pytest.raises(KeyValueError, match="allowed"):
+        limiter["mail", object()].acquire()
+    for text in ("", "10", "0/s", "10/s burst 0"):
+        with pytest.raises(LimitError):
+            limiter.define("api", text)
+
+
+@pytest.mark.parametrize("item", [("mail",), ("mail", "a", "b"), ()])
+def test_a_reference_is_a_name_or_a_pair(plain: Limiter, item: Any) -> None:
+    with pytest.raises(ThrottleError, match="mail" if item else None):
+        plain[item].acquire()
+
+
+# Keys
+
+
+def test_keys_of_any_content_never_reach_another_key(plain: Limiter, client: redis.Redis) -> None:
+    values: list[Any] = [
+        "a b", "a", "a:b", ("a", "b"), ("a", "b", ""), "", None, True, "true", "!true", 1, 1.0, -1,
+        "{a}", "}{", "{throttle}", "*", "?", "[a-z]", "\n", "\r\n", "\0", "%00", "é", "e\u0301",
+        "☃", "\ud800", "A", b"a", b"\xff", b"", "x" * 10_000, "x" * 10_001, b"x" * 10_000, ":",
+        "::", "a:", ":a", "#", "limits", "mail", ("mail", "a"), "\\", "'", '"', "$(a)", "\u202e",
+    ]  # fmt: skip
+    for value in values:
+        assert plain["mail", value].acquire(), value
+        assert not plain["mail", value].acquire(), value
+    states = client.keys("{throttle}:state:*")
+    assert len(states) == len(values)
+    assert max(map(len, states)) < 120
+    plain["mail", "*"].reset()
+    assert len(client.keys("{throttle}:state:*")) == len(values) - 1
+    plain["mail", "a"].pause(30)
+    plain.define("mail", "1/s burst 9", key="a:b")
+    limits = [plain["mail", value].peek(0).limit for value in values]
+    assert limits.count(9) == 1
+    assert not plain["mail", 1].acquire()
+    assert not plain["mail", "1"].acquire()  # the number and its text are one key, as documented
+
+
+def test_names_of_queues_never_make_two_waiting_lists_one() -> None:
+    lists = [
+        Keys().waiting(queue, LimitRef("mail", key))
+        for queue, key in (("q", "a:b"), ("b:q", "a"), ("a:b:q", None), ("q", "a"), ("a:q", None))
+    ]
+    assert len(set(lists)) == len(lists)
+
+
+# The server
+
+
+@contextlib.contextmanager
+def quick() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 2
+
+
+def test_an_unreachable_server_is_named_without_its_password(end_of: MakeEnd) -> None:
+    port = free_port()
+    limiter = end_of(Limiter(f"redis://user:s3cret@127.0.0.1:{port}/0?password=s3cret", LIMITS))
+    with quick(), pytest.raises(StoreUnavailableError, match=f"127.0.0.1:{port}") as caught:
+        limiter["api"].acquire(max_wait=10)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "s3cret" not in f"{error} {error!r}"
+        error = error.__cause__ or error.__context__
+
+
+def test_a_server_that_does_not_answer_is_given_up(end_of: MakeEnd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        limiter = Limiter(url, LIMITS)
+        limiter.store = Store(url, timeout=0.1)
+        with quick(), pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1"):
+            end_of(limiter)["api"].acquire()
+
+
+def test_a_server_that_wants_another_password(redis_url: str, end_of: MakeEnd) -> None:
+    limiter = end_of(Limiter(redis_url.replace("//", "//user:s3cret@"), LIMITS))
+    with pytest.raises(StoreError) as caught:
+        limiter["api"].acquire()
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret@localhost:port/0",
+        "redis://:s3/cret@localhost/0",
+        "redis://localhost:99999/0",
+        "redis://[::1/0",
+        "redis://localhost/0?socket_timeout=soon",
+        "redis://localhost/0?nonsense=1",
+        "localhost:6379",
+        "",
+        None,
+    ],
+)
+def test_a_url_that_cannot_be_used_is_an_error_at_once(url: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Limiter(url, LIMITS)
+    assert not any(secret in str(caught.value) for secret in ("s3", "cret"))
+    if url == "localhost:6379":
+        assert repr(url) in str(caught.value)
+
+
+def test_scripts_are_loaded_again(limiter: End, client: redis.Redis) -> None:
+    limiter["api"].acquire()
+    client.script_flush()
+    assert limiter["api"].acquire().remaining == 3
+    client.script_flush()
+    limiter["api"].pause(0)
+    limiter.define("mail", "1/s burst 3")
+    limiter["api"].reset()
+    assert limiter.peek(["mail", "api"], 0).remaining == 3
+
+
+def test_definitions_of_the_code_come_back(limiter: End, client: redis.Redis) -> None:
+    limiter.acquire(["api", "mail"])
+    limiter.define("mail", "1/s burst 9")
+    client.flushall()
+    assert about(limiter.acquire(["api", ("mail", 1)])) == (True, 0, 0.0, 1.0)
+    assert sorted(client.hkeys("{throttle}:limits")) == [b"api", b"mail"]
+
+
+def test_an_error_of_the_server_is_told_and_not_the_end(limiter: End, client: redis.Redis) -> None:
+    client.hset("{throttle}:limits", "odd", "code nonsense 1 1 1")
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            limiter["odd"].acquire()
+    assert limiter["api"].acquire()
+
+
+def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) -> None:
+    limiter = end_of(Limiter(own_server.url, LIMITS))
+    for _ in range(2):
+        assert limiter.acquire(["api", "mail"])
+        own_server.stop()
+        own_server.start()
+        if limiter._loop:
+            limiter._loop.run_until_complete(asyncio.sleep(0))
+    assert limiter.acquire(["api", "mail"])
+
+
+def test_an_outage_ends_when_the_server_is_back(own_server: Server, end_of: MakeEnd) -> None:
+    limiter = end_of(Limiter(own_server.url, LIMITS))
+    limiter["api"].acquire()
+    own_server.stop()
+    for _ in range(2):
+        with quick(), pytest.raises(StoreUnavailableError):
+            limiter["api"].acquire()
+    own_server.start()
+    assert limiter["api"].acquire()
+
+
+# Processes, threads, tasks
+
+
+def test_threads_share_a_limiter(redis_url: str, client: redis.Redis) -> None:
+    limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    remaining: list[int] = []
+
+    def work() -> None:
+        for _ in range(50):
+            remaining.append(limiter["job"].acquire().remaining)  # noqa: PERF401 - as they come
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(remaining) == list(range(400))
+    assert not limiter["job"].acquire()
+    assert len(client.client_list()) <= 1 + 8
+    limiter.store.close()
+
+
+def test_a_fork_uses_a_connection_of_its_own(redis_url: str) -> None:
+    limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    limiter["job"].acquire()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # what goes wrong here is seen as a missing answer
+        with contextlib.suppress(BaseException):
+            answers = [limiter["job"].acquire().remaining for _ in range(100)]
+            os.write(writing, " ".join(map(str, answers)).encode())
+        os._exit(0)
+    os.close(writing)
+    own = [limiter["job"].acquire().remaining for _ in range(100)]
+    with os.fdopen(reading) as answered:
+        childs = [int(answer) for answer in answered.read().split()]
+    os.waitpid(child, 0)
+    assert sorted(own + childs) == list(range(199, 399))
+    assert sorted(own, reverse=True) == own
+    assert sorted(childs, reverse=True) == childs
+    assert limiter["job"].acquire().remaining == 198  # the parent's connection still lives
+    limiter.store.close()
+
+
+async def test_tasks_share_a_limiter_and_one_may_be_cancelled(redis_url: str) -> None:
+    limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    await limiter["job"].aacquire()
+    doomed = [asyncio.create_task(limiter["job"].aacquire()) for _ in range(20)]
+    await asyncio.sleep(0)
+    for task in doomed:
+        task.cancel()
+    assert all(
+        isinstance(end, asyncio.CancelledError)
+        for end in await asyncio.gather(*doomed, return_exceptions=True)
+    )
+    # No answer to a cancelled call reaches another one.
+    decisions = await asyncio.gather(*(limiter["job"].aacquire() for _ in range(100)))
+    remaining = sorted(decision.remaining for decision in decisions)
+    assert remaining == list(range(remaining[0], remaining[0] + 100))
+    assert remaining[-1] >= 400 - 1 - 20 - 1
+    await limiter.store.aclose()
+
+
+def test_event_loops_that_ended_leave_no_connections(redis_url: str, client: redis.Redis) -> None:
+    limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    for _ in range(10):
+        asyncio.run(limiter["job"].aacquire())
+    gc.collect()
+    assert len(client.client_list()) <= 1 + 2
+
+
+def test_another_prefix_is_another_world(plain: Limiter, client: redis.Redis) -> None:
+    other = Limiter(client_url(client), LIMITS, prefix="{other}", clock=ManualClock(START))
+    plain["mail"].acquire()
+    assert other["mail"].acquire()
+    assert {key.split(b":")[0] for key in client.keys()} == {b"{throttle}", b"{other}"}
+    other.store.close()
+
+
+def client_url(client: redis.Redis) -> str:
+    options = client.get_connection_kwargs()
+    return f"redis://{options['host']}:{options['port']}/0"
