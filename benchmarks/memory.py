@@ -1,46 +1,105 @@
 """What waiting tasks cost: memory of a worker, and bytes in Redis, at 1,000 and 100,000 of them.
 
-A real worker parks the tasks on a limit of 1/h; then the resident size of its main process is read,
-and by how much ``used_memory`` of the broker and of the limits' server together has grown since the
-worker was ready. Theirs is the retry recipe (``apps/recipe.py``), whose tasks wait in the worker
-with a countdown; a worker takes so long to retry them that it gets fewer. Beside the bytes in Redis
-stands the size of the message that the broker had: what Celery itself made of the task.
+One real worker puts the tasks into a line, at a limit of one an hour. Then the resident size of its
+main process is read, and how much ``used_memory`` of the broker and of the limits' server together
+has grown since the worker was ready. Theirs is the retry recipe (``apps/recipe.py``), whose tasks
+wait in the worker's memory with a countdown; a worker needs so long to retry each of them that they
+are fewer. The size of a message is what Celery's own message takes in the broker.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import redis
 
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import QUEUE, Stage, Worker, wait_until
 from celery_throttle.keys import Keys
 
-MEGABYTE = 1_000_000
+FEW = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Bytes with some tasks waiting; ``waiting`` tells how many."""
+    """With so many tasks waiting: bytes of the worker's main process, and in Redis."""
 
     waiting: int
     worker: int
-    server: float
+    redis: int
 
 
 def run(options: Options) -> Result:
     """Fill up step by step, ours first."""
-    few, many = 1_000, options.pick(100_000, 10_000)
-    their_many = options.pick(10_000, 3_000)
-    ours = _sizes("ours", [few, many], options)
-    theirs = _sizes("recipe", [few, their_many], options)
+    many, their_many = options.pick(100_000, 10_000), options.pick(10_000, 3_000)
+    ours = _sizes("ours", [FEW, many], _parked, options)
+    theirs = _sizes("recipe", [FEW, their_many], _retried, options)
     with Stage() as stage:
         [(_, message)] = stage.compose("limited", 1)
-    figures = [
-        Figure(f"worker, {few:,} waiting", "MB", ours[0].worker, theirs[0].worker),
-        Figure(f"worker, {many:,} waiting (theirs: {their_many:,})", "MB", ours[1].worker, theirs[1].worker),
-    ]
-    return Result("memory", "the retry recipe", figures)
+    against = f" ({their_many:,} of theirs)"
+    return Result(
+        name="memory",
+        theirs="the retry recipe",
+        figures=[
+            Figure(
+                f"worker with {FEW:,} waiting", "MB", ours[0].worker / 1e6, theirs[0].worker / 1e6
+            ),
+            Figure(
+                f"worker with {many:,} waiting{against}",
+                "MB",
+                ours[1].worker / 1e6,
+                theirs[1].worker / 1e6,
+            ),
+            Figure("worker, for one more that waits", "bytes", _growth(ours), _growth(theirs)),
+            *(
+                Figure(
+                    f"in Redis, for each of {one.waiting:,} waiting{about}",
+                    "bytes",
+                    one.redis / one.waiting,
+                    other.redis / other.waiting,
+                )
+                for one, other, about in zip(ours, theirs, ("", against), strict=True)
+            ),
+            Figure("size of the message", "bytes", len(message), len(message)),
+        ],
+    )
+
+
+def _growth(sizes: Sequence[Size]) -> float:
+    few, many = sizes
+    return (many.worker - few.worker) / (many.waiting - few.waiting)
+
+
+def _sizes(
+    app: str, steps: Sequence[int], waits: Callable[[Stage, Worker, int], bool], options: Options
+) -> list[Size]:
+    sizes = []
+    with Stage(api="1/h", own_store=True) as stage:
+        [worker] = stage.workers(app)
+        # The one task that the limit gives.
+        stage.send("limited", 1)
+        worker.wait_for(1)
+        before = _used(stage)
+        waiting = 0
+        for step in steps:
+            options.say(f"memory: {step:,} tasks of {app}")
+            stage.send("limited", step - waiting)
+            waiting = step
+            wait_until(lambda: waits(stage, worker, waiting), f"{waiting} waiting tasks")
+            time.sleep(1)
+            sizes.append(Size(waiting, worker.memory(), _used(stage) - before))
+    return sizes
+
+
+def _used(stage: Stage) -> int:
+    return sum(int(server.info("memory")["used_memory"]) for server in (stage.broker, stage.store))
+
+
+def _parked(stage: Stage, _: Worker, count: int) -> bool:
+    """Whether all wait in the line, and the worker has told that it has acknowledged them."""
+    return stage.waiting() == count and not stage.store.zcard(Keys().parks)
+
+
+def _retried(stage: Stage, _: Worker, count: int) -> bool:
+    """Whether all wait in the worker, unacknowledged, for the end of their countdown."""
+    return stage.broker.llen(QUEUE) == 0 and stage.broker.hlen("unacked") == count

@@ -120,7 +120,7 @@ class Limiter:
         await self.arun_plan(self.plans.define(_keyed(name, key), Limit.of(limit)))
 
     def undefine(self, name: str, *, key: Any = None) -> None:
-        """Take back :meth:`define`: the limit of the code, or for a key the limit itself, is back."""
+        """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back."""
         self.run_plan(self.plans.define(_keyed(name, key), None))
 
     async def aundefine(self, name: str, *, key: Any = None) -> None:

@@ -108,7 +108,7 @@ class Store:
         self.url = safe_url(url)
         self._url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
         try:
-            parse_url(self._url)
+            parse_url(self._url)  # type: ignore[no-untyped-call]  # redis-py types it not
         except ValueError as error:
             raise ConfigurationError(f"the URL {self.url!r} does not parse: {error}") from None
         # No retries by the client: its default stalls a call for seconds when the server is down.

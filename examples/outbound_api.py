@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -46,10 +47,11 @@ def fetch(url: str) -> int:
 class Partner(BaseHTTPRequestHandler):
     """10 requests a second, counted over the last second; the rest get 429."""
 
-    recent: deque[float] = deque()
-    lock = threading.Lock()
+    recent: ClassVar[deque[float]] = deque()
+    lock: ClassVar = threading.Lock()
 
     def do_GET(self) -> None:
+        """Answer 200 or 429."""
         with self.lock:
             now = time.monotonic()
             while self.recent and self.recent[0] <= now - 1:
@@ -62,7 +64,7 @@ class Partner(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Say nothing."""
 
 
 def main() -> None:

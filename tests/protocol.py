@@ -1,4 +1,4 @@
-"""The scripts of lines and claims called directly, with the time passed in, and their invariants."""
+"""The scripts of lines and claims called directly, at times passed in, and their invariants."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class Protocol:
 
     def __post_init__(self) -> None:
         self.store = Store(self.url)
-        self.client = redis.Redis.from_url(self.url)
-        self.plans = Plans({name: Limit.parse(text) for name, text in self.limits.items()}, self.keys)
+        self.client: Any = redis.Redis.from_url(self.url)  # its stubs mix sync and async replies
+        self.plans = Plans(
+            {name: Limit.parse(text) for name, text in self.limits.items()}, self.keys
+        )
         self._run(self.plans.register(self.plans.limits))
 
     def _run(self, plan: Any) -> None:
@@ -64,7 +66,7 @@ class Protocol:
 
     def define(self, name: str, text: str) -> None:
         ref = as_refs([name])[0]
-        args = [self.now, "set", name, name, Limit.parse(text).definition()]
+        args: list[Any] = [self.now, "set", name, name, Limit.parse(text).definition()]
         self.store.run(Call(script("define"), [self.keys.limits, self.keys.state(ref)], args))
         self.store.run(Call(script("touch"), [self.keys.waits(name)], [self.now, "0"]))
 
@@ -105,18 +107,25 @@ class Protocol:
         lease: int = 30 * SECOND,
         settled: Sequence[int] = (),
     ) -> list[Claimed]:
-        self.ask, self.dead, *rows = self._claim(worker, room, queues, ahead, lease, settled)
-        return [self._row(row) for row in rows]
-
-    def _claim(self, worker: str, room: int, queues: Any, ahead: int, lease: int, settled: Any) -> Any:
         keys = self.keys
         names = [keys.limits, keys.workers, keys.parks, keys.claims(worker)]
         for queue in queues:
             names += keys.queue(queue)
         first = self.tokens[worker] + 1
         self.tokens[worker] += room
-        args = [self.now, worker, keys.channel(worker), lease, room, ahead, first, SECOND]
-        return self.store.run(Call(script("claim"), names, [*args, len(settled), *settled]))
+        args: list[Any] = [
+            self.now,
+            worker,
+            keys.channel(worker),
+            lease,
+            room,
+            ahead,
+            first,
+            SECOND,
+        ]
+        args += [len(settled), *settled]
+        self.ask, self.dead, *rows = self.store.run(Call(script("claim"), names, args))
+        return [self._row(row) for row in rows]
 
     def withdraw(self, worker: str, *ids: str, queue: str = "q") -> list[Claimed]:
         names = [self.keys.claims(worker), *self.keys.queue(queue)]
@@ -127,7 +136,7 @@ class Protocol:
 
     def back(self, worker: str, which: str, *tokens: int, most: int = 100) -> int:
         names = [self.keys.workers, self.keys.claims(worker)]
-        args = [self.now, worker, which, most, *tokens]
+        args: list[Any] = [self.now, worker, which, most, *tokens]
         left: int = self.store.run(Call(script("back"), names, args))
         return left
 
@@ -149,7 +158,7 @@ class Protocol:
     def waiting(self) -> list[str]:
         """Ids of all tasks that wait."""
         found = self.client.keys("{throttle}:messages:*")
-        return sorted(id.decode() for key in found for id in self.client.hkeys(key))
+        return sorted(one.decode() for key in found for one in self.client.hkeys(key))
 
     def check(self) -> None:
         """What must hold between any two calls."""
@@ -166,12 +175,16 @@ class Protocol:
         )
         assert set(client.keys("{throttle}:line:*")) == set(lines), "a line that is not known"
         assert places == Counter(list(lines)), "a line waits at exactly one limit"
-        tasks = Counter({messages: 0 for messages in lines.values()})
+        tasks = Counter(dict.fromkeys(lines.values(), 0))
         for line, messages in lines.items():
             tasks[messages] += client.zcard(line)
-        assert tasks == {key.decode(): client.hlen(key) for key in client.keys("{throttle}:messages:*")}
+        assert tasks == {
+            key.decode(): client.hlen(key) for key in client.keys("{throttle}:messages:*")
+        }
         due = [one for key in client.keys("{throttle}:due:*") for one in client.zrange(key, 0, -1)]
-        assert sorted(due) == sorted(client.keys("{throttle}:waiting:*")), "a list no claim looks at"
+        assert sorted(due) == sorted(client.keys("{throttle}:waiting:*")), (
+            "a list no claim looks at"
+        )
         waits = [one for key in client.keys("{throttle}:waits:*") for one in client.hkeys(key)]
         assert sorted(waits) == sorted(due)
         backlog = sum(int(client.get(key)) for key in client.keys("{throttle}:backlog:*"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 import redis
 
+from celery_throttle.limiter import Reference
 from celery_throttle.limits import Limit
 from tests.protocol import SECOND, Protocol
 
@@ -88,7 +90,8 @@ def test_a_line_moves_to_the_limit_that_blocks_it(lines: Protocol) -> None:
     lines.check()
     begin = lines.now
     taken = {task: at - begin for at, task in lines.drain(1.2)}
-    assert taken["only"] < 250_000 < 900_000 < taken["both"]
+    assert taken["only"] < 250_000
+    assert taken["both"] > 900_000
     lines.check()
 
 
@@ -277,7 +280,13 @@ def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str)
 def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
     dice = random.Random(7)
     lines = Protocol(any_server_url, LIMITS)
-    sets = [["api"], ["mail"], ["api", "mail"], [("bulk", "k"), "api"], [("mail", "k")]]
+    sets: list[Sequence[Reference]] = [
+        ["api"],
+        ["mail"],
+        ["api", "mail"],
+        [("bulk", "k"), "api"],
+        [("mail", "k")],
+    ]
     held: list[tuple[str, int]] = []
     arrived, done = 0, Counter[str]()
     for _ in range(600):

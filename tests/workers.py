@@ -55,6 +55,7 @@ class Worker:
             "CELERY_BROKER_URL": broker_url,
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
+            "TMPDIR": self._directory.name,  # a killed worker leaves its pool's files behind
             **(env or {}),
         }
 

@@ -251,9 +251,10 @@ class Watch:
             message = messages.unpack(packed, self._c.task_consumer.accept, claim)
             self._c.strategies[task_name(message)]
         except (messages.UnreadableMessageError, KeyError) as error:
-            logger.error(
+            # A warning: nothing is lost, and in a deploy it passes by itself.
+            logger.warning(
                 "Task %s stays in its line, for a worker that knows it: %r", task_id, error
-            )  # no traceback is of use here
+            )
             timer.call_after(UNREADABLE, self._claims.give_back, ([claim],))
             return
         if starts_us > 0:

@@ -23,13 +23,16 @@ class Fleet:
     """Two workers, of which one is killed and replaced again and again."""
 
     def __init__(self, broker: str, store: str) -> None:
-        self._make = lambda: Worker(
-            "tests.apps.crash", broker, env={"THROTTLE_URL": store}, loglevel="WARNING"
-        )
+        self._broker, self._store = broker, store
         self._workers = [self._make(), self._make()]
         self.killed: dict[str, float] = {}
         for worker in self._workers:
             worker.start()
+
+    def _make(self) -> Worker:
+        return Worker(
+            "tests.apps.crash", self._broker, env={"THROTTLE_URL": self._store}, loglevel="WARNING"
+        )
 
     def kill_one(self) -> None:
         worker = self._workers.pop(0)
