@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ (\S+)\] (.*)", re.DOTALL)
 _PART = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-_TAT = struct.Struct("<dddd")
+#: As `lua/algorithms.lua` packs it: its tag, TAT, ticks, and the interval as p / q.
+_GCRA = struct.Struct("<cdddd")
 
 
 @dataclass(slots=True)
@@ -37,6 +38,15 @@ class Admission:
 
     slot: float
     task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command that a server carried out: when (us), whether for a script, and its parts."""
+
+    at: float
+    by_script: bool
+    parts: list[bytes]
 
 
 class Monitor:
@@ -48,7 +58,7 @@ class Monitor:
 
     def __enter__(self) -> Self:
         server = urlsplit(self._url)
-        self._socket = socket.create_connection((server.hostname, server.port))
+        self._socket = socket.create_connection((server.hostname, server.port or 6379))
         self._socket.sendall(b"MONITOR\r\n")
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -64,54 +74,53 @@ class Monitor:
         self._thread.join()
         self._socket.close()
 
-    def admissions(self, limits: Mapping[str, Limit]) -> dict[str, list[Admission]]:
-        """All units taken, in the order of their slots, by field: limit, or ``limit:key``.
-
-        Args:
-            limits: name to limit; each must be GCRA, and each task cost 1.
-        """
-        found: dict[str, list[Admission]] = {}
-        tats: dict[str, float] = {}
-        last: Admission | None = None
-        for now, command, key, rest in self._commands():
-            if command == b"EVALSHA":
-                began, last = now, None
-            elif command == b"ZREM" and last is not None:
-                last.task_id, last = _text(rest[0]).decode(), None
-            elif command == b"SET":
-                limit = limits[key.partition(":")[0]]
-                tat, ticks, p, q = _TAT.unpack(_text(rest[0]))
-                interval = p / q
-                tat += ticks / q
-                units = round((tat - max(tats.get(key, 0.0), began)) / interval)
-                tats[key] = tat
-                for left in reversed(range(units)):
-                    slot = max(began, tat - (left + limit.burst) * interval)
-                    last = Admission(slot / 1e6)
-                    found.setdefault(key, []).append(last)
-        return found
-
-    def _commands(self) -> Iterator[tuple[float, bytes, str, list[bytes]]]:
-        """Every script's beginning, every state it sets, and every task it takes from a line."""
-        states, lines = f"{DEFAULT_PREFIX}:state:", f"{DEFAULT_PREFIX}:line:"
+    def commands(self, *names: bytes) -> Iterator[Command]:
+        """What was heard of the commands of these names."""
         for line in b"".join(self._heard).split(b"\r\n"):
             match = _LINE.fullmatch(line)
             if match is None:
                 continue
             seconds, micros, origin, text = match.groups()
-            now = float(int(seconds) * 1_000_000 + int(micros))
-            if text.startswith(b'"EVALSHA"'):
-                yield now, b"EVALSHA", "", []
-            elif origin == b"lua" and text.startswith((b'"SET"', b'"ZREM"')):
-                command, name, *rest = _PART.findall(text)
-                key = _text(name).decode()
-                if command == b"SET" and key.startswith(states):
-                    yield now, command, key.removeprefix(states), rest
-                elif command == b"ZREM" and key.startswith(lines):
-                    yield now, command, key, rest
+            if text[1 : text.index(b'"', 1)] in names:
+                parts = [_read(part) for part in _PART.findall(text)]
+                at = int(seconds) * 1_000_000 + int(micros)
+                yield Command(float(at), origin == b"lua", parts)
 
 
-def _text(escaped: bytes) -> bytes:
-    """What the server wrote with escapes as it does in strings, which are those of Python too."""
+def _read(escaped: bytes) -> bytes:
+    """A part as it was: the server escapes as Python does."""
     text: bytes = ast.literal_eval(f'b"{escaped.decode("ascii")}"')
     return text
+
+
+def admissions(monitor: Monitor, limits: Mapping[str, Limit]) -> dict[str, list[Admission]]:
+    """All units taken, in the order of their slots, by field: limit, or ``limit:key``.
+
+    Args:
+        monitor: what listened to the limits' server.
+        limits: name to limit; each must be GCRA, and each task cost 1.
+    """
+    found: dict[str, list[Admission]] = {}
+    tats: dict[str, float] = {}
+    now = 0.0
+    last: Admission | None = None
+    states, lines = f"{DEFAULT_PREFIX}:state:".encode(), f"{DEFAULT_PREFIX}:line:".encode()
+    for command in monitor.commands(b"EVALSHA", b"SET", b"ZREM"):
+        key = command.parts[1]
+        if not command.by_script:
+            now, last = command.at, None
+        elif key.startswith(states):
+            name = key.removeprefix(states).decode()
+            limit = limits[name.partition(":")[0]]
+            _, tat, ticks, p, q = _GCRA.unpack(command.parts[2])
+            interval = p / q
+            tat += ticks / q
+            units = round((tat - max(tats.get(name, 0.0), now)) / interval)
+            tats[name] = tat
+            for left in reversed(range(units)):
+                slot = max(now, tat - (left + limit.burst) * interval)
+                last = Admission(slot / 1e6)
+                found.setdefault(name, []).append(last)
+        elif key.startswith(lines) and last is not None:
+            last.task_id, last = command.parts[2].decode(), None
+    return found

@@ -1,23 +1,20 @@
 """Time of a decision and of a claim with one task waiting and with 100,000.
 
-A decision is ``limiter["api"].acquire()`` from a process of its own, and is allowed. A claim is the
-script by which a worker takes a task and its quota; between two claims the task is given back, so
-that the number of waiting tasks stays what it is. Theirs is the counter that people write with
-redis-py: ``INCR`` and ``EXPIRE`` of a key of the current second, in one pipeline.
+A decision is ``limiter["api"].acquire()``, and is allowed. A claim is the script by which a worker
+takes a task and its quota; between two claims the task is given back, so that as many wait as
+before. Theirs is the counter that people write with redis-py: ``INCR`` and ``EXPIRE`` of the key of
+the current second, in one pipeline.
 
-Both lines are on one server under prefixes of their own. They are filled by repeating, with other
-task ids, the very call with which a worker parked a task. All calls are timed in small turns, one
-after the other, and a figure is the median of single calls.
+Both lines are on one server, under prefixes of their own. They are filled by repeating, with other
+task ids, the very call by which a worker parked a task. No worker runs while calls are timed, in
+short turns one after the other; a figure is the median of single calls.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
-from uuid import uuid4
 
 from benchmarks.admissions import Monitor
 from benchmarks.results import Figure, Options, Result
@@ -25,45 +22,113 @@ from benchmarks.stage import QUEUE, Stage, ready, wait_until
 from celery_throttle import Limiter
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Call, script
-from celery_throttle.store import Store
 
-TURN = 100
-TURNS = 20
+TURNS, CALLS = 20, 100
 NEVER_BINDS = "1000000/s burst 1000000"
 
 
-@dataclass(slots=True)
-class Line:
-    """A line under a prefix of its own, and what its calls took."""
+def run(options: Options) -> Result:
+    """Fill the lines, then time the calls."""
+    many = options.pick(100_000, 10_000)
+    with Stage(api="1/h") as stage:
+        short, long = _Line(stage, "{short}"), _Line(stage, "{long}")
+        options.say(f"decisions: {many:,} tasks go into their line")
+        _fill(stage, short, 1)
+        _fill(stage, long, many)
+        for line in (short, long):
+            line.limiter.define("api", NEVER_BINDS)
+        timed = {"short": short.decide, "long": long.decide, "counter": _counter(stage)}
+        options.say("decisions: timing")
+        asked = _time(timed)
+        claimed = _time({"short": short.claim, "long": long.claim})
+    return Result(
+        name="decisions",
+        theirs="a counter with redis-py: INCR and EXPIRE in a pipeline",
+        figures=[
+            Figure("decision, 1 waiting", "us", asked["short"], asked["counter"]),
+            Figure(f"decision, {many:,} waiting", "us", asked["long"]),
+            Figure(f"decision, {many:,} waiting to 1", "", asked["long"] / asked["short"]),
+            Figure("claim, 1 waiting", "us", claimed["short"]),
+            Figure(f"claim, {many:,} waiting", "us", claimed["long"]),
+            Figure(f"claim, {many:,} waiting to 1", "", claimed["long"] / claimed["short"]),
+        ],
+    )
 
-    url: str
-    prefix: str
-    store: Store = field(init=False)
-    keys: Keys = field(init=False)
-    limiter: Limiter = field(init=False)
-    decisions: list[float] = field(default_factory=list)
-    claims: list[float] = field(default_factory=list)
-    token: int = 0
 
-    def __post_init__(self) -> None:
-        self.store, self.keys = Store(self.url), Keys(self.prefix)
-        self.limiter = Limiter(self.url, {"api": NEVER_BINDS}, prefix=self.prefix)
+class _Line:
+    """A line and its limit, under a prefix of their own."""
 
-    def decide(self) -> None:
-        """Ask the limit."""
-        assert self.limiter["api"].acquire()
+    def __init__(self, stage: Stage, prefix: str) -> None:
+        self.prefix = prefix
+        self.keys = Keys(prefix)
+        self.limiter = Limiter(stage.store_url, prefix=prefix)
+        self._token = 0
 
-    def claim(self) -> None:
-        """Take a task from the line; see ``lua/claim.lua``."""
-        keys, worker = self.keys, "benchmark"
-        self.token += 1
-        names = [keys.limits, keys.workers, keys.parks, keys.claims(worker)]
-        lease, room, ahead, longest, settled = 30_000_000, 1, 20_000, 1_000_000, 0
-        args = ["", worker, keys.channel(worker), lease, room, ahead, self.token, longest, settled]
-        call = Call(script("claim"), [*names, *keys.queue(QUEUE)], args)
+    def decide(self) -> float:
+        """Ask the limit; gives the seconds it took."""
         began = time.perf_counter()
-        _, _, row = self.store.run(call)
-        self.claims.append(time.perf_counter() - began)
-        assert row[0] == self.token
+        decision = self.limiter["api"].acquire()
+        seconds = time.perf_counter() - began
+        if not decision:
+            raise RuntimeError("the limit binds")
+        return seconds
+
+    def claim(self) -> float:
+        """Take a task out of the line, see ``lua/claim.lua``; then put it back."""
+        keys, worker = self.keys, "benchmark"
+        self._token += 1
+        names = [keys.limits, keys.workers, keys.parks, keys.claims(worker), *keys.queue(QUEUE)]
+        lease, room, ahead, longest, settled = 30_000_000, 1, 20_000, 1_000_000, 0
+        told = [lease, room, ahead, self._token, longest, settled]
+        claim = Call(script("claim"), names, ["", worker, keys.channel(worker), *told])
+        began = time.perf_counter()
+        rows = self.limiter.store.run(claim)[2:]
+        seconds = time.perf_counter() - began
+        if [row[0] for row in rows] != [self._token]:
+            raise RuntimeError("a claim took no task")
         names = [keys.workers, keys.claims(worker)]
-        self.store.run(Call(script("back"), names, ["", worker, "own", 1, self.token]))
+        self.limiter.store.run(Call(script("back"), names, ["", worker, "own", 1, self._token]))
+        return seconds
+
+
+def _fill(stage: Stage, line: _Line, count: int) -> None:
+    """Let a worker park one task, and repeat its call for the others."""
+    worker = stage.worker("ours", prefix=line.prefix)
+    ready([worker])
+    with Monitor(stage.store_url) as monitor:
+        [model] = stage.send("limited", 2)[1:]
+        wait_until(lambda: stage.waiting(prefix=line.prefix) == 1, "a task to be parked")
+    worker.end()
+    park = script("park").sha.encode()
+    # Not the first: the server did not have the script yet.
+    call = [one.parts for one in monitor.commands(b"EVALSHA") if one.parts[1] == park][-1]
+    messages = stage.compose("limited", count - 1)
+    for first in range(0, len(messages), 1000):
+        with stage.store.pipeline(transaction=False) as pipe:
+            for task_id, _ in messages[first : first + 1000]:
+                parts = [part.replace(model.encode(), task_id.encode()) for part in call]
+                pipe.execute_command(*parts)
+            pipe.execute()
+    if stage.waiting(prefix=line.prefix) != count:
+        raise RuntimeError(f"{stage.waiting(prefix=line.prefix)} tasks wait, not {count}")
+
+
+def _counter(stage: Stage) -> Callable[[], float]:
+    def count() -> float:
+        began = time.perf_counter()
+        with stage.store.pipeline() as pipe:
+            pipe.incr(f"counter:{int(time.time())}")
+            pipe.expire(f"counter:{int(time.time())}", 2)
+            pipe.execute()
+        return time.perf_counter() - began
+
+    return count
+
+
+def _time(calls: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """Median microseconds of each call."""
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(TURNS):
+        for name, call in calls.items():
+            took[name] += [call() for _ in range(CALLS)]
+    return {name: median(seconds) * 1e6 for name, seconds in took.items()}

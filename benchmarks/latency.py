@@ -34,11 +34,11 @@ def run(options: Options) -> Result:
         sides = [(ours, plain, "busy", busy), (plain, ours, "quiet", quiet)]
         for number in range(phases):
             options.say(f"latency: phase {number + 1}")
-            for worker, other, queue, found in sides if number % 2 else reversed(sides):
+            for worker, other, queue, latencies in sides if number % 2 else reversed(sides):
                 other.freeze()
                 # What it missed while it was stopped, and its first task, are not the question.
                 time.sleep(0.3)
-                found += _probe(stage, worker, queue)
+                latencies.extend(_probe(stage, worker, queue))
                 other.thaw()
         left = stage.waiting("busy")
     figures = [

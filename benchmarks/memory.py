@@ -12,9 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import QUEUE, Stage, Worker, wait_until
+from benchmarks.stage import QUEUE, Stage, wait_until
 from celery_throttle.keys import Keys
 
 FEW = 1_000
@@ -71,7 +72,7 @@ def _growth(sizes: Sequence[Size]) -> float:
 
 
 def _sizes(
-    app: str, steps: Sequence[int], waits: Callable[[Stage, Worker, int], bool], options: Options
+    app: str, steps: Sequence[int], waits: Callable[[Stage, int], bool], options: Options
 ) -> list[Size]:
     sizes = []
     with Stage(api="1/h", own_store=True) as stage:
@@ -85,7 +86,7 @@ def _sizes(
             options.say(f"memory: {step:,} tasks of {app}")
             stage.send("limited", step - waiting)
             waiting = step
-            wait_until(lambda: waits(stage, worker, waiting), f"{waiting} waiting tasks")
+            wait_until(partial(waits, stage, waiting), f"{waiting} waiting tasks")
             time.sleep(1)
             sizes.append(Size(waiting, worker.memory(), _used(stage) - before))
     return sizes
@@ -95,11 +96,11 @@ def _used(stage: Stage) -> int:
     return sum(int(server.info("memory")["used_memory"]) for server in (stage.broker, stage.store))
 
 
-def _parked(stage: Stage, _: Worker, count: int) -> bool:
+def _parked(stage: Stage, count: int) -> bool:
     """Whether all wait in the line, and the worker has told that it has acknowledged them."""
     return stage.waiting() == count and not stage.store.zcard(Keys().parks)
 
 
-def _retried(stage: Stage, _: Worker, count: int) -> bool:
+def _retried(stage: Stage, count: int) -> bool:
     """Whether all wait in the worker, unacknowledged, for the end of their countdown."""
-    return stage.broker.llen(QUEUE) == 0 and stage.broker.hlen("unacked") == count
+    return not stage.broker.llen(QUEUE) and bool(stage.broker.hlen("unacked") == count)

@@ -18,10 +18,10 @@ which can only make them look later. *Deliveries* are messages that workers got 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.admissions import Admission, Monitor
+from benchmarks.admissions import Admission, Monitor, admissions
 from benchmarks.marks import Mark
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import Stage, wait_until
@@ -52,6 +52,10 @@ class Outcome:
     deliveries: float
     lateness: Sequence[float]
 
+    def late(self, share: float) -> float:
+        """Milliseconds by which this share of the starts is late at most."""
+        return percentile(self.lateness, share) * 1000
+
 
 def run(options: Options) -> Result:
     """Measure all loads."""
@@ -74,24 +78,27 @@ def _figures(load: Load, options: Options) -> list[Figure]:
     ours = _measure("ours", load)
     theirs = _measure("recipe", load) if load.recipe else None
     limit = Limit.parse(load.limit)
-    allowed = limit.burst + limit.rate.count
-    late = [percentile(ours.lateness, share) * 1000 for share in (0.5, 0.99)]
-    their_late = [theirs and percentile(theirs.lateness, share) * 1000 for share in (0.5, 0.99)]
+
+    def figure(
+        name: str,
+        of: Callable[[Outcome], float],
+        unit: str = "",
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> Figure:
+        return Figure(name, unit, of(ours), of(theirs) if theirs else None, at_least, at_most)
+
     return [
-        Figure(f"{load}: quota used", "", ours.used, theirs and theirs.used, at_least=0.99),
-        Figure(
+        figure(f"{load}: quota used", lambda one: one.used, at_least=0.99),
+        figure(
             "  fullest second, admissions",
-            "",
-            ours.fullest_admissions,
-            theirs and theirs.fullest_admissions,
-            at_most=allowed,
+            lambda one: one.fullest_admissions,
+            at_most=limit.burst + limit.rate.count,
         ),
-        Figure(
-            "  fullest second, starts", "", ours.fullest_starts, theirs and theirs.fullest_starts
-        ),
-        Figure("  deliveries a task", "", ours.deliveries, theirs and theirs.deliveries, at_most=1),
-        Figure("  start after its admission, median", "ms", late[0], their_late[0]),
-        Figure("  start after its admission, p99", "ms", late[1], their_late[1], at_most=20),
+        figure("  fullest second, starts", lambda one: one.fullest_starts),
+        figure("  deliveries a task", lambda one: one.deliveries, at_most=1),
+        figure("  start after admission, median", lambda one: one.late(0.5), "ms"),
+        figure("  start after admission, p99", lambda one: one.late(0.99), "ms", at_most=20),
     ]
 
 
@@ -114,15 +121,13 @@ def _measure(app: str, load: Load) -> Outcome:
     by_field = defaultdict(list)
     for start in starts:
         by_field[field_of[start.task_id]].append(start)
-    admissions = monitor.admissions({name: limit})
+    admitted = admissions(monitor, {name: limit})
     return Outcome(
         used=min(_used(some, limit) for some in by_field.values()),
-        fullest_admissions=max(
-            _fullest([one.slot for one in some]) for some in admissions.values()
-        ),
+        fullest_admissions=max(_fullest([one.slot for one in some]) for some in admitted.values()),
         fullest_starts=max(_fullest([one.time for one in some]) for some in by_field.values()),
         deliveries=deliveries / total,
-        lateness=_lateness(by_field, admissions),
+        lateness=_lateness(by_field, admitted),
     )
 
 
@@ -144,12 +149,12 @@ def _fullest(times: Sequence[float]) -> int:
 
 
 def _lateness(
-    starts: Mapping[str, Sequence[Mark]], admissions: Mapping[str, Sequence[Admission]]
+    starts: Mapping[str, Sequence[Mark]], admitted: Mapping[str, Sequence[Admission]]
 ) -> list[float]:
     late = []
     for field, some in starts.items():
-        slot_of = {one.task_id: one.slot for one in admissions[field] if one.task_id}
-        others = iter([one.slot for one in admissions[field] if not one.task_id])
+        slot_of = {one.task_id: one.slot for one in admitted[field] if one.task_id}
+        others = iter([one.slot for one in admitted[field] if not one.task_id])
         late += [
             start.time - (slot_of[start.task_id] if start.task_id in slot_of else next(others))
             for start in some

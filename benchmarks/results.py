@@ -94,6 +94,8 @@ class Result:
 def _short(number: float | None) -> str:
     if number is None:
         return ""
+    if isinstance(number, int):
+        return f"{number:,}"
     digits = 0 if abs(number) >= 1000 else 1 if abs(number) >= 100 else 2 if abs(number) >= 2 else 4
     return f"{number:,.{digits}f}"
 

@@ -110,7 +110,9 @@ class Worker:
 
     def wait_for(self, number: int, kind: str = "starts") -> None:
         """Wait until it has left as many marks."""
-        wait_until(lambda: self.count(kind) >= number, f"{number} marks of {kind}")
+        wait_until(
+            lambda: self.is_ready() and self.count(kind) >= number, f"{number} marks of {kind}"
+        )
 
     def freeze(self) -> None:
         """Stop all its processes where they are."""
@@ -193,7 +195,7 @@ class Stage:
         One of each kind is sent by Celery, on the side; the others are copies with ids of their
         own. Tasks with ``keys`` get these as their arguments, in turn.
         """
-        arguments = [(key,) for key in keys] or [()]
+        arguments: list[tuple[str, ...]] = [(key,) for key in keys] or [()]
         messages = []
         for number in range(count):
             old_id, old_tag, packed = self._model(task, queue, arguments[number % len(arguments)])

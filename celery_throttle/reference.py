@@ -26,6 +26,26 @@ _MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Definition:
+    """A limit in force, and what it takes to read a state that was written before it was.
+
+    Attributes:
+        limit: The limit.
+        since: When it came into force, in microseconds.
+        old_since: When the one before it came into force; as ``since`` if there was none.
+    """
+
+    limit: Limit
+    since: int
+    old_since: int
+
+    def followed_by(self, limit: Limit, now: int) -> Definition:
+        """Return the definition that takes the place of this one."""
+        same = limit.definition() == self.limit.definition()  # however the rates are written
+        return self if same else Definition(limit, now, self.since)
+
+
+@dataclass(frozen=True, slots=True)
 class Gcra:
     """The generic cell rate algorithm, in its virtual scheduling form (ITU-T I.371, annex A).
 
@@ -33,19 +53,21 @@ class Gcra:
         tat: The theoretical arrival time, in microseconds: when the limit is full again.
         ticks: What comes on top of it, less than a microsecond.
         p: Ticks a unit, when this was written; ``q``: ticks a microsecond.
+        since: Since when the definition was in force under which this was written.
     """
 
     tat: int
     ticks: int
     p: int
     q: int
+    since: int
 
     @classmethod
-    def keep(cls, limit: Limit, used: int, at: int) -> Gcra:
+    def keep(cls, definition: Definition, used: int, at: int) -> Gcra:
         """Return what to keep when ``used`` ticks are in use at the time ``at``."""
-        p, q = limit.rate.interval
+        p, q = definition.limit.rate.interval
         microseconds, ticks = divmod(used, q)
-        return cls(at + microseconds, ticks, p, q)
+        return cls(at + microseconds, ticks, p, q, definition.since)
 
     def used(self, now: int) -> int:
         """Return the ticks in use; negative when the limit has been full for a while."""
@@ -59,21 +81,24 @@ class TokenBucket:
     Attributes:
         tokens: What was left, in ticks; negative when slots were booked ahead.
         counted: When that was, in microseconds.
-        p: Ticks a unit, when this was written; ``q``: ticks a microsecond.
         burst: The capacity in units, when this was written.
+        p: Ticks a unit, when this was written; ``q``: ticks a microsecond.
+        since: Since when the definition was in force under which this was written.
     """
 
     tokens: int
     counted: int
+    burst: int
     p: int
     q: int
-    burst: int
+    since: int
 
     @classmethod
-    def keep(cls, limit: Limit, used: int, at: int) -> TokenBucket:
+    def keep(cls, definition: Definition, used: int, at: int) -> TokenBucket:
         """Return what to keep when ``used`` ticks are in use at the time ``at``."""
-        p, q = limit.rate.interval
-        return cls(limit.burst * p - used, at, p, q, limit.burst)
+        burst = definition.limit.burst
+        p, q = definition.limit.rate.interval
+        return cls(burst * p - used, at, burst, p, q, definition.since)
 
     def used(self, now: int) -> int:
         """Return the ticks in use; negative when the limit has been full for a while."""
@@ -88,31 +113,48 @@ ALGORITHMS: Mapping[str, type[Gcra | TokenBucket]] = {
 }
 
 
-def adopt(limit: Limit, state: State, now: int) -> State:
-    """Return the state as ``limit`` keeps it.
+def used(definition: Definition, state: State | None, now: int) -> int:
+    """Return the ticks in use; above the capacity by what is booked ahead.
 
-    That is itself, unless another rate or algorithm wrote it. Such a state keeps its units, not its
-    time: one unit used under "1/h" holds back one unit, not one hour, when the limit becomes
-    "100/s". A state beyond what can be booked is cut to that. Who reads one of these must keep the
-    result, or it would be read anew, later and differently.
+    A state written under another definition keeps its units, not its time: one unit used under
+    "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units are paid off
+    at the old rate until the limit changed, and at the new one from then on. If the limit changed
+    more than once since, nothing counts as paid off between these changes.
     """
-    used = state.used(now)
-    if used <= 0:
-        return state
-    p, q = limit.rate.interval
-    algorithm = ALGORITHMS[limit.algorithm]
-    same = isinstance(state, algorithm) and (state.p, state.q) == (p, q)
-    if not same:
-        # No limit can use more. The scripts could not tell how much more exactly.
-        used = min(used, MAX_EXACT + FARTHEST * state.q)
-        used = _divided_up(used * p, state.p)
-    most = limit.burst * p + FARTHEST * q
-    return state if same and used <= most else algorithm.keep(limit, min(used, most), now)
+    if state is None:
+        return 0
+    limit = definition.limit
+    if _is_own(definition, state):
+        return _clip(limit, state.used(now))
+    known = state.since == definition.old_since
+    before = definition.since if known else definition.old_since
+    in_use = convert(limit, state.used(min(before, now)), state.p, state.q)
+    return max(0, in_use - max(0, now - definition.since) * limit.rate.interval[1])
 
 
-def used(limit: Limit, state: State | None, now: int) -> int:
-    """Return the ticks in use; above the capacity by what is booked ahead."""
-    return 0 if state is None else max(0, adopt(limit, state, now).used(now))
+def convert(limit: Limit, in_use: int, p: int, q: int) -> int:
+    """Return ticks of an interval of p/q as ticks of this limit: as many units, rounded up."""
+    # No limit can use more than this. The scripts could not tell exactly how much more it is.
+    in_use = min(max(0, in_use), MAX_EXACT + FARTHEST * q)
+    return _clip(limit, _divided_up(in_use * limit.rate.interval[0], p))
+
+
+def adopt(definition: Definition, state: State, now: int) -> State:
+    """Return the state, written anew if a clock that stepped back has put it out of reach.
+
+    That is beyond what can be booked, or under a definition that is not in force yet. Who reads
+    such a state must keep the result, or the time that was forgiven would have to pass anyway.
+    """
+    if _is_own(definition, state):
+        out_of_reach = state.used(now) > _most(definition.limit)
+    else:
+        out_of_reach = now < definition.since
+    return keep(definition, used(definition, state, now), now) if out_of_reach else state
+
+
+def keep(definition: Definition, in_use: int, at: int) -> State:
+    """Return the state in which ``in_use`` ticks are in use at the time ``at``."""
+    return ALGORITHMS[definition.limit.algorithm].keep(definition, in_use, at)
 
 
 def wait(limit: Limit, in_use: int, cost: int) -> int | None:
@@ -123,12 +165,11 @@ def wait(limit: Limit, in_use: int, cost: int) -> int | None:
     return max(0, _divided_up(in_use + cost * p - limit.burst * p, q))
 
 
-def take(limit: Limit, in_use: int, cost: int, now: int, at: int | None = None) -> State:
+def take(definition: Definition, in_use: int, cost: int, now: int, at: int | None = None) -> State:
     """Return the state once ``cost`` is taken for a start at ``at``: now, or not before it."""
-    p, q = limit.rate.interval
+    p, q = definition.limit.rate.interval
     start = now if at is None else at
-    then = max(0, in_use - (start - now) * q)
-    return ALGORITHMS[limit.algorithm].keep(limit, then + cost * p, start)
+    return keep(definition, max(0, in_use - (start - now) * q) + cost * p, start)
 
 
 def left(limit: Limit, in_use: int) -> tuple[int, int]:
@@ -147,14 +188,23 @@ class Local:
     """
 
     def __init__(self, limits: Mapping[str, str | Limit] | None = None) -> None:
-        self._limits: dict[LimitRef, Limit] = {}
+        self._definitions: dict[LimitRef, Definition] = {}
         self._states: dict[LimitRef, State] = {}
         for name, limit in (limits or {}).items():
-            self.define(LimitRef(name, None), limit)
+            self.define(LimitRef(name, None), limit, 0)
 
-    def define(self, ref: LimitRef, limit: str | Limit) -> None:
+    def define(self, ref: LimitRef, limit: str | Limit, now: int) -> None:
         """Define a limit, or one key of it; units in use stay in use."""
-        self._limits[ref] = Limit.of(limit)
+        new = Limit.of(limit)
+        old = self._in_force(ref)
+        if old is None:
+            self._definitions[ref] = Definition(new, now, now)
+            return
+        definition = self._definitions[ref] = old.followed_by(new, now)
+        state = self._states.get(ref)
+        if state is not None:
+            in_use = convert(new, used(old, state, now), *old.limit.rate.interval)
+            self._states[ref] = keep(definition, in_use, now)
 
     def reset(self, ref: LimitRef) -> None:
         """Forget what was used of one limit and key."""
@@ -176,18 +226,19 @@ class Local:
     def _decide(self, costs: Mapping[LimitRef, int], now: int, *, peek: bool) -> Decision:
         if not costs:
             raise LimitValueError("no limit was named; allowed: one or more")
-        limits = {ref: self._limit(ref) for ref in costs}
+        definitions = {ref: self._defined(ref) for ref in costs}
+        limits = {ref: definition.limit for ref, definition in definitions.items()}
         for ref, limit in limits.items():
             limit.check_cost(costs[ref], ref.name, allow_zero=peek)
-        in_use = {ref: self._look(ref, limit, now) for ref, limit in limits.items()}
-        waits = {ref: wait(limit, in_use[ref], costs[ref]) or 0 for ref, limit in limits.items()}
+        in_use = {ref: self._look(ref, definitions[ref], now) for ref in costs}
+        waits = {ref: wait(limits[ref], in_use[ref], cost) or 0 for ref, cost in costs.items()}
         longest = max(waits, key=waits.__getitem__)
         allowed = waits[longest] == 0
         if allowed and not peek:
-            for ref, limit in limits.items():
-                self._states[ref] = take(limit, in_use[ref], costs[ref], now)
-                in_use[ref] = used(limit, self._states[ref], now)
-        rest = {ref: left(limit, in_use[ref]) for ref, limit in limits.items()}
+            for ref, cost in costs.items():
+                self._states[ref] = take(definitions[ref], in_use[ref], cost, now)
+                in_use[ref] = used(definitions[ref], self._states[ref], now)
+        rest = {ref: left(limits[ref], in_use[ref]) for ref in costs}
         told = min(rest, key=lambda ref: rest[ref][0]) if allowed else longest
         return Decision(
             allowed=allowed,
@@ -198,19 +249,38 @@ class Local:
             bound_by=None if allowed else longest.name,
         )
 
-    def _limit(self, ref: LimitRef) -> Limit:
-        limit = self._limits.get(ref) or self._limits.get(LimitRef(ref.name, None))
-        if limit is None:
-            known = ", ".join(sorted({repr(known.name) for known in self._limits})) or "none"
-            raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; allowed: {known}")
-        return limit
+    def _in_force(self, ref: LimitRef) -> Definition | None:
+        own = self._definitions.get(ref)
+        return own or self._definitions.get(LimitRef(ref.name, None))
 
-    def _look(self, ref: LimitRef, limit: Limit, now: int) -> int:
+    def _defined(self, ref: LimitRef) -> Definition:
+        definition = self._in_force(ref)
+        if definition is None:
+            known = ", ".join(sorted({repr(known.name) for known in self._definitions})) or "none"
+            raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; allowed: {known}")
+        return definition
+
+    def _look(self, ref: LimitRef, definition: Definition, now: int) -> int:
         state = self._states.get(ref)
-        if state is None:
-            return 0
-        self._states[ref] = adopt(limit, state, now)
-        return used(limit, self._states[ref], now)
+        if state is not None:
+            state = self._states[ref] = adopt(definition, state, now)
+        return used(definition, state, now)
+
+
+def _most(limit: Limit) -> int:
+    """The most ticks that can be in use."""
+    p, q = limit.rate.interval
+    return limit.burst * p + FARTHEST * q
+
+
+def _clip(limit: Limit, in_use: int) -> int:
+    return max(0, min(in_use, _most(limit)))
+
+
+def _is_own(definition: Definition, state: State) -> bool:
+    """Whether a state was written under a definition, not under one before it."""
+    interval = definition.limit.rate.interval
+    return state.since == definition.since and (state.p, state.q) == interval
 
 
 def _divided_up(dividend: int, divisor: int) -> int:

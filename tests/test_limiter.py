@@ -131,8 +131,8 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-def contents(client: redis.Redis) -> dict[bytes, bytes]:
-    return {key: client.dump(key) for key in client.keys()}
+def contents(client: redis.Redis) -> dict[Any, Any]:
+    return {key: client.dump(key) for key in client.scan_iter()}
 
 
 def changes(client: redis.Redis) -> int:
@@ -337,21 +337,20 @@ def test_a_reset_forgets_use_and_pause(limiter: End) -> None:
 def test_a_definition_is_in_force_for_others_at_once(
     limiter: End, any_server_url: str, clock: ManualClock
 ) -> None:
-    with contextlib.closing(Limiter(any_server_url, LIMITS, clock=clock).store):
-        other = Limiter(any_server_url, LIMITS, clock=clock)
-        assert other["api"].acquire(5)
-        limiter.define("api", "1/s burst 9")
-        assert about(other["api"].peek(0)) == (True, 4, 0.0, 5.0)  # units in use stay in use
-        other.register()  # the code's own does not replace it
-        assert other["api"].peek(0).limit == 9
-        limiter.undefine("api")
-        assert about(other["api"].peek(0)) == (True, 0, 0.0, 0.5)
-        limiter.define("new", Limit.parse("1/s burst 3"))
-        assert other["new"].peek(0).limit == 3
-        limiter.undefine("new")
-        with pytest.raises(UnknownLimitError):
-            other["new"].peek()
-        other.store.close()
+    other = Limiter(any_server_url, LIMITS, clock=clock)
+    assert other["api"].acquire(5)
+    limiter.define("api", "1/s burst 9")
+    assert about(other["api"].peek(0)) == (True, 4, 0.0, 5.0)  # units in use stay in use
+    other.register()  # the code's own does not replace it
+    assert other["api"].peek(0).limit == 9
+    limiter.undefine("api")
+    assert about(other["api"].peek(0)) == (True, 0, 0.0, 0.5)
+    limiter.define("new", Limit.parse("1/s burst 3"))
+    assert other["new"].peek(0).limit == 3
+    limiter.undefine("new")
+    with pytest.raises(UnknownLimitError):
+        other["new"].peek()
+    other.store.close()
 
 
 def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
@@ -366,35 +365,69 @@ def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
     limiter.undefine("mail", key="never defined")
 
 
+# The state of the limit itself is converted when it is defined, that of a key when it is read.
+parts = pytest.mark.parametrize("part", ["job", ("job", "key")])
+
+
+@parts
 @pytest.mark.parametrize("after", ALGORITHMS)
 @pytest.mark.parametrize("before", ALGORITHMS)
-def test_another_algorithm_keeps_the_units_in_use(plain: Limiter, before: str, after: str) -> None:
+def test_another_algorithm_keeps_the_units_in_use(
+    plain: Limiter, part: Any, before: str, after: str
+) -> None:
     plain.define("job", f"10/s burst 5 using {before}")
-    plain["job"].acquire(4)
+    plain[part].acquire(4)
     plain.define("job", f"10/s burst 5 using {after}")
-    assert about(plain["job"].peek(2)) == (False, 1, 0.1, 0.4)
+    assert about(plain[part].peek(2)) == (False, 1, 0.1, 0.4)
 
 
+@parts
 def test_a_slow_limit_made_fast_does_not_hold_up_any_longer(
-    plain: Limiter, clock: ManualClock
+    plain: Limiter, clock: ManualClock, part: Any
 ) -> None:
     plain.define("job", "1/h")
-    plain["job"].acquire()
+    plain[part].acquire()
     plain.define("job", "100/s")
-    refused = plain["job"].acquire()
+    refused = plain[part].acquire()
     assert refused.retry_after == 0.01
     clock.advance(0.01)
-    assert plain["job"].acquire()
+    assert plain[part].acquire()
 
 
-def test_a_limit_made_smaller_keeps_its_promise(plain: Limiter, clock: ManualClock) -> None:
+@parts
+def test_a_limit_made_smaller_keeps_its_promise(
+    plain: Limiter, clock: ManualClock, part: Any
+) -> None:
     plain.define("job", "100/s burst 100")
-    plain["job"].acquire(100)
+    plain[part].acquire(100)
     plain.define("job", "100/s")
-    refused = plain["job"].acquire()
+    refused = plain[part].acquire()
     assert refused.retry_after is not None
     clock.advance(refused.retry_after)
-    assert plain["job"].acquire()
+    assert plain[part].acquire()
+
+
+@parts
+def test_a_limit_that_was_slow_for_a_while_pays_off_slowly_meanwhile(
+    plain: Limiter, clock: ManualClock, part: Any
+) -> None:
+    plain.define("job", "100/s burst 100")
+    plain[part].acquire(100)
+    clock.now += 1
+    plain.define("job", "1/h burst 100")
+    clock.advance(10)
+    plain.define("job", "100/s burst 100")
+    assert plain[part].peek(0).remaining == 0
+
+
+def test_the_same_definition_again_changes_nothing(plain: Limiter, clock: ManualClock) -> None:
+    plain.define("job", "3/s burst 3")
+    for step in range(100):
+        plain["job"].acquire()
+        clock.now += step
+        before = plain["job"].peek(0)
+        plain.define("job", "3/s burst 3")
+        assert plain["job"].peek(0) == before
 
 
 def test_an_unknown_limit_is_named(limiter: End) -> None:
@@ -489,7 +522,7 @@ def test_a_cost_above_the_burst_can_never_pass(limiter: End, cost: int) -> None:
         with pytest.raises(CostError, match=r"never.*'api'.* 5\b"):
             call(cost)
     with pytest.raises(CostError, match="'api'"):
-        limiter.acquire(["bulk", "api"], 50 if cost == 6 else cost)
+        limiter.acquire(["api", "bulk"], cost)
     assert limiter.peek(["bulk", "api"], 0).remaining == 5
 
 
@@ -674,6 +707,7 @@ def test_an_outage_ends_when_the_server_is_back(own_server: Server, end_of: Make
 
 def test_threads_share_a_limiter(redis_url: str, client: redis.Redis) -> None:
     limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    others = len(client.client_list())
     remaining: list[int] = []
 
     def work() -> None:
@@ -687,7 +721,7 @@ def test_threads_share_a_limiter(redis_url: str, client: redis.Redis) -> None:
         thread.join()
     assert sorted(remaining) == list(range(400))
     assert not limiter["job"].acquire()
-    assert len(client.client_list()) <= 1 + 8
+    assert len(client.client_list()) <= others + 8
     limiter.store.close()
 
 
@@ -720,10 +754,9 @@ async def test_tasks_share_a_limiter_and_one_may_be_cancelled(redis_url: str) ->
     await asyncio.sleep(0)
     for task in doomed:
         task.cancel()
-    assert all(
-        isinstance(end, asyncio.CancelledError)
-        for end in await asyncio.gather(*doomed, return_exceptions=True)
-    )
+    ends = await asyncio.gather(*doomed, return_exceptions=True)
+    # Before Python 3.12 asyncio.wait_for may swallow a cancellation, so not every one must show.
+    assert sum(isinstance(end, asyncio.CancelledError) for end in ends) >= 15
     # No answer to a cancelled call reaches another one.
     decisions = await asyncio.gather(*(limiter["job"].aacquire() for _ in range(100)))
     remaining = sorted(decision.remaining for decision in decisions)
@@ -734,17 +767,19 @@ async def test_tasks_share_a_limiter_and_one_may_be_cancelled(redis_url: str) ->
 
 def test_event_loops_that_ended_leave_no_connections(redis_url: str, client: redis.Redis) -> None:
     limiter = Limiter(redis_url, {"job": "1/day burst 400"})
+    gc.collect()
+    others = len(client.client_list())
     for _ in range(10):
         asyncio.run(limiter["job"].aacquire())
     gc.collect()
-    assert len(client.client_list()) <= 1 + 2
+    assert len(client.client_list()) <= others + 1
 
 
 def test_another_prefix_is_another_world(plain: Limiter, client: redis.Redis) -> None:
     other = Limiter(client_url(client), LIMITS, prefix="{other}", clock=ManualClock(START))
     plain["mail"].acquire()
     assert other["mail"].acquire()
-    assert {key.split(b":")[0] for key in client.keys()} == {b"{throttle}", b"{other}"}
+    assert {key.split(b":")[0] for key in client.scan_iter()} == {b"{throttle}", b"{other}"}
     other.store.close()
 
 

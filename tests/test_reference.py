@@ -12,7 +12,7 @@ from celery_throttle import limits, reference
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limits import Limit
-from celery_throttle.reference import FARTHEST, Gcra, Local, TokenBucket
+from celery_throttle.reference import FARTHEST, Definition, Gcra, Local, TokenBucket
 from celery_throttle.scope import LimitRef
 
 SECOND = 1_000_000
@@ -86,15 +86,15 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 
 
 def test_what_the_states_hold() -> None:
-    gcra = Limit.parse("3/s burst 3")
-    assert reference.take(gcra, 0, 2, START) == Gcra(START + 666_666, 2, 1_000_000, 3)
-    bucket = Limit.parse("3/s burst 3 using token-bucket")
-    assert reference.take(bucket, 0, 2, START) == TokenBucket(1_000_000, START, 1_000_000, 3, 3)
-    for limit in (gcra, bucket):
-        state = reference.take(limit, 0, 2, START)
-        assert reference.used(limit, state, START) == 2_000_000
-        assert reference.used(limit, state, START + 500_000) == 500_000
-        assert reference.used(limit, state, START + HOUR) == 0
+    gcra = Definition(Limit.parse("3/s burst 3"), 7, 7)
+    assert reference.take(gcra, 0, 2, START) == Gcra(START + 666_666, 2, 1_000_000, 3, 7)
+    bucket = Definition(Limit.parse("3/s burst 3 using token-bucket"), 7, 7)
+    assert reference.take(bucket, 0, 2, START) == TokenBucket(1_000_000, START, 3, 1_000_000, 3, 7)
+    for definition in (gcra, bucket):
+        state = reference.take(definition, 0, 2, START)
+        assert reference.used(definition, state, START) == 2_000_000
+        assert reference.used(definition, state, START + 500_000) == 500_000
+        assert reference.used(definition, state, START + HOUR) == 0
         with pytest.raises(FrozenInstanceError):
             state.p = 1  # type: ignore[misc]  # the point of the test
 
@@ -102,10 +102,11 @@ def test_what_the_states_hold() -> None:
 @algorithms
 def test_a_slot_booked_ahead_counts_from_its_start(algorithm: str) -> None:
     limit = Limit.parse(f"100/s burst 2 using {algorithm}")
-    full = reference.used(limit, reference.take(limit, 0, 2, START), START)
+    definition = Definition(limit, START, START)
+    full = reference.used(definition, reference.take(definition, 0, 2, START), START)
     assert reference.wait(limit, full, 1) == 10_000
-    booked = reference.take(limit, full, 1, START, START + 10_000)
-    in_use = reference.used(limit, booked, START)
+    booked = reference.take(definition, full, 1, START, START + 10_000)
+    in_use = reference.used(definition, booked, START)
     assert in_use == 30_000  # one unit above the capacity
     assert reference.left(limit, in_use) == (0, 30_000)
     assert reference.wait(limit, in_use, 2) == 30_000
@@ -138,38 +139,58 @@ def test_a_refusal_tells_of_the_limit_that_binds() -> None:
 
 def test_a_key_may_have_a_limit_of_its_own() -> None:
     local = Local({"mail": "1/s"})
-    local.define(GOLD, "1/s burst 9")
+    local.define(GOLD, "1/s burst 9", START)
     assert local.acquire({GOLD: 9}, START).limit == 9
     assert local.acquire({LimitRef("mail", "plain"): 1}, START).limit == 1
     local.reset(GOLD)
     assert local.peek({GOLD: 0}, START).remaining == 9
 
 
+@pytest.mark.parametrize("ref", [MAIL, GOLD])
 @algorithms
 @pytest.mark.parametrize("written_by", limits.ALGORITHMS)
 def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
-    algorithm: str, written_by: str
+    ref: LimitRef, algorithm: str, written_by: str
 ) -> None:
-    local = one("1/h burst 2", written_by)
-    local.acquire({API: 2}, START)
-    local.define(API, f"100/s burst 2 using {algorithm}")
-    assert local.acquire({API: 1}, START) == refused(2, 0, wait=0.01, reset=0.02, by="api")
-    assert local.acquire({API: 1}, START + 10_000)
-    local.define(API, f"7/day burst 2 using {algorithm}")
-    assert local.peek({API: 0}, START + 10_000).reset_after == pytest.approx(2 * 24 * 3600 / 7)
+    local = Local({"mail": f"1/h burst 2 using {written_by}"})
+    local.acquire({ref: 2}, START)
+    half = START + HOUR // 2
+    local.define(MAIL, f"100/s burst 2 using {algorithm}", half)
+    assert local.peek({ref: 1}, half) == refused(2, 0, wait=0.005, reset=0.015, by="mail")
+    assert local.acquire({ref: 1}, half + 5_000)
+    local.define(MAIL, f"7/day burst 2 using {algorithm}", half + 5_000)
+    assert local.peek({ref: 0}, half + 5_000).reset_after == pytest.approx(2 * 24 * 3600 / 7)
 
 
+def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
+    local = Local({"mail": "1/h burst 4"})
+    local.acquire({GOLD: 4}, START)
+    local.define(MAIL, "2/h burst 4", START + HOUR)  # one is paid off
+    local.define(MAIL, "4/h burst 4", START + 2 * HOUR)
+    assert local.peek({GOLD: 0}, START + 2 * HOUR).reset_after == 3 * 3600 / 4
+    assert local.peek({GOLD: 0}, START + 2 * HOUR + HOUR // 4).reset_after == 2 * 3600 / 4
+
+
+def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> None:
+    local = Local({"mail": "100/s burst 100"})
+    local.acquire({GOLD: 100}, START)
+    local.define(MAIL, "1/h burst 100", START)
+    local.define(MAIL, "100/s burst 100", START + 10 * SECOND)
+    assert local.peek({GOLD: 0}, START + 10 * SECOND).remaining == 0
+
+
+@pytest.mark.parametrize("ref", [MAIL, GOLD])
 @algorithms
-def test_what_lies_beyond_any_booking_is_forgiven(algorithm: str) -> None:
-    local = one("100/s burst 100", algorithm)
-    local.acquire({API: 100}, START)
-    local.define(API, f"100/s using {algorithm}")
-    assert local.peek({API: 0}, START).reset_after == 0.03  # one unit and FARTHEST, not a second
-    assert local.acquire({API: 1}, START + 29_999).retry_after == 0.000001
-    assert local.acquire({API: 1}, START + 30_000)
+def test_what_lies_beyond_any_booking_is_forgiven(ref: LimitRef, algorithm: str) -> None:
+    local = Local({"mail": f"100/s burst 100 using {algorithm}"})
+    local.acquire({ref: 100}, START)
+    local.define(MAIL, f"100/s using {algorithm}", START)
+    assert local.peek({ref: 0}, START).reset_after == 0.03  # one unit and FARTHEST, not a second
+    assert local.acquire({ref: 1}, START + 29_999).retry_after == 0.000001
+    assert local.acquire({ref: 1}, START + 30_000)
     before = START + 30_000 - HOUR  # the clock steps back
-    assert local.peek({API: 1}, before).retry_after == 0.03
-    assert local.acquire({API: 1}, before + 30_000)
+    assert local.peek({ref: 1}, before).retry_after == 0.03
+    assert local.acquire({ref: 1}, before + 30_000)
 
 
 @algorithms

@@ -20,13 +20,13 @@ limiter = Limiter(
 )
 
 
-class AskFirst(Task):  # type: ignore[misc]  # Celery has no types
+class AskFirst(Task):
     """Asks ``api``, or ``tenant`` for the task's key."""
 
     abstract = True
     max_retries = None
 
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+    def before_start(self, _task_id: str, args: Any, _kwargs: Any) -> None:
         """Ask, and come back later when the limit says no."""
         limit = limiter["tenant", args[0]] if args else limiter["api"]
         decision = limit.acquire()

@@ -31,9 +31,10 @@ def run_keyed(self: Any, key: str) -> None:  # noqa: ARG001  # it is the key of 
 
 def define(app: Celery, limited: dict[str, Any], keyed: dict[str, Any]) -> None:
     """Define the tasks on an app: ``free`` without a limit, and two with these options."""
-    app.task(bind=True, name="free")(run)
-    app.task(bind=True, name="limited", **limited)(run)
-    app.task(bind=True, name="keyed", **keyed)(run_keyed)
+    task: Any = app.task
+    task(bind=True, name="free")(run)
+    task(bind=True, name="limited", **limited)(run)
+    task(bind=True, name="keyed", **keyed)(run_keyed)
 
 
 if SETTINGS["watch"]:

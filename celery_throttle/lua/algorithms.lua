@@ -56,6 +56,12 @@ local function pack_state(limit, used, at)
   return limit.algorithm.tag .. limit.algorithm.pack(limit, used, at)
 end
 
+-- Since when (us) a limit is in force; p, q and since of the definition before it.
+local function history(limit)
+  local since, old_p, old_q, old_since = string.match(limit.before, '^(%S+) (%S+) (%S+) (%S+)$')
+  return tonumber(since), tonumber(old_p), tonumber(old_q), tonumber(old_since)
+end
+
 -- Ticks in use at `now`. A state that was packed under another rate keeps its units, not its time:
 -- one unit used under "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its
 -- units are paid off at the old rate until the limit changed, and at the new one from then on. If
@@ -67,11 +73,9 @@ local function used_at(limit, state, now)
   if p == limit.p and q == limit.q then
     return clip(limit, used)
   end
-  local before = limit.since
-  if p ~= limit.old_p or q ~= limit.old_q then
-    before = limit.old_since
-  end
-  used = algorithm.used(body, math.min(before, now))
+  local since, old_p, old_q, old_since = history(limit)
+  local paid_until = (p == old_p and q == old_q) and since or old_since
+  used = algorithm.used(body, math.min(paid_until, now))
   used = clip(limit, math.ceil(math.max(0, used) / p * limit.p))
-  return math.max(0, used - math.max(0, now - limit.since) * limit.q)
+  return math.max(0, used - math.max(0, now - since) * limit.q)
 end

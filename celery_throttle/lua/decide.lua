@@ -29,14 +29,10 @@ end
 -- A definition is text: origin ('code', or 'set' for one defined at run time), algorithm, p, q,
 -- burst, since when (us) it is in force, then p, q and since of the definition before it.
 local function parse(definition)
-  local origin, algorithm, rest = string.match(definition, '^(%a+) (%S+) (.*)$')
-  local numbers = {}
-  for number in string.gmatch(rest, '%S+') do
-    numbers[#numbers + 1] = tonumber(number)
-  end
-  return { origin = origin, algorithm = algorithms[algorithm], p = numbers[1], q = numbers[2],
-           burst = numbers[3], since = numbers[4], old_p = numbers[5], old_q = numbers[6],
-           old_since = numbers[7] }
+  local origin, algorithm, p, q, burst, before = string.match(definition,
+    '^(%a+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  return { origin = origin, algorithm = algorithms[algorithm], p = tonumber(p), q = tonumber(q),
+           burst = tonumber(burst), before = before }
 end
 
 -- Reads definitions and state of all refs, two calls however many there are. Sets on each ref

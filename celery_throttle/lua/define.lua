@@ -24,17 +24,16 @@ local function in_force(name, field)
 end
 
 local function put(field, text, old)
-  local new = parse(origin .. ' ' .. text .. ' 0')
+  local new = parse(origin .. ' ' .. text .. ' ')
   if old and old.algorithm == new.algorithm and old.p == new.p and old.q == new.q
       and old.burst == new.burst then
     -- The same limit: what is in use under it needs no conversion.
-    local since = string.format('%.0f %.0f %.0f %.0f', old.since, old.old_p, old.old_q,
-                                old.old_since)
-    redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. ' ' .. since)
+    redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. ' ' .. old.before)
     return
   end
-  old = old or { p = new.p, q = new.q, since = now }
-  local before = string.format('%.0f %.0f %.0f %.0f', now, old.p, old.q, old.since)
+  local from = old and history(old) or now
+  old = old or new
+  local before = string.format('%.0f %.0f %.0f %.0f', now, old.p, old.q, from)
   redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. ' ' .. before)
 end
 

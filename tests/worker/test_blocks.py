@@ -1,0 +1,57 @@
+"""Units taken ahead: never used before their slot, never after 20 ms."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_throttle.worker.blocks import HORIZON, Block, Demand
+
+
+@given(
+    units=st.integers(1, 200),
+    at_once=st.integers(0, 200),
+    later=st.floats(0, HORIZON),
+    step=st.floats(1e-6, HORIZON),
+    gaps=st.lists(st.floats(0, HORIZON / 4), max_size=300),
+)
+def test_a_unit_is_used_within_20_ms_from_its_slot_on(
+    units: int, at_once: int, later: float, step: float, gaps: list[float]
+) -> None:
+    at_once = min(at_once, units)
+    block = Block(taken=1_000.0, units=units, at_once=at_once, later=later, step=step)
+    slots = [0.0] * at_once + [later + number * step for number in range(units - at_once)]
+    now, used = block.taken, 0
+    for gap in gaps:
+        now += gap
+        if block.use(now):
+            assert slots[used] <= now - block.taken <= HORIZON
+            used += 1
+    assert used <= units
+
+
+def test_a_unit_whose_slot_has_come_is_used() -> None:
+    block = Block(taken=0.0, units=3, at_once=1, later=0.005, step=0.005)
+    assert block.use(0.0)
+    assert not block.use(0.004)
+    assert block.use(0.005)
+    assert not block.use(0.0099)
+    assert block.use(0.0101)
+    assert not block.use(0.011)
+
+
+def test_demand_is_what_passed_in_the_last_20_ms() -> None:
+    demand = Demand()
+    assert demand.count("slow", 0.0) == 1
+    assert demand.count("slow", 1.0) == 1
+    wanted = [demand.count("fast", number * 0.001) for number in range(100)]
+    assert wanted[0] == 1
+    assert 15 <= wanted[-1] <= 25
+    assert demand.count("fast", 10.0) == 1
+
+
+def test_demand_remembers_a_bounded_number_of_keys() -> None:
+    demand = Demand()
+    for number in range(20_000):
+        demand.count(number, number * 1e-6)
+    assert len(demand._counts) < 5_000
