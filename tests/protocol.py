@@ -108,7 +108,7 @@ class Protocol:
         settled: Sequence[int] = (),
     ) -> list[Claimed]:
         keys = self.keys
-        names = [keys.limits, keys.workers, keys.parks, keys.claims(worker)]
+        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
         for queue in queues:
             names += keys.queue(queue)
         first = self.tokens[worker] + 1
@@ -128,10 +128,11 @@ class Protocol:
         return [self._row(row) for row in rows]
 
     def withdraw(self, worker: str, *ids: str, queue: str = "q") -> list[Claimed]:
-        names = [self.keys.claims(worker), *self.keys.queue(queue)]
+        names = [self.keys.workers, self.keys.claims(worker), *self.keys.queue(queue)]
         first = self.tokens[worker] + 1
         self.tokens[worker] += len(ids)
-        rows = self.store.run(Call(script("withdraw"), names, [self.now, first, *ids]))
+        args: list[Any] = [self.now, worker, 30 * SECOND, first, *ids]
+        rows = self.store.run(Call(script("withdraw"), names, args))
         return [self._row(row) for row in rows]
 
     def back(self, worker: str, which: str, *tokens: int, most: int = 100) -> int:

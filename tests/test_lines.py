@@ -179,6 +179,21 @@ def test_the_claims_of_a_silent_worker_go_back_to_the_head(lines: Protocol) -> N
     assert [task for _, task in lines.drain(0.1)] == ["0", "1", "2", "3", "4"]
 
 
+def test_claims_go_back_however_long_nobody_was_there(lines: Protocol) -> None:
+    lines.park("x", ["bulk"], cost=10)
+    lines.park("a", ["bulk"])
+    lines.now += 10_000
+    lines.claim("dying")
+    assert lines.client.pttl("{throttle}:workers") == -1
+    lines.now += 400 * 86_400 * SECOND
+    lines.claim("other", room=0)
+    assert lines.dead == b"dying"
+    lines.back("dying", "dead")
+    assert [row.id for row in lines.claim("other")] == ["a"]
+    lines.claim("other", room=0, settled=[1])
+    assert not lines.client.exists("{throttle}:workers", "{throttle}:claims:other")
+
+
 def test_a_worker_that_is_heard_of_again_keeps_its_claims(lines: Protocol) -> None:
     lines.park("x", ["bulk"], cost=10)
     lines.park("a", ["bulk"])

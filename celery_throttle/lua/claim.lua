@@ -2,8 +2,8 @@
 -- uses: lines
 --
 -- KEYS  1   hash: definitions of limits
---       2   zset: workers -> end of their lease (us)
---       3   zset: identities of messages that were parked but may not be acknowledged yet
+--       2   zset: identities of messages that were parked but may not be acknowledged yet
+--       3   zset: workers -> end of their lease (us)
 --       4   hash: this worker's claims, token -> packed {line, about, task id, score, packed}
 --       then per queue: lines, messages, due, asks
 -- ARGV  1   now (us), or '' for the server's clock
@@ -23,15 +23,13 @@
 
 local given, worker, channel = ARGV[1], ARGV[2], ARGV[3]
 local now = clock(given)
-local limits, workers, parks, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lease, room, ahead = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local limits, parks, workers, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local till, room, ahead = now + tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local token, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
 local settled = tonumber(ARGV[9])
 local visits = room + 16
 local taken = {}
 
-redis.call('ZADD', workers, string.format('%.0f', now + lease), worker)
-redis.call('PEXPIRE', workers, expiry(86400000000, given))
 for i = 10, #ARGV do
   if i < 10 + settled then
     redis.call('HDEL', claims, ARGV[i])
@@ -39,6 +37,7 @@ for i = 10, #ARGV do
     redis.call('ZREM', parks, ARGV[i])
   end
 end
+lease(workers, worker, claims, till)
 local dead = redis.call('ZRANGE', workers, '-inf', string.format('%.0f', now), 'BYSCORE',
                         'LIMIT', 0, 1)[1] or ''
 
@@ -129,5 +128,8 @@ for key = 5, #KEYS, 4 do
     serve(queue, waiting)
   end
   ask = math.min(ask, next_ask(queue))
+end
+if #taken > 0 then
+  lease(workers, worker, claims, till)
 end
 return { ask - now, dead, unpack(taken) }

@@ -110,6 +110,16 @@ local function join(line, about, id, score, packed, now, wait, bound)
   return new
 end
 
+-- A worker is known as long as it holds claims: so that these go back when its lease runs out,
+-- however long nobody is there to see it, and so that nothing is left of a worker without any.
+local function lease(workers, worker, claims, till)
+  if redis.call('EXISTS', claims) == 1 then
+    redis.call('ZADD', workers, string.format('%.0f', till), worker)
+  else
+    redis.call('ZREM', workers, worker)
+  end
+end
+
 -- Wakes up to two workers that would otherwise sleep past the moment `due`. Those whose next ask
 -- lies in the past are busy or gone.
 local function wake(queue, now, due)

@@ -35,6 +35,10 @@ local queue = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 for i = 11 + 3 * count_of, #ARGV do
   redis.call('ZREM', parks, ARGV[i])
 end
+if #ARGV >= 11 + 3 * count_of then
+  -- What a crashed worker parked and never told of is forgotten in time, now and then.
+  redis.call('ZREMRANGEBYSCORE', parks, '-inf', string.format('%.0f', now - tonumber(ARGV[8])))
+end
 if ARGV[4] == '1' and redis.call('ZSCORE', parks, identity) then
   return { 'known' }
 end

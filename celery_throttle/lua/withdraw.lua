@@ -2,24 +2,27 @@
 -- asks can announce them as revoked.
 -- uses: lines
 --
--- KEYS  1   hash: this worker's claims
+-- KEYS  1   zset: workers -> end of their lease (us)
+--       2   hash: this worker's claims
 --       then per queue: lines, messages, due, asks
 -- ARGV  1   now (us), or '' for the server's clock
---       2   the token of the first task taken; those after it count up
+--       2   the worker
+--       3   lease (us)
+--       4   the token of the first task taken; those after it count up
 --       then task ids
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...}
 
-local now, token = clock(ARGV[1]), tonumber(ARGV[2])
+local now, token = clock(ARGV[1]), tonumber(ARGV[4])
 local taken = {}
-for key = 2, #KEYS, 4 do
+for key = 3, #KEYS, 4 do
   local messages = KEYS[key + 1]
-  for i = 3, #ARGV do
+  for i = 5, #ARGV do
     local packed = redis.call('HGET', messages, ARGV[i])
     if packed then
       local entry = cmsgpack.unpack(packed)
       local line = entry[1]
       local at, about = unpack_line(redis.call('HGET', KEYS[key], line))
-      taken[#taken + 1] = hand_out(KEYS[1], token, line, about, at, ARGV[i], entry, 0, 0, now)
+      taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], entry, 0, 0, now)
       token = token + 1
       if redis.call('EXISTS', line) == 0 then
         redis.call('LREM', about.limits[at][7], 1, line)
@@ -27,5 +30,8 @@ for key = 2, #KEYS, 4 do
       end
     end
   end
+end
+if #taken > 0 then
+  lease(KEYS[1], ARGV[2], KEYS[2], now + tonumber(ARGV[3]))
 end
 return taken

@@ -63,7 +63,9 @@ class Claims:
     def __init__(self, store: Store, keys: Keys, worker: str, settled: Callable[[], None]) -> None:
         self._store = store
         self._keys = keys
-        self._worker = worker
+        self.worker = worker
+        #: The workers and their leases, and the claims of this one.
+        self.keys = (keys.workers, keys.claims(worker))
         self._on_settled = settled
         self._held: dict[int, Claim] = {}
         self._settled: deque[int] = deque()
@@ -128,7 +130,7 @@ class Claims:
         """
         if self._unsure:
             tokens = list(self._unsure)
-            self._back(self._worker, "own", len(tokens), tokens)
+            self._back(self.worker, "own", len(tokens), tokens)
             del self._unsure[: len(tokens)]
 
     def reclaim(self, worker: str) -> None:

@@ -94,7 +94,6 @@ class Watch:
         keys = self._throttle.keys
         self.worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._channel = keys.channel(self.worker)
-        self._claims_key = keys.claims(self.worker)
         self._claims = Claims(self._store, keys, self.worker, self._on_settled)
         self._alarm = Alarm(consumer, self._on_alarm)
         self._flush = Alarm(consumer, self._on_flush)
@@ -103,7 +102,8 @@ class Watch:
         self._running = False
         self._in_turn = False
         self._asked = 0.0
-        self._revoked = Revoked(self._store, self._claims, self._claims_key, self._queue_keys)
+        lease_us = to_us(self._throttle.settings.lease)
+        self._revoked = Revoked(self._store, self._claims, lease_us, self._queue_keys)
 
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
@@ -206,7 +206,7 @@ class Watch:
 
     def _call(self, room: int) -> list[Any] | None:
         keys = self._throttle.keys
-        names = [keys.limits, keys.workers, keys.parks, self._claims_key]
+        names = [keys.limits, keys.parks, *self._claims.keys]
         if room:
             names += self._queue_keys()
         # While tasks queue for processes, one booked ahead might find none when its slot comes.

@@ -31,16 +31,16 @@ class Revoked:
     Args:
         store: the server.
         claims: what this worker holds.
-        claims_key: the name of its claims in Redis.
+        lease_us: how long it holds them unseen, in microseconds.
         queue_keys: the keys of the queues it consumes, four each.
     """
 
     def __init__(
-        self, store: Store, claims: Claims, claims_key: str, queue_keys: Callable[[], list[str]]
+        self, store: Store, claims: Claims, lease_us: int, queue_keys: Callable[[], list[str]]
     ) -> None:
         self._store = store
         self._claims = claims
-        self._claims_key = claims_key
+        self._lease = lease_us
         self._queue_keys = queue_keys
         self._count = 0
         self._ids: set[str] = set()
@@ -87,12 +87,13 @@ class Revoked:
 
     def _take(self, ids: Sequence[str]) -> list[list[Any]]:
         rows: list[list[Any]] = []
-        names = [self._claims_key, *self._queue_keys()]
+        names = [*self._claims.keys, *self._queue_keys()]
         for start in range(0, len(ids), _MANY):
             some = ids[start : start + _MANY]
             first = self._claims.reserve(len(some))
             try:
-                rows += self._store.run(Call(script("withdraw"), names, ["", first, *some]))
+                args: list[Argument] = ["", self._claims.worker, self._lease, first, *some]
+                rows += self._store.run(Call(script("withdraw"), names, args))
             except StoreError:
                 self._claims.doubt(first, len(some))
                 raise
