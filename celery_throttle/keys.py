@@ -87,7 +87,7 @@ class Keys:
 
     def waiting(self, queue: str, ref: LimitRef) -> str:
         """List: lines of one queue that wait at one limit and key."""
-        return f"{self.prefix}:waiting:{self.field(ref)}:{queue}"
+        return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
     def queue(self, name: str) -> QueueKeys:
         """The keys of one queue."""

@@ -217,6 +217,8 @@ def as_ref(item: Reference) -> LimitRef:
     if isinstance(item, LimitRef):
         return item
     if isinstance(item, tuple):
+        if len(item) != len(("name", "key")):
+            raise LimitValueError(f"{shown(item)} is no reference: give a name, or name and key")
         name, key = item
         return LimitRef(check_name(name), encode_key(key))
     return LimitRef(check_name(item), None)

@@ -22,7 +22,7 @@ from celery_throttle.errors import (
     shown,
 )
 from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
+from celery_throttle.limits import MAX_UNITS, Limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 
@@ -86,12 +86,11 @@ class Plans:
         left = 0.0 if max_wait is None else check_wait(max_wait, "max_wait")
         check_cost(cost)
         while True:
-            decision = yield from self._decide(refs, cost, "take")
-            if decision.allowed or max_wait is None:
+            decision, bound = yield from self._decide(refs, cost, "take")
+            if bound is None or max_wait is None:
                 return decision
             wait = decision.retry_after
             if wait is None or wait > left:
-                bound = next((ref for ref in refs if ref.name == decision.bound_by), refs[0])
                 raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
             began = time.monotonic()
             yield Sleep(wait)
@@ -99,24 +98,29 @@ class Plans:
 
     def peek(self, refs: Sequence[LimitRef], cost: int) -> Plan[Decision]:
         """Decide, and take nothing."""
-        return self._decide(refs, check_cost(cost, least=0), "peek")
+        decision, _ = yield from self._decide(refs, check_cost(cost, least=0), "peek")
+        return decision
 
-    def _decide(self, refs: Sequence[LimitRef], cost: int, mode: str) -> Plan[Decision]:
+    def _decide(
+        self, refs: Sequence[LimitRef], cost: int, mode: str
+    ) -> Plan[tuple[Decision, LimitRef | None]]:
+        """Give the decision, and the limit that binds: None when it is allowed."""
         outcome, *about = yield from self.ask(refs, cost, mode)
         if outcome == Outcome.ALLOWED:
-            wait, bound_by = 0, None
+            wait, bound = 0, None
             remaining, reset, burst = about
         else:
             wait, index, remaining, reset, burst = about
-            bound_by = refs[index - 1].name
-        return Decision(
+            bound = refs[index - 1]
+        decision = Decision(
             allowed=outcome == Outcome.ALLOWED,
             limit=burst,
             remaining=remaining,
             retry_after=wait / MICROSECONDS,
             reset_after=reset / MICROSECONDS,
-            bound_by=bound_by,
+            bound_by=None if bound is None else bound.name,
         )
+        return decision, bound
 
     def ask(
         self, refs: Sequence[LimitRef], cost: int, mode: str, times: int = 1, ahead: int = 0
@@ -145,7 +149,8 @@ class Plans:
         args: list[Argument] = [self._now(), mode, times, ahead]
         for ref in refs:
             names += self.keys.decision(ref)
-            args += (ref.name, self.keys.field(ref), cost)
+            # What is above any burst may have too many digits to be sent.
+            args += (ref.name, self.keys.field(ref), min(cost, MAX_UNITS + 1))
         return Call(script("acquire"), names, args)
 
     def register_missing(self, refs: Sequence[LimitRef]) -> Plan[None]:
@@ -231,7 +236,7 @@ def check_wait(seconds: float, what: str) -> float:
 def cost_too_high(cost: int, ref: LimitRef, burst: int) -> CostError:
     """The error for a cost that can never pass."""
     return CostError(
-        f"cost {cost} can never pass limit {ref.name!r}: "
+        f"cost {shown(cost)} can never pass limit {ref.name!r}: "
         f"its burst is {burst}, and a cost must be 1 to {burst}"
     )
 

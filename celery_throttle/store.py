@@ -12,12 +12,10 @@ import asyncio
 import os
 from collections import deque
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import (
     ConnectionError as RedisConnectionError,
 )
@@ -31,7 +29,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
+from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError, shown
 from celery_throttle.scripts import Argument, Call
 
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
@@ -41,8 +39,8 @@ _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 def safe_url(url: str) -> str:
     """The URL without what is secret in it, for messages and logs."""
     # By hand: a password that was not escaped makes every parser cut the URL in the wrong place.
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def is_store_url(url: str) -> bool:
@@ -80,7 +78,9 @@ def _revive(connection: Any) -> None:
 
 async def _arevive(connection: Any) -> Any:
     try:
-        stale = await connection.can_read_destructive()
+        # redis-py 8 has the first and warns of the second, older ones have the second.
+        look = getattr(connection, "can_read", None) or connection.can_read_destructive
+        stale = await look()
     except _UNREACHABLE:
         stale = True
     if stale:
@@ -100,17 +100,14 @@ class Store:
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
-        if not is_store_url(url):
+        if not isinstance(url, str) or not is_store_url(url):
+            named = safe_url(url) if isinstance(url, str) else url
             raise ConfigurationError(
-                f"{safe_url(url)!r} is no server that can keep limits: "
+                f"{shown(named)} is no server that can keep limits: "
                 f"the URL must start with one of {', '.join(f'{s}://' for s in SCHEMES)}"
             )
         self.url = safe_url(url)
         self._url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
-        try:
-            parse_url(self._url)  # type: ignore[no-untyped-call]  # redis-py types it not
-        except ValueError as error:
-            raise ConfigurationError(f"the URL {self.url!r} does not parse: {error}") from None
         # No retries by the client: its default stalls a call for seconds when the server is down.
         self._options: dict[str, Any] = {
             "protocol": 2,
@@ -121,9 +118,14 @@ class Store:
         self._idle: deque[Any] = deque()
         self._pid = os.getpid()
         self._pool: redis.ConnectionPool | None = None
-        self._aidle: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Any, deque[Any]]] = (
-            WeakKeyDictionary()
-        )
+        self._aidle: dict[asyncio.AbstractEventLoop, tuple[Any, deque[Any]]] = {}
+        try:
+            self.connection()
+        except (TypeError, ValueError) as error:
+            # What redis-py says quotes the URL: also a password that was not escaped.
+            secret = "@" in url
+            why = "are user and password percent-encoded?" if secret else error
+            raise ConfigurationError(f"the URL {self.url!r} cannot be used: {why}") from None
 
     def connection(self) -> Any:
         """A new connection, for one's own use (subscriptions)."""
@@ -169,6 +171,9 @@ class Store:
         """The same as :meth:`run` for asyncio."""
         loop = asyncio.get_running_loop()
         if loop not in self._aidle:
+            # A connection holds its loop, so weak references would never let go of either.
+            for ended in [one for one in self._aidle if one.is_closed()]:
+                del self._aidle[ended]
             pool = redis.asyncio.ConnectionPool.from_url(self._url, **self._async_options())
             self._aidle[loop] = pool, deque()
         pool, idle = self._aidle[loop]

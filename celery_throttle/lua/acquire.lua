@@ -18,7 +18,7 @@
 local given, mode = ARGV[1], ARGV[2]
 local now = clock(given)
 local refs = read_refs((#KEYS - 1) / 4, 2, 5)
-local unknown = look(KEYS[1], refs, now)
+local unknown = look(KEYS[1], refs, now, given)
 if unknown then
   return { -2, unknown }
 end
@@ -54,7 +54,7 @@ end
 local remaining, reset, narrow = math.huge, 0, 1
 for i, ref in ipairs(refs) do
   local own, full = left(ref)
-  if own < remaining then
+  if i == bound or bound == 0 and own < remaining then
     remaining, narrow = own, i
   end
   reset = math.max(reset, full)

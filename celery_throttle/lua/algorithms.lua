@@ -9,7 +9,8 @@
 --   tag                         first byte of its states
 --   pack(limit, used, at)       the state in which `used` ticks are in use at the time `at`
 --   used(body, at)              ticks in use at the time `at`, by the p and q it was packed with;
---                               then these p and q
+--                               then these p and q, and since when the definition it was packed
+--                               under is in force
 
 local algorithms = {}
 
@@ -18,11 +19,12 @@ algorithms['gcra'] = {
   tag = 'g',
   pack = function(limit, used, at)
     local ticks = used % limit.q
-    return struct.pack('<dddd', at + (used - ticks) / limit.q, ticks, limit.p, limit.q)
+    return struct.pack('<ddddd', at + (used - ticks) / limit.q, ticks, limit.p, limit.q,
+                       limit.since)
   end,
   used = function(body, at)
-    local tat, ticks, p, q = struct.unpack('<dddd', body)
-    return (tat - at) * q + ticks, p, q
+    local tat, ticks, p, q, since = struct.unpack('<ddddd', body)
+    return (tat - at) * q + ticks, p, q, since
   end,
 }
 
@@ -30,11 +32,12 @@ algorithms['gcra'] = {
 algorithms['token-bucket'] = {
   tag = 't',
   pack = function(limit, used, at)
-    return struct.pack('<ddddd', limit.burst * limit.p - used, at, limit.burst, limit.p, limit.q)
+    return struct.pack('<dddddd', limit.burst * limit.p - used, at, limit.burst, limit.p, limit.q,
+                       limit.since)
   end,
   used = function(body, at)
-    local tokens, counted, burst, p, q = struct.unpack('<ddddd', body)
-    return burst * p - tokens - (at - counted) * q, p, q
+    local tokens, counted, burst, p, q, since = struct.unpack('<dddddd', body)
+    return burst * p - tokens - (at - counted) * q, p, q, since
   end,
 }
 
@@ -48,6 +51,9 @@ end
 -- was made smaller, and is forgiven.
 local FARTHEST = 20000
 
+-- What the scripts count is exact up to here (see MAX_EXACT in limits.py).
+local MAX_EXACT = 4503599627370496
+
 local function clip(limit, used)
   return math.max(0, math.min(used, limit.burst * limit.p + FARTHEST * limit.q))
 end
@@ -56,26 +62,42 @@ local function pack_state(limit, used, at)
   return limit.algorithm.tag .. limit.algorithm.pack(limit, used, at)
 end
 
--- Since when (us) a limit is in force; p, q and since of the definition before it.
-local function history(limit)
-  local since, old_p, old_q, old_since = string.match(limit.before, '^(%S+) (%S+) (%S+) (%S+)$')
-  return tonumber(since), tonumber(old_p), tonumber(old_q), tonumber(old_since)
+-- ceil(a * b / c) for a < c, digit by digit: the product may be too large to be exact.
+local function scaled_up(a, b, c)
+  local whole, rest = 0, 0
+  for shift = 42, 0, -7 do
+    rest = rest * 128 + a * (math.floor(b / 2 ^ shift) % 128)
+    local times = math.floor(rest / c)
+    whole, rest = whole * 128 + times, rest - times * c
+  end
+  return rest > 0 and whole + 1 or whole
 end
 
--- Ticks in use at `now`. A state that was packed under another rate keeps its units, not its time:
--- one unit used under "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its
--- units are paid off at the old rate until the limit changed, and at the new one from then on. If
--- the limit changed more than once since, nothing counts as paid off between these changes: too
--- little may be admitted, never too much.
+-- Ticks of an interval of p/q as ticks of this limit: as many units, rounded up.
+local function convert(limit, used, p, q)
+  used = math.max(0, math.min(used, MAX_EXACT + FARTHEST * q))
+  local units = math.floor(used / p)
+  return clip(limit, units * limit.p + scaled_up(used - units * p, limit.p, p))
+end
+
+-- Ticks in use at `now`, and whether the state must be packed anew because the clock stepped back:
+-- it lies beyond what can be booked, or the definition is not in force yet. Left as it is, the time
+-- that was forgiven would have to pass all the same.
+--
+-- A state that was packed under another definition keeps its units, not its time: one unit used
+-- under "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units are paid
+-- off at the old rate until the limit changed, and at the new one from then on. If the limit
+-- changed more than once since, nothing counts as paid off between these changes: too little may be
+-- admitted, never too much.
 local function used_at(limit, state, now)
   local algorithm, body = by_tag[string.sub(state, 1, 1)], string.sub(state, 2)
-  local used, p, q = algorithm.used(body, now)
-  if p == limit.p and q == limit.q then
-    return clip(limit, used)
+  local used, p, q, since = algorithm.used(body, now)
+  if since == limit.since and p == limit.p and q == limit.q then
+    local cut = clip(limit, used)
+    return cut, cut < used
   end
-  local since, old_p, old_q, old_since = history(limit)
-  local paid_until = (p == old_p and q == old_q) and since or old_since
-  used = algorithm.used(body, math.min(paid_until, now))
-  used = clip(limit, math.ceil(math.max(0, used) / p * limit.p))
-  return math.max(0, used - math.max(0, now - since) * limit.q)
+  local old_since = tonumber(limit.old_since)
+  local paid_until = since == old_since and limit.since or old_since
+  used = convert(limit, (algorithm.used(body, math.min(paid_until, now))), p, q)
+  return math.max(0, used - math.max(0, now - limit.since) * limit.q), now < limit.since
 end

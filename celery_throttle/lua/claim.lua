@@ -55,7 +55,7 @@ local function serve(queue, waiting)
     local refs = refs_of(about, entry[2])
     local kind, wait, bound = 0, 0, 0
     local expired = entry[3] > 0 and entry[3] <= now
-    if not expired and not look(limits, refs, now) then
+    if not expired and not look(limits, refs, now, given) then
       wait, bound = decide(refs)
       kind = wait < 0 and 0 or 1
     end

@@ -27,18 +27,19 @@ local function expiry(us, given)
 end
 
 -- A definition is text: origin ('code', or 'set' for one defined at run time), algorithm, p, q,
--- burst, since when (us) it is in force, then p, q and since of the definition before it.
+-- burst, since when (us) it is in force, and since when the definition before it was.
 local function parse(definition)
-  local origin, algorithm, p, q, burst, before = string.match(definition,
-    '^(%a+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  local origin, algorithm, p, q, burst, since, old_since = string.match(definition,
+    '^(%a+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   return { origin = origin, algorithm = algorithms[algorithm], p = tonumber(p), q = tonumber(q),
-           burst = tonumber(burst), before = before }
+           burst = tonumber(burst), since = tonumber(since), old_since = old_since }
 end
 
 -- Reads definitions and state of all refs, two calls however many there are. Sets on each ref
 -- `limit`, `used` (ticks), `paused` (us from now), `waiting` (tasks in lines). Returns nil, or
--- the index of the first ref whose limit nobody has defined.
-local function look(limits, refs, now)
+-- the index of the first ref whose limit nobody has defined. Writes a state only if the clock has
+-- stepped back, see `used_at`.
+local function look(limits, refs, now, given)
   local fields, keys = {}, {}
   for i, ref in ipairs(refs) do
     fields[2 * i - 1], fields[2 * i] = ref.name, ref.field
@@ -54,7 +55,15 @@ local function look(limits, refs, now)
     end
     ref.limit = parse(definition)
     local state = values[4 * i - 3]
-    ref.used = state and used_at(ref.limit, state, now) or 0
+    ref.used = 0
+    if state then
+      local used, anew = used_at(ref.limit, state, now)
+      ref.used = used
+      if anew then
+        redis.call('SET', ref.state, pack_state(ref.limit, used, now),
+                   'PX', expiry(used / ref.limit.q, given))
+      end
+    end
     ref.waiting = tonumber(values[4 * i - 2] or 0)
     local pause = math.max(tonumber(values[4 * i - 1] or 0), tonumber(values[4 * i] or 0))
     ref.paused = math.max(0, pause - now)
@@ -105,11 +114,12 @@ local function take(refs, now, at, given, times)
   end
 end
 
--- Units of cost left now, and microseconds until the limit is full again.
+-- Whole units that could pass now, and microseconds until the limit is full again.
 local function left(ref)
   local limit = ref.limit
   local free = math.max(0, limit.burst * limit.p - ref.used)
-  return math.floor(free / limit.p), math.max(ref.paused, math.ceil(ref.used / limit.q))
+  local units = ref.paused > 0 and 0 or math.floor(free / limit.p)
+  return units, math.max(ref.paused, math.ceil(ref.used / limit.q))
 end
 
 -- refs out of flat lists: five keys and three arguments each, from the given offsets on.

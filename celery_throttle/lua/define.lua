@@ -24,24 +24,21 @@ local function in_force(name, field)
 end
 
 local function put(field, text, old)
-  local new = parse(origin .. ' ' .. text .. ' ')
+  local new = parse(origin .. ' ' .. text .. ' 0 0')
+  local since, old_since = now, old and old.since or now
   if old and old.algorithm == new.algorithm and old.p == new.p and old.q == new.q
       and old.burst == new.burst then
     -- The same limit: what is in use under it needs no conversion.
-    redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. ' ' .. old.before)
-    return
+    since, old_since = old.since, old.old_since
   end
-  local from = old and history(old) or now
-  old = old or new
-  local before = string.format('%.0f %.0f %.0f %.0f', now, old.p, old.q, from)
-  redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. ' ' .. before)
+  local times = string.format(' %.0f %.0f', since, old_since)
+  redis.call('HSET', KEYS[1], field, origin .. ' ' .. text .. times)
 end
 
-local function convert(key, old, new)
+local function convert_state(key, old, new)
   local state = old and new and redis.call('GET', key)
   if state then
-    local units = used_at(old, state, now) / old.p
-    local used = clip(new, math.ceil(units * new.p))
+    local used = convert(new, (used_at(old, state, now)), old.p, old.q)
     redis.call('SET', key, pack_state(new, used, now), 'PX', expiry(used / new.q, given))
   end
 end
@@ -54,10 +51,10 @@ for i = 2, #KEYS do
   local old = in_force(name, field)
   if mode == 'drop' then
     changed = changed + redis.call('HDEL', KEYS[1], field)
-    convert(KEYS[i], old, in_force(name, field))
+    convert_state(KEYS[i], old, in_force(name, field))
   elseif not (mode == 'code' and own and string.sub(own, 1, 4) == 'set ') then
     put(field, text, old)
-    convert(KEYS[i], old, in_force(name, field))
+    convert_state(KEYS[i], old, in_force(name, field))
     changed = changed + 1
   end
 end

@@ -51,7 +51,7 @@ for i = 1, count_of do
   costs[i] = tonumber(ARGV[arg + 2])
 end
 local refs = refs_of(about, costs)
-local unknown = look(limits, refs, now)
+local unknown = look(limits, refs, now, given)
 if unknown then
   return { 'unknown', unknown }
 end
