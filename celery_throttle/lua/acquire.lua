@@ -6,9 +6,10 @@
 -- ARGV  1            now (us), or '' for the server's clock
 --       2            'take' | 'peek' | 'gate'; a gate yields to tasks that wait in lines
 --       3            how many times the cost is wanted (only a gate asks for more than 1)
---       4            how far ahead (us) those beyond the first may be booked
+--       4            how far ahead (us) a gate may book
 --       then per limit: name, field, cost
--- Reply {1, times, at once, wait of the first later one (us), p * cost, q}   taken by a gate
+-- Reply {1, times, at once, wait of the first later one (us), p * cost, q}   taken by a gate: so
+--       many slots now, the others from that wait on, p * cost / q apart
 --       {1, remaining, reset (us), burst}                        allowed
 --       {0, wait (us), index that binds, remaining, reset (us), burst}       refused
 --       {-1, index, burst}                                        can never pass
@@ -28,24 +29,24 @@ if wait < 0 then
 end
 
 if mode == 'gate' then
+  local ahead, times, at_once, later = tonumber(ARGV[4]), 1, 1, 0
   for i, ref in ipairs(refs) do
-    if ref.waiting > 0 and wait == 0 then
-      return { 0, 0, i, 0, 0, ref.limit.burst }
+    if ref.waiting > 0 or wait > ahead then
+      return { 0, wait, math.max(bound, i), 0, 0, ref.limit.burst }
     end
   end
-  if wait == 0 then
-    local times, at_once, later = 1, 1, 0
-    local ref, wanted = refs[1], tonumber(ARGV[3])
-    local step = ref.cost * ref.limit.p
-    if #refs == 1 and wanted > 1 and step > 0 then
-      local free = ref.limit.burst * ref.limit.p - ref.used
-      at_once = math.min(wanted, math.floor(free / step))
-      times = math.min(wanted, math.floor((free + tonumber(ARGV[4]) * ref.limit.q) / step))
-      later = math.ceil(((at_once + 1) * step - free) / ref.limit.q)
-    end
-    take(refs, now, now, given, times)
-    return { 1, times, at_once, later, step, ref.limit.q }
+  local ref, wanted = refs[1], tonumber(ARGV[3])
+  local step = ref.cost * ref.limit.p
+  if wait > 0 then
+    at_once, later = 0, wait
+  elseif #refs == 1 and wanted > 1 then
+    local free = ref.limit.burst * ref.limit.p - ref.used
+    at_once = math.min(wanted, math.floor(free / step))
+    times = math.min(wanted, math.floor((free + ahead * ref.limit.q) / step))
+    later = math.ceil(((at_once + 1) * step - free) / ref.limit.q)
   end
+  take(refs, now, now + wait, given, times)
+  return { 1, times, at_once, later, step, ref.limit.q }
 end
 
 if wait == 0 and mode ~= 'peek' then

@@ -1,8 +1,8 @@
 """Units of one limit taken ahead in one call, for limits that tasks pass many times a second.
 
-A worker may hold as many units as the limit emits in 20 ms. Each may be used from the moment its
-own slot comes until the block is 20 ms old, so a start is never before its admission and at most
-20 ms after it. What is not used by then is lost to the limit: its slots have passed.
+A worker may hold as many units as the limit emits in 20 ms. Each is used from the moment its own
+slot comes, and given out while the block is at most 20 ms old, so a start is never before its
+admission. What is not given out by then is lost to the limit: its slots have passed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ class Block:
     step: float
     used: int = 0
 
-    def use(self, now: float) -> bool:
-        """Use a unit whose slot has come."""
+    def use(self, now: float) -> float | None:
+        """Use the next unit: seconds until its slot, or None if there is none to use."""
         age = now - self.taken
         if self.used >= self.units or age > HORIZON:
-            return False
+            return None
         behind = self.used - self.at_once
-        if behind >= 0 and age < self.later + behind * self.step:
-            return False
         self.used += 1
-        return True
+        return max(0.0, self.later + behind * self.step - age) if behind >= 0 else 0.0
 
 
 class Demand:

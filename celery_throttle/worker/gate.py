@@ -19,7 +19,7 @@ from celery.worker.state import task_ready
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, ThrottleError, WaitTooLongError
-from celery_throttle.plans import MICROSECONDS, cost_too_high, to_us, unknown_limit
+from celery_throttle.plans import MICROSECONDS, Outcome, cost_too_high, to_us, unknown_limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
@@ -41,6 +41,9 @@ REMEMBERED = 1024
 #: Seconds after which an acknowledgement has surely been sent.
 ACKNOWLEDGED = 2.0
 
+#: Seconds that are waited in place: less than putting the task off would cost.
+BRIEF = 0.0003
+
 #: Seconds a task must be expected to wait to be shown as waiting. Another worker may run it from
 #: now on, and its result must not be overwritten.
 SHOWN = 0.1
@@ -58,7 +61,7 @@ class Gate:
         throttle: the app's limits.
         origin: tells the queue and the priority of a message.
         parked: called with the seconds after which a task that was just parked could run.
-        again: called with a request to bring it to the gate once more, after :data:`RETRY`.
+        again: called with a request and seconds, to bring it to the gate once more.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Gate:
         origin: Origin,
         *,
         parked: Callable[[float], None],
-        again: Callable[[Any], None],
+        again: Callable[[Any, float], None],
     ) -> None:
         self._throttle = throttle
         self._origin = origin
@@ -81,6 +84,9 @@ class Gate:
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
+        slot = request.__dict__.pop("throttle_slot", None)
+        if slot is not None and time.monotonic() <= slot + HORIZON:
+            return True
         claim = getattr(request.message, "claim", None)
         if claim is not None:
             if claim.returned:
@@ -107,37 +113,48 @@ class Gate:
         now = time.monotonic()
         # A message that was delivered before may be in a line already: only parking can tell.
         if not redelivered and self._full.get(refs, 0.0) <= now:
-            if self._use_block(refs, limits.cost, now) or self._take(refs, limits.cost, now):
-                return True
+            wait = self._take(refs, limits.cost, now)
+            if wait is not None:
+                return self._start_in(wait, request)
             if len(self._full) > REMEMBERED:
                 self._full.clear()
             self._full[refs] = now + HORIZON
         return self._park(request, limits, refs, redelivered=redelivered)
 
-    def _use_block(self, refs: Refs, cost: int, now: float) -> bool:
-        block = self._blocks.get((refs, cost))
-        if block is None:
+    def _start_in(self, wait: float, request: Any) -> bool:
+        """Its quota is taken, for a slot at most 20 ms away."""
+        if wait > BRIEF:
+            request.throttle_slot = time.monotonic() + wait
+            self._again(request, wait)
             return False
-        if block.use(now):
-            self._demand.count(refs, now)
-            return True
-        del self._blocks[refs, cost]
-        return False
+        if wait > 0:
+            time.sleep(wait)
+        return True
 
-    def _take(self, refs: Refs, cost: int, now: float) -> bool:
+    def _take(self, refs: Refs, cost: int, now: float) -> float | None:
+        """Take quota: seconds until its slot, or None if there is none within 20 ms."""
         wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
+        block = self._blocks.get((refs, cost))
+        if block is not None:
+            wait = block.use(now)
+            if wait is not None:
+                return wait
+            del self._blocks[refs, cost]
         reply = self._throttle.run_plan(
             self._throttle.plans.ask(refs, cost, "gate", wanted, to_us(HORIZON))
         )
         self._is_reachable()
-        if reply[0] == 0:
-            return False
+        if reply[0] == Outcome.REFUSED:
+            return None
         _, units, at_once, later, step, per = reply
+        block = Block(
+            time.monotonic(), units, at_once, later / MICROSECONDS, step / per / MICROSECONDS
+        )
         if units > 1:
-            self._blocks[refs, cost] = Block(
-                time.monotonic(), units, at_once, later / MICROSECONDS, step / per / MICROSECONDS, 1
-            )
-        return True
+            if len(self._blocks) > REMEMBERED:
+                self._blocks.clear()
+            self._blocks[refs, cost] = block
+        return block.use(block.taken)
 
     def _park(self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool) -> bool:
         call = self._park_call(request, limits, refs, redelivered=redelivered)
@@ -255,7 +272,7 @@ class Gate:
         if self._reachable:
             self._reachable = False
             logger.error("Tasks with limits are held back: %s", error)
-        self._again(request)
+        self._again(request, RETRY)
 
     def _is_reachable(self) -> None:
         if not self._reachable:

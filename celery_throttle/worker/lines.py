@@ -19,6 +19,7 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
+from celery.worker import state
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.errors import StoreError
@@ -116,7 +117,7 @@ class Watch:
             self._throttle,
             self._origin,
             parked=lambda wait: self._alarm.set(wait - HORIZON),
-            again=lambda request: c.timer.call_after(RETRY, c.on_task_request, (request,)),
+            again=lambda request, wait: c.timer.call_after(wait, self._bring_again, (request,)),
         )
         limits = ", ".join(f"{name} {limit}" for name, limit in settings.limits.items())
         logger.info("Limits are kept at %s: %s", self._store.url, limits)
@@ -146,6 +147,11 @@ class Watch:
         while len(self._claims):
             time.sleep(self._throttle.settings.lease / 3)
             self._call(0)
+
+    def _bring_again(self, request: Any) -> None:
+        # Celery drops what is reserved when it loses the broker, which delivers it once more.
+        if request in state.reserved_requests:
+            self._c.on_task_request(request)
 
     # When to ask.
 

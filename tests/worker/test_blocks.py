@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from celery_throttle.worker.blocks import HORIZON, Block, Demand
     step=st.floats(1e-6, HORIZON),
     gaps=st.lists(st.floats(0, HORIZON / 4), max_size=300),
 )
-def test_a_unit_is_used_within_20_ms_from_its_slot_on(
+def test_a_unit_is_given_out_once_with_its_slot(
     units: int, at_once: int, later: float, step: float, gaps: list[float]
 ) -> None:
     at_once = min(at_once, units)
@@ -24,20 +25,25 @@ def test_a_unit_is_used_within_20_ms_from_its_slot_on(
     now, used = block.taken, 0
     for gap in gaps:
         now += gap
-        if block.use(now):
-            assert slots[used] <= now - block.taken <= HORIZON
+        wait = block.use(now)
+        if wait is not None:
+            assert now - block.taken <= HORIZON
+            assert now + wait >= block.taken + slots[used] - 1e-9
             used += 1
     assert used <= units
 
 
-def test_a_unit_whose_slot_has_come_is_used() -> None:
+def test_a_unit_says_how_far_its_slot_is() -> None:
     block = Block(taken=0.0, units=3, at_once=1, later=0.005, step=0.005)
-    assert block.use(0.0)
-    assert not block.use(0.004)
-    assert block.use(0.005)
-    assert not block.use(0.0099)
-    assert block.use(0.0101)
-    assert not block.use(0.011)
+    assert block.use(0.0) == 0.0
+    assert block.use(0.004) == pytest.approx(0.001)
+    assert block.use(0.012) == 0.0
+    assert block.use(0.013) is None
+
+
+def test_an_old_block_gives_nothing() -> None:
+    block = Block(taken=0.0, units=3, at_once=3, later=0.0, step=0.001)
+    assert block.use(HORIZON + 0.001) is None
 
 
 def test_demand_is_what_passed_in_the_last_20_ms() -> None:
