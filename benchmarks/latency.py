@@ -22,7 +22,7 @@ PROBES = 50
 
 def run(options: Options) -> Result:
     """Fill the line, then run the phases."""
-    waiting, phases = options.pick(20_000, 5_000), options.pick(30, 6)
+    waiting, phases = options.pick(20_000, 5_000), options.pick(20, 6)
     busy: list[float] = []
     quiet: list[float] = []
     with Stage(api="20/s") as stage:
@@ -31,9 +31,9 @@ def run(options: Options) -> Result:
         options.say(f"latency: {waiting} tasks go into their line")
         stage.send("limited", waiting, "busy")
         wait_until(lambda: stage.broker.llen("busy") == 0, "the queue to be empty")
+        options.say(f"latency: {phases} phases of each")
         sides = [(ours, plain, "busy", busy), (plain, ours, "quiet", quiet)]
         for number in range(phases):
-            options.say(f"latency: phase {number + 1}")
             for worker, other, queue, latencies in sides if number % 2 else reversed(sides):
                 other.freeze()
                 # What it missed while it was stopped, and its first task, are not the question.

@@ -20,7 +20,7 @@ TASKS = 5_000
 def run(options: Options) -> Result:
     """Run the rounds."""
     rounds = []
-    with Stage(api="1/h", watch=True) as stage:
+    with Stage(api="1/h") as stage:
         sides = [
             Side(stage.worker("ours", "ours"), "ours", "limited", kind="parks"),
             Side(stage.worker("plain", "plain"), "plain", "free"),

@@ -1,7 +1,7 @@
 """Paired rounds: the same number of tasks for each of several workers, in small turns.
 
 All workers are up all the time and wait for tasks in queues of their own. A round gives each of
-them the same number of tasks in turns of 500, in an order that is reversed from turn to turn, so
+them the same number of tasks in turns of 1,000, in an order that is reversed from turn to turn, so
 what else the machine does, and however it changes its speed, falls on all sides alike.
 
 A turn is put into the broker in one command. Its time runs from the mark of the 50th task to the
@@ -19,7 +19,7 @@ from statistics import median
 
 from benchmarks.stage import Stage, Worker
 
-TURN = 500
+TURN = 1_000
 WARM = 50
 
 

@@ -136,7 +136,7 @@ class Stage:
         api: the limit of the tasks ``limited``.
         tenant: the limit of each key of the tasks ``keyed``.
         own_store: whether the limits are kept on a server of their own, not on the broker's.
-        watch: whether workers mark deliveries and parks too.
+        watch: whether workers mark the deliveries of the broker too.
     """
 
     def __init__(
@@ -233,16 +233,6 @@ class Stage:
     def waiting(self, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX) -> int:
         """How many tasks of a queue wait in lines."""
         return int(self.store.hlen(Keys(prefix).queue(queue).messages))
-
-    def park(self, count: int, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX) -> None:
-        """Send throttled tasks and wait until a worker has put them all into their line.
-
-        The limit must be slow, and used up: one of the tasks may still run.
-        """
-        before = self.waiting(queue, prefix)
-        self.send("limited", count, queue)
-        goal = before + count - 1
-        wait_until(lambda: self.waiting(queue, prefix) >= goal, f"{count} tasks to be parked")
 
 
 def ready(workers: Iterable[Worker]) -> None:

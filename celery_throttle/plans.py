@@ -131,7 +131,7 @@ class Plans:
             CostError: the cost can never pass.
             UnknownLimitError: neither the server nor the code knows a limit.
         """
-        call = self._decision_call(refs, cost, mode, times, ahead)
+        call = self.decision_call(refs, cost, mode, times, ahead)
         reply: list[int] = yield call
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(refs)
@@ -142,9 +142,10 @@ class Plans:
             raise cost_too_high(cost, refs[reply[1] - 1], reply[2])
         return reply
 
-    def _decision_call(
+    def decision_call(
         self, refs: Sequence[LimitRef], cost: int, mode: str, times: int, ahead: int
     ) -> Call:
+        """The call of :meth:`ask`."""
         names = [self.keys.limits]
         args: list[Argument] = [self._now(), mode, times, ahead]
         for ref in refs:

@@ -330,10 +330,15 @@ def test_a_block_books_no_farther_than_it_may(
     units = uses[1].cost(limit)
     times, ahead = block
     p, q = limit.rate.interval
+    wait = sides.local.peek({API: units}, START).retry_after
+    assert wait is not None
     reply = sides.limiter.run_plan(sides.limiter.plans.ask([API], units, "gate", times, ahead))
-    if units > before.remaining:
+    if round(wait * 1_000_000) > ahead:
         assert reply[0] == 0
         sides.peek(0)
+        return
+    if wait > 0:  # its own slot lies ahead: that one and no more
+        assert reply == [1, 1, 0, round(wait * 1_000_000), units * p, q]
         return
     taking, granted, at_once, later, step, per_us = reply
     assert (taking, step, per_us) == (1, units * p, q)

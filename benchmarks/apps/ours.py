@@ -19,9 +19,9 @@ throttle = Throttle(
 )
 define(app, limited={"throttle": "api"}, keyed={"throttle": "tenant:{key}"})
 
-if SETTINGS["watch"]:
-    _PARKS = open_marks(DIRECTORY / "parks")
+_PARKS = open_marks(DIRECTORY / "parks")
 
-    @task_throttled.connect
-    def _throttled(request: Any, **_: Any) -> None:
-        leave(_PARKS, request.id)
+
+@task_throttled.connect
+def _throttled(request: Any, **_: Any) -> None:
+    leave(_PARKS, request.id)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery.utils.log import get_logger
-from celery.worker.state import task_ready
+from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, ThrottleError, WaitTooLongError
-from celery_throttle.plans import MICROSECONDS, Outcome, cost_too_high, to_us, unknown_limit
+from celery_throttle.plans import MICROSECONDS, cost_too_high, to_us, unknown_limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
-from celery_throttle.worker.blocks import HORIZON, Block, Demand
+from celery_throttle.worker.quota import Quota, Refs
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -34,9 +34,6 @@ logger = get_logger(__name__)
 
 #: Seconds for which a parked message is recognised when the broker delivers it once more.
 REMEMBER = 86_400
-
-#: Limits and keys of which it is remembered that they were full just now.
-REMEMBERED = 1024
 
 #: Seconds after which an acknowledgement has surely been sent.
 ACKNOWLEDGED = 2.0
@@ -51,14 +48,13 @@ SHOWN = 0.1
 #: Seconds after which a task is brought to the gate again while the server cannot be reached.
 RETRY = 1.0
 
-Refs = tuple[LimitRef, ...]
-
 
 class Gate:
     """Decides for the requests of one worker.
 
     Args:
         throttle: the app's limits.
+        quota: takes their units.
         origin: tells the queue and the priority of a message.
         parked: called with the seconds after which a task that was just parked could run.
         again: called with a request and seconds, to bring it to the gate once more.
@@ -67,26 +63,25 @@ class Gate:
     def __init__(
         self,
         throttle: Throttle,
+        quota: Quota,
         origin: Origin,
         *,
         parked: Callable[[float], None],
         again: Callable[[Any, float], None],
     ) -> None:
         self._throttle = throttle
+        self._quota = quota
         self._origin = origin
         self._parked = parked
         self._again = again
-        self._blocks: dict[tuple[Refs, int], Block] = {}
-        self._demand = Demand()
-        self._full: dict[Refs, float] = {}
         self._left: deque[tuple[float, str]] = deque()
         self._reachable = True
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
-        slot = request.__dict__.pop("throttle_slot", None)
-        if slot is not None and time.monotonic() <= slot + HORIZON:
-            return True
+        wait = self._quota.taken_before(request)
+        if wait is not None:
+            return self._start_in(wait, request)
         claim = getattr(request.message, "claim", None)
         if claim is not None:
             if claim.returned:
@@ -110,15 +105,12 @@ class Gate:
 
     def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
         refs = limits.refs(request.args, request.kwargs)
-        now = time.monotonic()
         # A message that was delivered before may be in a line already: only parking can tell.
-        if not redelivered and self._full.get(refs, 0.0) <= now:
-            wait = self._take(refs, limits.cost, now)
+        if not redelivered:
+            wait = self._quota.take(refs, limits.cost)
+            self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
-            if len(self._full) > REMEMBERED:
-                self._full.clear()
-            self._full[refs] = now + HORIZON
         return self._park(request, limits, refs, redelivered=redelivered)
 
     def _start_in(self, wait: float, request: Any) -> bool:
@@ -131,31 +123,6 @@ class Gate:
             time.sleep(wait)
         return True
 
-    def _take(self, refs: Refs, cost: int, now: float) -> float | None:
-        """Take quota: seconds until its slot, or None if there is none within 20 ms."""
-        wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
-        block = self._blocks.get((refs, cost))
-        if block is not None:
-            wait = block.use(now)
-            if wait is not None:
-                return wait
-            del self._blocks[refs, cost]
-        reply = self._throttle.run_plan(
-            self._throttle.plans.ask(refs, cost, "gate", wanted, to_us(HORIZON))
-        )
-        self._is_reachable()
-        if reply[0] == Outcome.REFUSED:
-            return None
-        _, units, at_once, later, step, per = reply
-        block = Block(
-            time.monotonic(), units, at_once, later / MICROSECONDS, step / per / MICROSECONDS
-        )
-        if units > 1:
-            if len(self._blocks) > REMEMBERED:
-                self._blocks.clear()
-            self._blocks[refs, cost] = block
-        return block.use(block.taken)
-
     def _park(self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool) -> bool:
         call = self._park_call(request, limits, refs, redelivered=redelivered)
         reply = self._throttle.store.run(call)
@@ -165,7 +132,7 @@ class Gate:
         self._is_reachable()
         outcome, *about = reply
         if outcome == b"admitted":
-            self._full.pop(refs, None)
+            self._quota.is_free(refs)
             return True
         if outcome == b"unknown":
             raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
@@ -208,7 +175,7 @@ class Gate:
 
     def _leave(self, request: Any) -> None:
         """The task is safe in Redis: let the broker and this worker forget it."""
-        task_ready(request)
+        state.task_ready(request)
         request.acknowledge()
         self._left.append((time.monotonic(), identity(request)))
 

@@ -32,6 +32,7 @@ from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.processes import LOOK, processes_of
+from celery_throttle.worker.quota import Quota
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.wake import Wake
@@ -115,6 +116,7 @@ class Watch:
         self._processes = processes_of(c)
         self._gate = self._throttle.gate = Gate(
             self._throttle,
+            Quota(self._throttle, self._processes.waiting),
             self._origin,
             parked=lambda wait: self._alarm.set(wait - HORIZON),
             again=lambda request, wait: c.timer.call_after(wait, self._bring_again, (request,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from celery.worker import state
@@ -19,6 +19,9 @@ class Processes(Protocol):
 
     def contended(self) -> bool:
         """Whether tasks wait in this worker for a process."""
+
+    def waiting(self) -> Iterator[Any]:
+        """Requests that wait in this worker for a process, the next first."""
 
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once a process is free, in turn with the tasks that wait for one."""
@@ -43,6 +46,11 @@ class _Guarded:
 
     def contended(self) -> bool:
         return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
+
+    def waiting(self) -> Iterator[Any]:
+        for _, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
+            if args:
+                yield args[0]
 
     def when_free(self, call: Callable[[], None]) -> None:
         self._semaphore.acquire(self._turn, call)
@@ -70,6 +78,9 @@ class _Counted:
 
     def contended(self) -> bool:
         return len(state.reserved_requests) > int(self._pool.num_processes)
+
+    def waiting(self) -> Iterator[Any]:
+        return iter(())  # such a pool has them already
 
     def when_free(self, call: Callable[[], None]) -> None:
         if self.free() > 0:
