@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ (\S+)\] (.*)", re.DOTALL)
 _PART = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-#: As `lua/algorithms.lua` packs it: its tag, TAT, ticks, and the interval as p / q.
+#: The beginning of what `lua/algorithms.lua` packs: its tag, TAT, ticks, the interval as p and q.
 _GCRA = struct.Struct("<cdddd")
 
 
@@ -112,7 +112,7 @@ def admissions(monitor: Monitor, limits: Mapping[str, Limit]) -> dict[str, list[
         elif key.startswith(states):
             name = key.removeprefix(states).decode()
             limit = limits[name.partition(":")[0]]
-            _, tat, ticks, p, q = _GCRA.unpack(command.parts[2])
+            _, tat, ticks, p, q = _GCRA.unpack_from(command.parts[2])
             interval = p / q
             tat += ticks / q
             units = round((tat - max(tats.get(name, 0.0), now)) / interval)

@@ -33,7 +33,7 @@ def run(options: Options) -> Result:
         for number in range(options.pick(3, 1)):
             options.say(f"parks: round {number + 1}")
             rounds.append(one_round(stage, sides, TASKS))
-    ratios = [parks.rate / plain.rate for parks, plain in rounds]
+    ratios = [parks.beside(plain) for parks, plain in rounds]
     return Result(
         name="parks",
         theirs="plain Celery runs the same tasks",

@@ -1,13 +1,13 @@
 """Paired rounds: the same number of tasks for each of several workers, in small turns.
 
 All workers are up all the time and wait for tasks in queues of their own. A round gives each of
-them the same number of tasks in turns of 1,000, in an order that is reversed from turn to turn, so
+them the same number of tasks in turns of 500, in an order that is reversed from turn to turn, so
 what else the machine does, and however it changes its speed, falls on all sides alike.
 
 A turn is put into the broker in one command. Its time runs from the mark of the 50th task to the
 mark of the last one. The marks are left by the same code on every side: the first line of the
-task's body, or the signal that a task was parked. The rate of a side in a round is that of its
-median turn, which a turn that was disturbed does not move.
+task's body, or the signal that a task was parked. Sides are compared turn by turn, and of the
+ratios in a round the median counts, which a turn that was disturbed does not move.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 
 from benchmarks.stage import Stage, Worker
 
-TURN = 1_000
+TURN = 500
 WARM = 50
 
 
@@ -39,29 +39,35 @@ class Pace:
     """How fast a side was in a round.
 
     Attributes:
-        rate: tasks a second.
+        rates: tasks a second in each turn.
         cost: seconds of a processor that the worker's main process spent on a task.
     """
 
-    rate: float
+    rates: Sequence[float]
     cost: float
+
+    @property
+    def rate(self) -> float:
+        """Tasks a second."""
+        return median(self.rates)
+
+    def beside(self, other: Pace) -> float:
+        """How many times as fast as the other."""
+        return median(mine / its for mine, its in zip(self.rates, other.rates, strict=True))
 
 
 def one_round(stage: Stage, sides: Sequence[Side], tasks: int) -> list[Pace]:
     """Give each side that many tasks."""
-    seconds: list[list[float]] = [[] for _ in sides]
+    rates: list[list[float]] = [[] for _ in sides]
     spent = [0.0] * len(sides)
     for number in range(tasks // TURN):
         order = list(enumerate(sides))
         for place, side in reversed(order) if number % 2 else order:
             before = side.worker.processor_seconds()
-            seconds[place].append(_turn(stage, side, number))
+            rates[place].append(_turn(stage, side, number))
             spent[place] += side.worker.processor_seconds() - before
     counted = tasks // TURN * TURN
-    return [
-        Pace((TURN - 1 - WARM) / median(turns), cost / counted)
-        for turns, cost in zip(seconds, spent, strict=True)
-    ]
+    return [Pace(turns, cost / counted) for turns, cost in zip(rates, spent, strict=True)]
 
 
 def _turn(stage: Stage, side: Side, number: int) -> float:
@@ -75,4 +81,4 @@ def _turn(stage: Stage, side: Side, number: int) -> float:
     # What a worker puts off until it is idle is no part of the next one's turn.
     time.sleep(0.05)
     marks = side.worker.marks(side.kind, skip=before)
-    return marks[-1].time - marks[WARM].time
+    return (TURN - 1 - WARM) / (marks[-1].time - marks[WARM].time)
