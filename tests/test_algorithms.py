@@ -198,6 +198,15 @@ def test_server_and_reference_agree(sides: Sides, limit: Limit, trace: list[Step
 @pytest.mark.parametrize("ref", [API, KEY])
 @bounded
 @given(limit=limits(), trace=traces(uses | backs | changes))
+@example(  # the largest that can be written: sums of it must not leave what a double holds
+    limit=Limit.parse("3/s burst 1000000000"),
+    trace=[
+        Step("acquire", 1),
+        Step("define", limit=Limit(Rate(3, 2**44), 256)),
+        Step("advance", us=1),
+        Step("acquire", 1000),
+    ],
+)
 def test_server_and_reference_agree_while_the_limit_changes(
     sides: Sides, ref: LimitRef, limit: Limit, trace: list[Step]
 ) -> None:

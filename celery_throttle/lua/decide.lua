@@ -76,7 +76,8 @@ local function wait_of(ref)
   if ref.cost > limit.burst then
     return -1
   end
-  local over = ref.used + ref.cost * limit.p - limit.burst * limit.p
+  -- In this order no sum leaves what a double holds exactly.
+  local over = ref.used - limit.burst * limit.p + ref.cost * limit.p
   if over <= 0 then
     return ref.paused
   end
