@@ -54,12 +54,21 @@ class Clock(Protocol):
 
 
 class Outcome(IntEnum):
-    """How ``acquire.lua`` begins its reply."""
+    """How ``acquire.lua`` and ``gate.lua`` begin a reply."""
 
     ALLOWED = 1
     REFUSED = 0
     NEVER = -1
     UNKNOWN = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a task at a gate needs: its limits, its cost, and how many times that at once."""
+
+    refs: Sequence[LimitRef]
+    cost: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,7 @@ class Plans:
         self, refs: Sequence[LimitRef], cost: int, mode: str
     ) -> Plan[tuple[Decision, LimitRef | None]]:
         """Give the decision, and the limit that binds: None when it is allowed."""
-        outcome, *about = yield from self.ask(refs, cost, mode)
+        outcome, *about = yield from self._ask(refs, cost, mode)
         if outcome == Outcome.ALLOWED:
             wait, bound = 0, None
             remaining, reset, burst = about
@@ -122,37 +131,62 @@ class Plans:
         )
         return decision, bound
 
-    def ask(
-        self, refs: Sequence[LimitRef], cost: int, mode: str, times: int = 1, ahead: int = 0
-    ) -> Plan[list[int]]:
+    def _ask(self, refs: Sequence[LimitRef], cost: int, mode: str) -> Plan[list[int]]:
         """Run ``acquire.lua``; limits the server does not know are registered, and it is repeated.
 
         Raises:
             CostError: the cost can never pass.
             UnknownLimitError: neither the server nor the code knows a limit.
         """
-        call = self.decision_call(refs, cost, mode, times, ahead)
+        # What is above any burst may have too many digits to be sent.
+        names, args = self._named(refs, min(cost, MAX_UNITS + 1))
+        call = Call(script("acquire"), [self.keys.limits, *names], [self._now(), mode, *args])
         reply: list[int] = yield call
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(refs)
             reply = yield call
+        self._check(reply, refs, cost)
+        return reply
+
+    def gate(self, wants: Sequence[Want], ahead: int) -> Plan[list[list[int]]]:
+        """Run ``gate.lua`` for some tasks: a reply each.
+
+        Args:
+            wants: what they need; no limit and key may come twice.
+            ahead: how far ahead a start may be booked, in microseconds.
+
+        Raises:
+            CostError: the cost of the first can never pass.
+            UnknownLimitError: neither the server nor the code knows a limit.
+        """
+        keys, args = [self.keys.limits], [self._now(), ahead]
+        for want in wants:
+            names, about = self._named(want.refs, want.cost)
+            keys += names
+            args += [want.times, len(want.refs), *about]
+        call = Call(script("gate"), keys, args)
+        replies: list[list[int]] = yield call
+        refs = [ref for want in wants for ref in want.refs]
+        if replies[0][0] == Outcome.UNKNOWN:
+            yield from self.register_missing(refs)
+            replies = yield call
+        self._check(replies[0], refs, wants[0].cost)
+        return replies
+
+    def _named(self, refs: Sequence[LimitRef], cost: int) -> tuple[list[str], list[Argument]]:
+        """Keys and arguments of some limits, as ``decide.lua`` reads them."""
+        names: list[str] = []
+        args: list[Argument] = []
+        for ref in refs:
+            names += self.keys.decision(ref)
+            args += (ref.name, self.keys.field(ref), cost)
+        return names, args
+
+    def _check(self, reply: Sequence[int], refs: Sequence[LimitRef], cost: int) -> None:
         if reply[0] == Outcome.UNKNOWN:
             raise unknown_limit(refs[reply[1] - 1].name, self.limits)
         if reply[0] == Outcome.NEVER:
             raise cost_too_high(cost, refs[reply[1] - 1], reply[2])
-        return reply
-
-    def decision_call(
-        self, refs: Sequence[LimitRef], cost: int, mode: str, times: int, ahead: int
-    ) -> Call:
-        """The call of :meth:`ask`."""
-        names = [self.keys.limits]
-        args: list[Argument] = [self._now(), mode, times, ahead]
-        for ref in refs:
-            names += self.keys.decision(ref)
-            # What is above any burst may have too many digits to be sent.
-            args += (ref.name, self.keys.field(ref), min(cost, MAX_UNITS + 1))
-        return Call(script("acquire"), names, args)
 
     def register_missing(self, refs: Sequence[LimitRef]) -> Plan[None]:
         """Register those of the code's limits that a call needs."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -89,14 +88,6 @@ async def _arevive(connection: Any) -> Any:
     return connection
 
 
-def _read(connection: Any) -> Any:
-    """A reply, or the error that the server replied with."""
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error
-
-
 class Store:
     """Runs scripts on one Redis or Valkey server.
 
@@ -149,10 +140,6 @@ class Store:
             StoreUnavailableError: the server cannot be reached or does not answer in time.
             StoreError: the server answered with an error.
         """
-        return self.run_all([call])[0]
-
-    def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run some scripts, each by itself, in one round trip; :meth:`run` says what is raised."""
         if self._pid != os.getpid():
             self._idle, self._pid, self._pool = deque(), os.getpid(), None
         try:
@@ -162,28 +149,29 @@ class Store:
         else:
             _revive(connection)
         try:
-            replies = self._exchange(connection, calls)
+            reply = self._exchange(connection, call)
         except BaseException as error:
-            connection.disconnect()
+            self._let_go(connection, error)
             raise self._translate(error) from error
         self._idle.append(connection)
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise self._translate(reply) from reply
-        return replies
+        return reply
 
-    def _exchange(self, connection: Any, calls: Sequence[Call]) -> list[Any]:
-        packed = [_evalsha(call) for call in calls]
-        connection.send_packed_command(packed, check_health=False)
-        # All are read, whatever they are: a connection is kept only with nothing left in it.
-        replies = [_read(connection) for _ in calls]
-        for index, reply in enumerate(replies):
-            if isinstance(reply, NoScriptError):
-                again = [_load(calls[index]), packed[index]]
-                connection.send_packed_command(again, check_health=False)
-                _read(connection)
-                replies[index] = _read(connection)
-        return replies
+    def _exchange(self, connection: Any, call: Call) -> Any:
+        packed = _evalsha(call)
+        connection.send_packed_command([packed], check_health=False)
+        try:
+            return connection.read_response()
+        except NoScriptError:
+            connection.send_packed_command([_load(call), packed], check_health=False)
+            connection.read_response()
+            return connection.read_response()
+
+    def _let_go(self, connection: Any, error: BaseException) -> None:
+        """After an error that the server replied with, the connection is as good as before."""
+        if isinstance(error, ResponseError):
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""

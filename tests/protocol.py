@@ -12,9 +12,10 @@ import redis
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Reference, as_refs
 from celery_throttle.limits import Limit
-from celery_throttle.plans import Plans
+from celery_throttle.plans import Plans, Want
 from celery_throttle.scripts import Call, script
 from celery_throttle.store import Store
+from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
 FOREVER = -1
@@ -69,6 +70,13 @@ class Protocol:
         args: list[Any] = [self.now, "set", name, name, Limit.parse(text).definition()]
         self.store.run(Call(script("define"), [self.keys.limits, self.keys.state(ref)], args))
         self.store.run(Call(script("touch"), [self.keys.waits(name)], [self.now, "0"]))
+
+    def gate_call(self, tasks: Sequence[tuple[Sequence[Reference], int]]) -> Call:
+        wants = [Want(as_refs(limits), cost) for limits, cost in tasks]
+        plans = Plans(self.plans.limits, self.keys, ManualClock(self.now))
+        call = next(plans.gate(wants, 20_000))
+        assert isinstance(call, Call)
+        return call
 
     def park(
         self,

@@ -19,6 +19,7 @@ from celery_throttle import reference
 from celery_throttle.decision import Decision
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import ALGORITHMS, MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, Limit, Rate
+from celery_throttle.plans import Want
 from celery_throttle.reference import FARTHEST, Local
 from celery_throttle.scope import LimitRef
 from celery_throttle.testing import ManualClock
@@ -342,7 +343,7 @@ def test_a_block_books_no_farther_than_it_may(
     p, q = limit.rate.interval
     wait = sides.local.peek({API: units}, START).retry_after
     assert wait is not None
-    reply = sides.limiter.run_plan(sides.limiter.plans.ask([API], units, "gate", times, ahead))
+    reply = sides.limiter.run_plan(sides.limiter.plans.gate([Want([API], units, times)], ahead))[0]
     if round(wait * 1_000_000) > ahead:
         assert reply[0] == 0
         sides.peek(0)

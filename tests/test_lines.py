@@ -326,3 +326,14 @@ def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
         str(number) for number in range(arrived) if not done[str(number)]
     )
     assert max(done.values()) == 1
+
+
+def test_a_gate_decides_for_several_tasks_each_on_its_own(lines: Protocol) -> None:
+    lines.store.run(lines.gate_call([(["api"], 1), (["mail"], 1)]))
+    lines.park("waits", ["mail"])
+    replies = lines.store.run(
+        lines.gate_call([(["api"], 1), (["mail"], 1), ([("bulk", "k")], 4), ([("bulk", "l")], 11)])
+    )
+    assert [reply[0] for reply in replies] == [0, 0, 1, -1]
+    assert lines.store.run(lines.gate_call([(["nobody"], 1), (["bulk"], 1)])) == [[-2, 1]]
+    assert not lines.client.exists("{throttle}:state:bulk")

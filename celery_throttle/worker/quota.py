@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.errors import ThrottleError
-from celery_throttle.plans import MICROSECONDS, Outcome, to_us
+from celery_throttle.plans import MICROSECONDS, Outcome, Want, to_us
 from celery_throttle.scope import LimitRef
 from celery_throttle.worker.blocks import HORIZON, Block, Demand
 from celery_throttle.worker.request import GatedRequest
@@ -61,7 +61,7 @@ class Quota:
         """Take quota: seconds until its slot, or None if there is none within 20 ms.
 
         Raises:
-            StoreError, ThrottleError: see :meth:`celery_throttle.plans.Plans.ask`.
+            StoreError, ThrottleError: see :meth:`celery_throttle.plans.Plans.gate`.
         """
         now = time.monotonic()
         if self._full.get(refs, 0.0) > now:
@@ -70,7 +70,7 @@ class Quota:
         block = self._blocks.pop((refs, cost), None)
         wait = block.use(now) if block else None
         if block is None or wait is None:
-            reply = self._ask(refs, cost, wanted, now)
+            reply = self._ask(Want(refs, cost, wanted), now)
             if reply[0] == Outcome.REFUSED:
                 _remember(self._full, refs, now + HORIZON)
                 return None
@@ -84,28 +84,27 @@ class Quota:
         """Units were free after all."""
         self._full.pop(refs, None)
 
-    def _ask(self, refs: Refs, cost: int, wanted: int, now: float) -> list[int]:
-        plans, ahead = self._throttle.plans, to_us(HORIZON)
-        soon = self._soon(now)
-        if soon:
-            calls = [plans.decision_call(refs, cost, "gate", wanted, ahead)]
-            for _, other, other_cost in soon:
-                calls.append(plans.decision_call(other, other_cost, "gate", 1, ahead))
-            reply, *others = self._throttle.store.run_all(calls)
-            for (request, _, _), other_reply in zip(soon, others, strict=True):
-                if other_reply[0] == Outcome.ALLOWED:
-                    block = _block(other_reply)
-                    request.throttle_slot = block.taken + block.later
-            if reply[0] in (Outcome.ALLOWED, Outcome.REFUSED):
-                return list(reply)
-        return self._throttle.run_plan(plans.ask(refs, cost, "gate", wanted, ahead))
+    def _ask(self, want: Want, now: float) -> list[int]:
+        soon = self._soon(want, now)
+        wants = [want, *soon.values()]
+        plan = self._throttle.plans.gate(wants, to_us(HORIZON))
+        reply, *others = self._throttle.run_plan(plan)
+        for request, other in zip(soon, others, strict=True):
+            if other[0] == Outcome.ALLOWED:
+                block = _block(other)
+                request.throttle_slot = block.taken + block.later
+        return reply
 
-    def _soon(self, now: float) -> list[tuple[Any, Refs, int]]:
-        """Tasks that wait for a process and will have one within 20 ms, as fast as they go now."""
+    def _soon(self, want: Want, now: float) -> dict[Any, Want]:
+        """Tasks that wait for a process and will have one within 20 ms, as fast as they go now.
+
+        None of them shares a limit and key with another: that is for blocks.
+        """
         most = min(BATCH, self._demand.count(None, now) // 3)
-        soon: list[tuple[Any, Refs, int]] = []
+        soon: dict[Any, Want] = {}
         if most == 0 or state.revoked_stamps:
             return soon
+        named = set(want.refs)
         for request in self._waiting():
             if len(soon) == most:
                 break
@@ -114,8 +113,9 @@ class Quota:
                 continue
             with suppress(ThrottleError):  # it is raised again when the task has its turn
                 refs = limits.refs(request.args, request.kwargs)
-                if (refs, limits.cost) not in self._blocks and refs not in self._full:
-                    soon.append((request, refs, limits.cost))
+                if named.isdisjoint(refs) and refs not in self._full:
+                    named.update(refs)
+                    soon[request] = Want(refs, limits.cost)
         return soon
 
 
