@@ -151,7 +151,11 @@ class Store:
         try:
             reply = self._exchange(connection, call)
         except BaseException as error:
-            self._let_go(connection, error)
+            # After an error that the server replied with, the connection is as good as before.
+            if isinstance(error, ResponseError):
+                self._idle.append(connection)
+            else:
+                connection.disconnect()
             raise self._translate(error) from error
         self._idle.append(connection)
         return reply
@@ -165,13 +169,6 @@ class Store:
             connection.send_packed_command([_load(call), packed], check_health=False)
             connection.read_response()
             return connection.read_response()
-
-    def _let_go(self, connection: Any, error: BaseException) -> None:
-        """After an error that the server replied with, the connection is as good as before."""
-        if isinstance(error, ResponseError):
-            self._idle.append(connection)
-        else:
-            connection.disconnect()
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""
@@ -187,7 +184,9 @@ class Store:
         try:
             reply = await self._aexchange(connection, call)
         except BaseException as error:
-            if not isinstance(error, ResponseError):
+            if isinstance(error, ResponseError):
+                idle.append(connection)
+            else:
                 await connection.disconnect(nowait=True)
             raise self._translate(error) from error
         idle.append(connection)
