@@ -25,7 +25,7 @@ from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from celery_throttle.errors import KeyTemplateError, KeyValueError, shown
@@ -38,8 +38,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.\-@]*")
 _ESCAPES = [chr(byte) if _PLAIN.fullmatch(chr(byte)) else f"%{byte:02X}" for byte in range(256)]
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRef:
+class LimitRef(NamedTuple):
     """A limit by its name, and the encoded key it is split by: None for the limit itself."""
 
     name: str

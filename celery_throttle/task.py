@@ -57,10 +57,14 @@ class ThrottledTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """What a task says of its limits, read and checked."""
+    """What a task says of its limits, read and checked.
+
+    ``fixed`` are the limits and keys of every call, if no key comes from its arguments.
+    """
 
     scopes: tuple[Scope, ...]
     reader: ArgumentReader
+    fixed: tuple[LimitRef, ...] | None
     cost: int
     max_wait: float | None
     drop: bool
@@ -72,6 +76,8 @@ class TaskLimits:
         Raises:
             KeyValueError: an argument's value cannot be a key.
         """
+        if self.fixed is not None:
+            return self.fixed
         values = self.reader.read(args, kwargs)
         refs, used = [], 0
         for scope in self.scopes:
@@ -106,6 +112,7 @@ class TaskLimits:
         return cls(
             scopes=scopes,
             reader=reader,
+            fixed=None if names else tuple(scope.ref() for scope in scopes),
             cost=cost,
             max_wait=max_wait,
             drop=after == "drop",

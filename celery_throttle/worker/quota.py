@@ -67,17 +67,17 @@ class Quota:
         if self._full.get(refs, 0.0) > now:
             return None
         wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
-        block = self._blocks.pop((refs, cost), None)
+        block = self._blocks.get((refs, cost))
         wait = block.use(now) if block else None
-        if block is None or wait is None:
+        if wait is None:
             reply = self._ask(Want(refs, cost, wanted), now)
             if reply[0] == Outcome.REFUSED:
                 _remember(self._full, refs, now + HORIZON)
                 return None
             block = _block(reply)
             wait = block.use(block.taken)
-        if block.used < block.units:
-            _remember(self._blocks, (refs, cost), block)
+            if block.units > 1:
+                _remember(self._blocks, (refs, cost), block)
         return wait
 
     def is_free(self, refs: Refs) -> None:
