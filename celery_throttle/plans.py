@@ -134,9 +134,7 @@ class Plans:
     def _ask(self, refs: Sequence[LimitRef], cost: int, mode: str) -> Plan[list[int]]:
         """Run ``acquire.lua``; limits the server does not know are registered, and it is repeated.
 
-        Raises:
-            CostError: the cost can never pass.
-            UnknownLimitError: neither the server nor the code knows a limit.
+        Raises as :meth:`check`.
         """
         # What is above any burst may have too many digits to be sent.
         names, args = self._named(refs, min(cost, MAX_UNITS + 1))
@@ -145,33 +143,22 @@ class Plans:
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(refs)
             reply = yield call
-        self._check(reply, refs, cost)
+        self.check(reply, refs, cost)
         return reply
 
-    def gate(self, wants: Sequence[Want], ahead: int) -> Plan[list[list[int]]]:
-        """Run ``gate.lua`` for some tasks: a reply each.
+    def gate_call(self, wants: Sequence[Want], ahead: int) -> Call:
+        """The call of ``gate.lua`` for some tasks.
 
         Args:
             wants: what they need; no limit and key may come twice.
             ahead: how far ahead a start may be booked, in microseconds.
-
-        Raises:
-            CostError: the cost of the first can never pass.
-            UnknownLimitError: neither the server nor the code knows a limit.
         """
         keys, args = [self.keys.limits], [self._now(), ahead]
         for want in wants:
             names, about = self._named(want.refs, want.cost)
             keys += names
             args += [want.times, len(want.refs), *about]
-        call = Call(script("gate"), keys, args)
-        replies: list[list[int]] = yield call
-        refs = [ref for want in wants for ref in want.refs]
-        if replies[0][0] == Outcome.UNKNOWN:
-            yield from self.register_missing(refs)
-            replies = yield call
-        self._check(replies[0], refs, wants[0].cost)
-        return replies
+        return Call(script("gate"), keys, args)
 
     def _named(self, refs: Sequence[LimitRef], cost: int) -> tuple[list[str], list[Argument]]:
         """Keys and arguments of some limits, as ``decide.lua`` reads them."""
@@ -182,7 +169,13 @@ class Plans:
             args += (ref.name, self.keys.field(ref), cost)
         return names, args
 
-    def _check(self, reply: Sequence[int], refs: Sequence[LimitRef], cost: int) -> None:
+    def check(self, reply: Sequence[int], refs: Sequence[LimitRef], cost: int) -> None:
+        """Raise what a reply of ``acquire.lua`` or ``gate.lua`` says is wrong with a call.
+
+        Raises:
+            CostError: the cost can never pass.
+            UnknownLimitError: neither the server nor the code knows a limit.
+        """
         if reply[0] == Outcome.UNKNOWN:
             raise unknown_limit(refs[reply[1] - 1].name, self.limits)
         if reply[0] == Outcome.NEVER:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -55,6 +56,15 @@ def pack(*parts: Argument) -> bytes:
         data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
         chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call on its way."""
+
+    call: Call
+    connection: Any
+    packed: bytes
 
 
 def _evalsha(call: Call) -> bytes:
@@ -140,6 +150,10 @@ class Store:
             StoreUnavailableError: the server cannot be reached or does not answer in time.
             StoreError: the server answered with an error.
         """
+        return self.finish(self.begin(call))
+
+    def begin(self, call: Call) -> Begun:
+        """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""
         if self._pid != os.getpid():
             self._idle, self._pid, self._pool = deque(), os.getpid(), None
         try:
@@ -148,27 +162,38 @@ class Store:
             connection = self.connection()
         else:
             _revive(connection)
+        begun = Begun(call, connection, _evalsha(call))
         try:
-            reply = self._exchange(connection, call)
+            connection.send_packed_command([begun.packed], check_health=False)
         except BaseException as error:
-            # After an error that the server replied with, the connection is as good as before.
-            if isinstance(error, ResponseError):
-                self._idle.append(connection)
-            else:
-                connection.disconnect()
-            raise self._translate(error) from error
-        self._idle.append(connection)
+            raise self._failed(begun, error) from error
+        return begun
+
+    def finish(self, begun: Begun) -> Any:
+        """Give the reply to a call that was begun, once. Raises as :meth:`run`."""
+        try:
+            reply = self._read(begun)
+        except BaseException as error:
+            raise self._failed(begun, error) from error
+        self._idle.append(begun.connection)
         return reply
 
-    def _exchange(self, connection: Any, call: Call) -> Any:
-        packed = _evalsha(call)
-        connection.send_packed_command([packed], check_health=False)
+    def _read(self, begun: Begun) -> Any:
+        connection = begun.connection
         try:
             return connection.read_response()
         except NoScriptError:
-            connection.send_packed_command([_load(call), packed], check_health=False)
+            connection.send_packed_command([_load(begun.call), begun.packed], check_health=False)
             connection.read_response()
             return connection.read_response()
+
+    def _failed(self, begun: Begun, error: BaseException) -> BaseException:
+        # After an error that the server replied with, the connection is as good as before.
+        if isinstance(error, ResponseError):
+            self._idle.append(begun.connection)
+        else:
+            begun.connection.disconnect()
+        return self._translate(error)
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""

@@ -76,8 +76,6 @@ class TaskLimits:
         Raises:
             KeyValueError: an argument's value cannot be a key.
         """
-        if self.fixed is not None:
-            return self.fixed
         values = self.reader.read(args, kwargs)
         refs, used = [], 0
         for scope in self.scopes:
@@ -85,6 +83,13 @@ class TaskLimits:
             refs.append(scope.ref(values[used : used + count]))
             used += count
         return tuple(refs)
+
+    def refs_of(self, request: Any) -> tuple[LimitRef, ...]:
+        """:meth:`refs` for the arguments of a request, found once."""
+        refs: tuple[LimitRef, ...] | None = self.fixed or request.__dict__.get("throttle_refs")
+        if refs is None:
+            refs = request.throttle_refs = self.refs(request.args, request.kwargs)
+        return refs
 
     @classmethod
     def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limit]) -> TaskLimits:

@@ -74,9 +74,7 @@ class Protocol:
     def gate_call(self, tasks: Sequence[tuple[Sequence[Reference], int]]) -> Call:
         wants = [Want(as_refs(limits), cost) for limits, cost in tasks]
         plans = Plans(self.plans.limits, self.keys, ManualClock(self.now))
-        call = next(plans.gate(wants, 20_000))
-        assert isinstance(call, Call)
-        return call
+        return plans.gate_call(wants, 20_000)
 
     def park(
         self,

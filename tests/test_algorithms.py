@@ -343,7 +343,8 @@ def test_a_block_books_no_farther_than_it_may(
     p, q = limit.rate.interval
     wait = sides.local.peek({API: units}, START).retry_after
     assert wait is not None
-    reply = sides.limiter.run_plan(sides.limiter.plans.gate([Want([API], units, times)], ahead))[0]
+    call = sides.limiter.plans.gate_call([Want([API], units, times)], ahead)
+    reply = sides.limiter.store.run(call)[0]
     if round(wait * 1_000_000) > ahead:
         assert reply[0] == 0
         sides.peek(0)

@@ -48,12 +48,15 @@ local function look(limits, refs, now, given)
   end
   local definitions = redis.call('HMGET', limits, unpack(fields))
   local values = redis.call('MGET', unpack(keys))
+  local parsed = {}
   for i, ref in ipairs(refs) do
     local definition = definitions[2 * i] or definitions[2 * i - 1]
     if not definition then
       return i
     end
-    ref.limit = parse(definition)
+    -- Keys of one limit mostly share its definition.
+    parsed[definition] = parsed[definition] or parse(definition)
+    ref.limit = parsed[definition]
     local state = values[4 * i - 3]
     ref.used = 0
     if state then
@@ -130,6 +133,7 @@ local function read_refs(count, key, arg)
     refs[i] = {
       state = KEYS[key], backlog = KEYS[key + 1], pause = KEYS[key + 2], key_pause = KEYS[key + 3],
       name = ARGV[arg], field = ARGV[arg + 1], cost = tonumber(ARGV[arg + 2]),
+      limit = false, used = 0, waiting = 0, paused = 0,
     }
     key, arg = key + 4, arg + 3
   end

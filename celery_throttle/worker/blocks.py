@@ -22,29 +22,34 @@ class Block:
     """Units in hand.
 
     Attributes:
-        taken: monotonic time at which the reply came (never before the server's decision).
+        since: monotonic time from which their 20 ms count: that of the call, or of its reply when
+            a task waited for it.
         units: how many were taken.
         at_once: how many of these may be used at once.
-        later: seconds from ``taken`` to the slot of the first of the others.
+        later: seconds from ``since`` to the slot of the first of the others.
         step: seconds from each of their slots to the next.
         used: how many were used.
     """
 
-    taken: float
+    since: float
     units: int
     at_once: int
     later: float
     step: float
     used: int = 0
 
+    def left(self, now: float) -> int:
+        """How many units may still be used."""
+        return self.units - self.used if now - self.since <= HORIZON else 0
+
     def use(self, now: float) -> float | None:
         """Use the next unit: seconds until its slot, or None if there is none to use."""
-        age = now - self.taken
-        if self.used >= self.units or age > HORIZON:
+        if not self.left(now):
             return None
         behind = self.used - self.at_once
         self.used += 1
-        return max(0.0, self.later + behind * self.step - age) if behind >= 0 else 0.0
+        slot = self.since + self.later + behind * self.step
+        return max(0.0, slot - now) if behind >= 0 else 0.0
 
 
 class Demand:
@@ -53,8 +58,8 @@ class Demand:
     def __init__(self) -> None:
         self._counts: dict[Hashable, tuple[float, int, int]] = {}
 
-    def count(self, key: Hashable, now: float) -> int:
-        """Count one more, and tell how many to take: at least 1."""
+    def count(self, key: Hashable, now: float) -> None:
+        """Count one more."""
         began, before, current = self._counts.get(key, (now, 0, 0))
         age = now - began
         if age > HORIZON:
@@ -62,4 +67,8 @@ class Demand:
         if len(self._counts) > _REMEMBERED:
             self._counts.clear()
         self._counts[key] = (began, before, current + 1)
-        return max(1, before, current + 1)
+
+    def recent(self, key: Hashable, now: float) -> int:
+        """How many were counted in 20 ms of late."""
+        began, before, current = self._counts.get(key, (now, 0, 0))
+        return max(before, current) if now - began <= 2 * HORIZON else 0

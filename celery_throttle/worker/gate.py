@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -24,7 +25,8 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
-from celery_throttle.worker.quota import Quota, Refs
+from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.quota import BATCH, Quota, Refs
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -41,6 +43,9 @@ ACKNOWLEDGED = 2.0
 #: Seconds that are waited in place: less than putting the task off would cost.
 BRIEF = 0.0003
 
+#: Seconds for which tasks that come fast, but one by one, are gathered.
+GATHER = 0.004
+
 #: Seconds a task must be expected to wait to be shown as waiting. Another worker may run it from
 #: now on, and its result must not be overwritten.
 SHOWN = 0.1
@@ -54,32 +59,38 @@ class Gate:
 
     Args:
         throttle: the app's limits.
-        quota: takes their units.
         origin: tells the queue and the priority of a message.
+        waiting: requests that wait for a process, the next first.
         parked: called with the seconds after which a task that was just parked could run.
-        again: called with a request and seconds, to bring it to the gate once more.
+        bring: brings a request to the gate once more.
+        later: calls something after some seconds, with arguments.
     """
 
     def __init__(
         self,
         throttle: Throttle,
-        quota: Quota,
         origin: Origin,
         *,
+        waiting: Callable[[], Iterable[Any]],
         parked: Callable[[float], None],
-        again: Callable[[Any, float], None],
+        bring: Callable[[Any], None],
+        later: Callable[[float, Callable[..., None], tuple[Any, ...]], Any],
     ) -> None:
         self._throttle = throttle
-        self._quota = quota
         self._origin = origin
         self._parked = parked
-        self._again = again
+        self._bring = bring
+        self._later = later
+        self._gathered: deque[Any] = deque()
+        self._bringing = False
+        self._waiting = waiting
+        self._quota = Quota(throttle, lambda: chain(self._gathered, waiting()))
         self._left: deque[tuple[float, str]] = deque()
         self._reachable = True
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
-        wait = self._quota.taken_before(request)
+        wait = _taken_before(request)
         if wait is not None:
             return self._start_in(wait, request)
         claim = getattr(request.message, "claim", None)
@@ -104,20 +115,41 @@ class Gate:
         return False
 
     def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
-        refs = limits.refs(request.args, request.kwargs)
+        refs = limits.refs_of(request)
         # A message that was delivered before may be in a line already: only parking can tell.
         if not redelivered:
+            if self._quota.must_ask_often(refs, limits.cost) and self._gather(request):
+                return False
             wait = self._quota.take(refs, limits.cost)
             self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
         return self._park(request, limits, refs, redelivered=redelivered)
 
+    def _gather(self, request: Any) -> bool:
+        """Let tasks that come fast, but one by one, come together and ask in one call."""
+        if self._bringing or any(self._waiting()):
+            return False
+        self._gathered.append(request)
+        if len(self._gathered) > BATCH:
+            self._bring_gathered()
+        elif len(self._gathered) == 1:
+            self._later(GATHER, self._bring_gathered, ())
+        return True
+
+    def _bring_gathered(self) -> None:
+        self._bringing = True
+        try:
+            while self._gathered:
+                self._bring(self._gathered.popleft())
+        finally:
+            self._bringing = False
+
     def _start_in(self, wait: float, request: Any) -> bool:
         """Its quota is taken, for a slot at most 20 ms away."""
         if wait > BRIEF:
             request.throttle_slot = time.monotonic() + wait
-            self._again(request, wait)
+            self._later(wait, self._bring, (request,))
             return False
         if wait > 0:
             time.sleep(wait)
@@ -239,12 +271,19 @@ class Gate:
         if self._reachable:
             self._reachable = False
             logger.error("Tasks with limits are held back: %s", error)
-        self._again(request, RETRY)
+        self._later(RETRY, self._bring, (request,))
 
     def _is_reachable(self) -> None:
         if not self._reachable:
             self._reachable = True
             logger.warning("The server of the limits is back: tasks with limits run again")
+
+
+def _taken_before(request: Any) -> float | None:
+    """Seconds until the slot that was taken for a request, if it is good still."""
+    slot: float | None = request.__dict__.pop("throttle_slot", None)
+    now = time.monotonic()
+    return None if slot is None or now > slot + HORIZON else max(0.0, slot - now)
 
 
 def identity(request: Any) -> str:

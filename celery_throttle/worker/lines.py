@@ -32,7 +32,6 @@ from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.processes import LOOK, processes_of
-from celery_throttle.worker.quota import Quota
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.wake import Wake
@@ -116,10 +115,11 @@ class Watch:
         self._processes = processes_of(c)
         self._gate = self._throttle.gate = Gate(
             self._throttle,
-            Quota(self._throttle, self._processes.waiting),
             self._origin,
+            waiting=self._processes.waiting,
             parked=lambda wait: self._alarm.set(wait - HORIZON),
-            again=lambda request, wait: c.timer.call_after(wait, self._bring_again, (request,)),
+            bring=self._bring_again,
+            later=c.timer.call_after,
         )
         limits = ", ".join(f"{name} {limit}" for name, limit in settings.limits.items())
         logger.info("Limits are kept at %s: %s", self._store.url, limits)

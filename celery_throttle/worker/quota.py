@@ -1,23 +1,27 @@
 """Takes quota for tasks at the gate, with as few round trips as that allows.
 
-Three ways beside asking for one task when it has a process. A block of units, for a limit that is
-passed many times a second (``blocks.py``). One round trip for a task and for those that will have
-a process right after it. And none for a limit that was full a moment ago. What is taken for a task
-that has no process yet is good for 20 ms, so its start is never later after its admission.
+A task that has a process asks for its own units and, in the same call, for those of the tasks that
+will have a process after it. When these run short, the next call is sent ahead, and its reply read
+when a task needs it. For a limit that is passed many times a second a call takes several units, see
+``blocks.py``. A limit that was full a moment ago is not asked. What is taken for a task that has no
+process yet is good for 20 ms, so no start is later after its admission.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_throttle.errors import ThrottleError
+from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.plans import MICROSECONDS, Outcome, Want, to_us
 from celery_throttle.scope import LimitRef
+from celery_throttle.store import Begun
 from celery_throttle.worker.blocks import HORIZON, Block, Demand
 from celery_throttle.worker.request import GatedRequest
 
@@ -26,11 +30,27 @@ if TYPE_CHECKING:
 
 Refs = tuple[LimitRef, ...]
 
+#: Microseconds that a start may be booked ahead.
+AHEAD = to_us(HORIZON)
+
 #: Limits and keys of which blocks, and that they were full, are remembered.
 REMEMBERED = 1024
 
 #: Tasks asked for together with one, at most.
 BATCH = 7
+
+
+#: Seconds for the server's last reply above which nothing is asked ahead: it would come too late.
+PROMPT = HORIZON / 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A call on its way: when it was sent, and for what."""
+
+    since: float
+    wants: Sequence[Want]
+    begun: Begun
 
 
 class Quota:
@@ -44,91 +64,146 @@ class Quota:
     def __init__(self, throttle: Throttle, waiting: Callable[[], Iterable[Any]]) -> None:
         self._throttle = throttle
         self._waiting = waiting
-        self._blocks: dict[tuple[Refs, int], Block] = {}
+        self._blocks: dict[tuple[Sequence[LimitRef], int], Block] = {}
+        self._full: dict[Sequence[LimitRef], float] = {}
         self._demand = Demand()
-        self._full: dict[Refs, float] = {}
+        self._ahead: _Ahead | None = None
+        self._trip = 0.0
 
-    def taken_before(self, request: Any) -> float | None:
-        """Seconds until the slot that was taken for a request, if it is good still."""
-        slot: float | None = request.__dict__.pop("throttle_slot", None)
+    def must_ask_often(self, refs: Refs, cost: int) -> bool:
+        """Whether a task has to be asked for, while tasks come fast."""
+        if (refs, cost) in self._blocks or self._ahead:
+            return False
         now = time.monotonic()
-        if slot is None or now > slot + HORIZON:
-            return None
-        self._demand.count(None, now)
-        return max(0.0, slot - now)
+        return self._demand.recent(None, now) > BATCH and self._full.get(refs, 0.0) <= now
 
     def take(self, refs: Refs, cost: int) -> float | None:
         """Take quota: seconds until its slot, or None if there is none within 20 ms.
 
         Raises:
-            StoreError, ThrottleError: see :meth:`celery_throttle.plans.Plans.gate`.
+            StoreError: the server cannot be asked.
+            CostError, UnknownLimitError: see :meth:`celery_throttle.plans.Plans.check`.
         """
         now = time.monotonic()
-        if self._full.get(refs, 0.0) > now:
-            return None
-        wanted = self._demand.count(refs, now) if len(refs) == 1 else 1
-        block = self._blocks.get((refs, cost))
-        wait = block.use(now) if block else None
-        if wait is None:
-            reply = self._ask(Want(refs, cost, wanted), now)
-            if reply[0] == Outcome.REFUSED:
-                _remember(self._full, refs, now + HORIZON)
-                return None
-            block = _block(reply)
-            wait = block.use(block.taken)
-            if block.units > 1:
-                _remember(self._blocks, (refs, cost), block)
+        self._demand.count(None, now)
+        self._demand.count(refs, now)
+        wait = self._use(refs, cost, now)
+        if wait is None and self._ahead:
+            self._collect(self._ahead)
+            wait = self._use(refs, cost, time.monotonic())
+        if wait is None and self._full.get(refs, 0.0) <= now:
+            self._ask(self._want(refs, cost, now), now)
+            wait = self._use(refs, cost, time.monotonic())
+        elif (refs, cost) not in self._blocks and not self._ahead and self._trip < PROMPT:
+            self._ask_ahead(now)
         return wait
 
     def is_free(self, refs: Refs) -> None:
         """Units were free after all."""
         self._full.pop(refs, None)
 
-    def _ask(self, want: Want, now: float) -> list[int]:
-        soon = self._soon(want, now)
-        wants = [want, *soon.values()]
-        plan = self._throttle.plans.gate(wants, to_us(HORIZON))
-        reply, *others = self._throttle.run_plan(plan)
-        for request, other in zip(soon, others, strict=True):
-            if other[0] == Outcome.ALLOWED:
-                block = _block(other)
-                request.throttle_slot = block.taken + block.later
-        return reply
+    def _use(self, refs: Refs, cost: int, now: float) -> float | None:
+        block = self._blocks.get((refs, cost))
+        if block is None:
+            return None
+        wait = block.use(now)
+        if not block.left(now):
+            del self._blocks[refs, cost]
+        return wait
 
-    def _soon(self, want: Want, now: float) -> dict[Any, Want]:
-        """Tasks that wait for a process and will have one within 20 ms, as fast as they go now.
+    # Asking.
 
-        None of them shares a limit and key with another: that is for blocks.
+    def _ask(self, want: Want, now: float) -> None:
+        """Ask for a task that has a process, and for those after it."""
+        wants = [want, *self._soon(want.refs, now)]
+        refs = [ref for want in wants for ref in want.refs]
+        plans, store = self._throttle.plans, self._throttle.store
+        call = plans.gate_call(wants, AHEAD)
+        replies = store.run(call)
+        if replies[0][0] == Outcome.UNKNOWN:
+            self._throttle.run_plan(plans.register_missing(refs))
+            replies = store.run(call)
+        replied = time.monotonic()
+        self._trip = replied - now
+        self._keep(wants, replies, replied, 0.0)
+        plans.check(replies[0], refs, want.cost)
+
+    def _ask_ahead(self, now: float) -> None:
+        """Ask, without waiting for the reply, if the task after the next has no quota yet."""
+        near = list(islice(self._waiting(), 2))
+        if not near or self._want_of(near[-1], now) is None:
+            return
+        wants = list(self._soon((), now))
+        if wants:
+            call = self._throttle.plans.gate_call(wants, AHEAD)
+            with suppress(StoreError):  # a task's own call will say it
+                self._ahead = _Ahead(now, wants, self._throttle.store.begin(call))
+
+    def _collect(self, ahead: _Ahead) -> None:
+        """Read what was asked ahead. What is wrong with it, a task's own call will say."""
+        self._ahead = None
+        began = time.monotonic()
+        try:
+            replies = self._throttle.store.finish(ahead.begun)
+        except StoreError:
+            return
+        replied = time.monotonic()
+        self._trip = replied - began
+        self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)
+
+    def _keep(
+        self, wants: Sequence[Want], replies: list[list[int]], since: float, later: float
+    ) -> None:
+        """Keep what was taken. Slots count from ``later`` seconds after ``since``."""
+        if len(self._blocks) > REMEMBERED:
+            self._blocks.clear()
+        if len(self._full) > REMEMBERED:
+            self._full.clear()
+        for want, reply in zip(wants, replies, strict=False):  # one reply to all: nothing taken
+            if reply[0] == Outcome.ALLOWED:
+                _, units, at_once, wait, step, per = reply
+                first, apart = later + wait / MICROSECONDS, step / per / MICROSECONDS
+                self._blocks[want.refs, want.cost] = Block(since, units, at_once, first, apart)
+            elif reply[0] == Outcome.REFUSED:
+                self._full[want.refs] = since + HORIZON
+
+    # What to ask for.
+
+    def _want(self, refs: Refs, cost: int, now: float) -> Want:
+        times = max(1, self._demand.recent(refs, now)) if len(refs) == 1 else 1
+        return Want(refs, cost, times)
+
+    def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[Want]:
+        """For tasks that will have a process within 20 ms, as fast as they go now.
+
+        None needs a limit and key that is named already: that is for blocks.
         """
-        most = min(BATCH, self._demand.count(None, now) // 3)
-        soon: dict[Any, Want] = {}
-        if most == 0 or state.revoked_stamps:
-            return soon
-        named = set(want.refs)
+        most = min(BATCH, self._demand.recent(None, now) // 2)
+        taken = set(named)
         for request in self._waiting():
-            if len(soon) == most:
-                break
-            limits = self._throttle.task_limits(request.task) if _is_certain(request) else None
+            if most <= 0:
+                return
+            want = self._want_of(request, now)
+            if want is not None and taken.isdisjoint(want.refs):
+                taken.update(want.refs)
+                most -= 1
+                yield want
+
+    def _want_of(self, request: Any, now: float) -> Want | None:
+        """What a request will ask for at its turn; None if there is no need, or it is not sure."""
+        if not _is_certain(request):
+            return None
+        try:
+            limits = self._throttle.task_limits(request.task)
             if limits is None:
-                continue
-            with suppress(ThrottleError):  # it is raised again when the task has its turn
-                refs = limits.refs(request.args, request.kwargs)
-                if named.isdisjoint(refs) and refs not in self._full:
-                    named.update(refs)
-                    soon[request] = Want(refs, limits.cost)
-        return soon
-
-
-def _block(reply: list[int]) -> Block:
-    _, units, at_once, later, step, per = reply
-    wait, apart = later / MICROSECONDS, step / per / MICROSECONDS
-    return Block(time.monotonic(), units, at_once, wait, apart)
-
-
-def _remember(things: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(things) > REMEMBERED:
-        things.clear()
-    things[key] = value
+                return None
+            refs = limits.refs_of(request)
+        except ThrottleError:  # it is raised again when the task has its turn
+            return None
+        block = self._blocks.get((refs, limits.cost))
+        if self._full.get(refs, 0.0) > now or (block is not None and block.left(now)):
+            return None
+        return self._want(refs, limits.cost, now)
 
 
 def _is_certain(request: Any) -> bool:
@@ -139,5 +214,6 @@ def _is_certain(request: Any) -> bool:
         and not hasattr(request.message, "claim")
         and request.expires is None
         and request.id not in state.revoked
+        and not state.revoked_stamps
         and not request.delivery_info.get("redelivered")
     )

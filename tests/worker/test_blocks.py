@@ -20,21 +20,21 @@ def test_a_unit_is_given_out_once_with_its_slot(
     units: int, at_once: int, later: float, step: float, gaps: list[float]
 ) -> None:
     at_once = min(at_once, units)
-    block = Block(taken=1_000.0, units=units, at_once=at_once, later=later, step=step)
+    block = Block(since=1_000.0, units=units, at_once=at_once, later=later, step=step)
     slots = [0.0] * at_once + [later + number * step for number in range(units - at_once)]
-    now, used = block.taken, 0
+    now, used = block.since, 0
     for gap in gaps:
         now += gap
         wait = block.use(now)
         if wait is not None:
-            assert now - block.taken <= HORIZON
-            assert now + wait >= block.taken + slots[used] - 1e-9
+            assert now - block.since <= HORIZON
+            assert now + wait >= block.since + slots[used] - 1e-9
             used += 1
     assert used <= units
 
 
 def test_a_unit_says_how_far_its_slot_is() -> None:
-    block = Block(taken=0.0, units=3, at_once=1, later=0.005, step=0.005)
+    block = Block(since=0.0, units=3, at_once=1, later=0.005, step=0.005)
     assert block.use(0.0) == 0.0
     assert block.use(0.004) == pytest.approx(0.001)
     assert block.use(0.012) == 0.0
@@ -42,18 +42,26 @@ def test_a_unit_says_how_far_its_slot_is() -> None:
 
 
 def test_an_old_block_gives_nothing() -> None:
-    block = Block(taken=0.0, units=3, at_once=3, later=0.0, step=0.001)
+    block = Block(since=0.0, units=3, at_once=3, later=0.0, step=0.001)
     assert block.use(HORIZON + 0.001) is None
 
 
 def test_demand_is_what_passed_in_the_last_20_ms() -> None:
     demand = Demand()
-    assert demand.count("slow", 0.0) == 1
-    assert demand.count("slow", 1.0) == 1
-    wanted = [demand.count("fast", number * 0.001) for number in range(100)]
+
+    def count(key: str, now: float) -> int:
+        demand.count(key, now)
+        return demand.recent(key, now)
+
+    assert demand.recent("slow", 0.0) == 0
+    assert count("slow", 0.0) == 1
+    assert count("slow", 1.0) == 1
+    wanted = [count("fast", number * 0.001) for number in range(100)]
     assert wanted[0] == 1
     assert 15 <= wanted[-1] <= 25
-    assert demand.count("fast", 10.0) == 1
+    assert demand.recent("fast", 0.11) >= 15
+    assert demand.recent("fast", 10.0) == 0
+    assert count("fast", 10.0) == 1
 
 
 def test_demand_remembers_a_bounded_number_of_keys() -> None:
