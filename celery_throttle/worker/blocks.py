@@ -29,6 +29,7 @@ class Block:
         later: seconds from ``since`` to the slot of the first of the others.
         step: seconds from each of their slots to the next.
         used: how many were used.
+        then: units taken since, for when these are used up.
     """
 
     since: float
@@ -37,10 +38,16 @@ class Block:
     later: float
     step: float
     used: int = 0
+    then: Block | None = None
 
     def left(self, now: float) -> int:
         """How many units may still be used."""
         return self.units - self.used if now - self.since <= HORIZON else 0
+
+    def is_short(self, now: float) -> bool:
+        """Whether it is time to take more."""
+        few = self.units - self.used <= 1 or now - self.since > HORIZON * 0.85
+        return few and self.then is None
 
     def use(self, now: float) -> float | None:
         """Use the next unit: seconds until its slot, or None if there is none to use."""

@@ -118,10 +118,12 @@ class Gate:
         refs = limits.refs_of(request)
         # A message that was delivered before may be in a line already: only parking can tell.
         if not redelivered:
-            if self._quota.must_ask_often(refs, limits.cost) and self._gather(request):
-                return False
-            wait = self._quota.take(refs, limits.cost)
-            self._is_reachable()
+            wait = self._quota.in_hand(refs, limits.cost)
+            if wait is None:
+                if self._quota.is_better_gathered(refs) and self._gather(request):
+                    return False
+                wait = self._quota.take(refs, limits.cost)
+                self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
         return self._park(request, limits, refs, redelivered=redelivered)
@@ -282,8 +284,10 @@ class Gate:
 def _taken_before(request: Any) -> float | None:
     """Seconds until the slot that was taken for a request, if it is good still."""
     slot: float | None = request.__dict__.pop("throttle_slot", None)
+    if slot is None:
+        return None
     now = time.monotonic()
-    return None if slot is None or now > slot + HORIZON else max(0.0, slot - now)
+    return max(0.0, slot - now) if now <= slot + HORIZON else None
 
 
 def identity(request: Any) -> str:

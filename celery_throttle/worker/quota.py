@@ -70,10 +70,23 @@ class Quota:
         self._ahead: _Ahead | None = None
         self._trip = 0.0
 
-    def must_ask_often(self, refs: Refs, cost: int) -> bool:
-        """Whether a task has to be asked for, while tasks come fast."""
-        if (refs, cost) in self._blocks or self._ahead:
-            return False
+    def in_hand(self, refs: Refs, cost: int) -> float | None:
+        """Use quota that was taken before: seconds until its slot, or None if there is none."""
+        now = time.monotonic()
+        self._demand.count(None, now)
+        self._demand.count(refs, now)
+        wait = self._use(refs, cost, now)
+        if wait is None and self._ahead:
+            self._collect(self._ahead)
+            wait = self._use(refs, cost, time.monotonic())
+        if wait is not None and not self._ahead and self._trip < PROMPT:
+            held = self._held(refs, cost, now)
+            if held is None or held.is_short(now):
+                self._ask_ahead(self._want(refs, cost, now), now)
+        return wait
+
+    def is_better_gathered(self, refs: Refs) -> bool:
+        """Whether tasks come fast, so that one call may as well ask for several."""
         now = time.monotonic()
         return self._demand.recent(None, now) > BATCH and self._full.get(refs, 0.0) <= now
 
@@ -85,31 +98,29 @@ class Quota:
             CostError, UnknownLimitError: see :meth:`celery_throttle.plans.Plans.check`.
         """
         now = time.monotonic()
-        self._demand.count(None, now)
-        self._demand.count(refs, now)
-        wait = self._use(refs, cost, now)
-        if wait is None and self._ahead:
-            self._collect(self._ahead)
-            wait = self._use(refs, cost, time.monotonic())
-        if wait is None and self._full.get(refs, 0.0) <= now:
-            self._ask(self._want(refs, cost, now), now)
-            wait = self._use(refs, cost, time.monotonic())
-        elif (refs, cost) not in self._blocks and not self._ahead and self._trip < PROMPT:
-            self._ask_ahead(now)
-        return wait
+        if self._full.get(refs, 0.0) > now:
+            return None
+        self._ask(self._want(refs, cost, now), now)
+        return self._use(refs, cost, time.monotonic())
 
     def is_free(self, refs: Refs) -> None:
         """Units were free after all."""
         self._full.pop(refs, None)
 
     def _use(self, refs: Refs, cost: int, now: float) -> float | None:
-        block = self._blocks.get((refs, cost))
-        if block is None:
-            return None
-        wait = block.use(now)
-        if not block.left(now):
+        block = self._held(refs, cost, now)
+        return block.use(now) if block else None
+
+    def _held(self, refs: Refs, cost: int, now: float) -> Block | None:
+        """Units in hand that are good still."""
+        first = block = self._blocks.get((refs, cost))
+        while block and not block.left(now):
+            block = block.then
+        if block and block is not first:
+            self._blocks[refs, cost] = block
+        elif first and not block:
             del self._blocks[refs, cost]
-        return wait
+        return block
 
     # Asking.
 
@@ -128,12 +139,16 @@ class Quota:
         self._keep(wants, replies, replied, 0.0)
         plans.check(replies[0], refs, want.cost)
 
-    def _ask_ahead(self, now: float) -> None:
-        """Ask, without waiting for the reply, if the task after the next has no quota yet."""
+    def _ask_ahead(self, want: Want, now: float) -> None:
+        """Ask for tasks to come, without waiting for the reply.
+
+        For more of the same, if they come fast, and for those that wait, if the one after the next
+        has no quota yet.
+        """
+        wants = [want] if want.times > BATCH else []
         near = list(islice(self._waiting(), 2))
-        if not near or self._want_of(near[-1], now) is None:
-            return
-        wants = list(self._soon((), now))
+        if near and self._want_of(near[-1], now) is not None:
+            wants += self._soon([ref for want in wants for ref in want.refs], now)
         if wants:
             call = self._throttle.plans.gate_call(wants, AHEAD)
             with suppress(StoreError):  # a task's own call will say it
@@ -156,14 +171,17 @@ class Quota:
     ) -> None:
         """Keep what was taken. Slots count from ``later`` seconds after ``since``."""
         if len(self._blocks) > REMEMBERED:
-            self._blocks.clear()
+            self._blocks = {key: held for key, held in self._blocks.items() if held.left(since)}
         if len(self._full) > REMEMBERED:
-            self._full.clear()
+            self._full = {full: until for full, until in self._full.items() if until > since}
         for want, reply in zip(wants, replies, strict=False):  # one reply to all: nothing taken
             if reply[0] == Outcome.ALLOWED:
                 _, units, at_once, wait, step, per = reply
                 first, apart = later + wait / MICROSECONDS, step / per / MICROSECONDS
-                self._blocks[want.refs, want.cost] = Block(since, units, at_once, first, apart)
+                block = Block(since, units, at_once, first, apart)
+                held = self._blocks.setdefault((want.refs, want.cost), block)
+                if held is not block:  # few are left of it, or none
+                    held.then = block
             elif reply[0] == Outcome.REFUSED:
                 self._full[want.refs] = since + HORIZON
 
@@ -200,8 +218,7 @@ class Quota:
             refs = limits.refs_of(request)
         except ThrottleError:  # it is raised again when the task has its turn
             return None
-        block = self._blocks.get((refs, limits.cost))
-        if self._full.get(refs, 0.0) > now or (block is not None and block.left(now)):
+        if self._full.get(refs, 0.0) > now or self._held(refs, limits.cost, now):
             return None
         return self._want(refs, limits.cost, now)
 

@@ -52,10 +52,16 @@ class Bench:
 
         monkeypatch.setattr(self.throttle.store, "begin", counted)
 
+    def take(self, refs: Refs) -> float | None:
+        """What the gate does for one task."""
+        wait = self.quota.in_hand(refs, 1)
+        return self.quota.take(refs, 1) if wait is None else wait
+
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
         for _ in range(4 * BATCH):
-            assert self.quota.take((as_ref("bulk"),), 1) == 0.0
+            assert self.take((as_ref("bulk"),)) == 0.0
+        self.quota._ahead = None
         self.calls = 0
 
     def requests(self, task: Any, tenants: range) -> list[Request]:
@@ -87,7 +93,7 @@ def refs(tenant: int) -> Refs:
 
 def test_units_of_a_busy_limit_come_in_blocks(bench: Bench) -> None:
     bench.make_busy()
-    taken = [bench.quota.take((as_ref("bulk"),), 1) for _ in range(100)]
+    taken = [bench.take((as_ref("bulk"),)) for _ in range(100)]
     assert taken == [0.0] * 100
     assert bench.calls < 10
 
@@ -96,19 +102,19 @@ def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> Non
     bench.make_busy()
     for tenant in range(6):
         bench.waiting = bench.requests(task, range(tenant + 1, 6))
-        assert bench.quota.take(refs(tenant), 1) == 0.0
+        assert bench.take(refs(tenant)) == 0.0
     assert bench.calls == 1
     # Each was taken once, and none twice.
     bench.now += 1
-    assert [bench.quota.take(refs(tenant), 1) for tenant in range(6)] == [None] * 6
+    assert [bench.take(refs(tenant)) for tenant in range(6)] == [None] * 6
 
 
 def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) -> None:
     bench.waiting = bench.requests(task, range(1, 6))
-    assert bench.quota.take(refs(0), 1) == 0.0
+    assert bench.take(refs(0)) == 0.0
     bench.now += 1
     bench.waiting = bench.waiting[1:]
-    assert bench.quota.take(refs(1), 1) == 0.0
+    assert bench.take(refs(1)) == 0.0
     assert bench.calls == 2
 
 
@@ -117,26 +123,26 @@ def test_the_next_call_is_sent_before_a_task_needs_it(bench: Bench, task: Any) -
     requests = bench.requests(task, range(20))
     for number in range(20):
         bench.waiting = requests[number + 1 : number + 6]
-        assert bench.quota.take(refs(number), 1) == 0.0
+        assert bench.take(refs(number)) == 0.0
     assert 4 <= bench.calls <= 8
     ahead = bench.quota._ahead
     bench.waiting = []
     bench.now += 1
-    taken = [bench.quota.take(refs(tenant), 1) for tenant in range(20)]
+    taken = [bench.take(refs(tenant)) for tenant in range(20)]
     assert taken == [None] * 20, ahead
 
 
 def test_what_was_asked_ahead_is_not_used_after_20_ms(bench: Bench, task: Any) -> None:
     bench.make_busy()
     bench.waiting = bench.requests(task, range(1, 4))
-    assert bench.quota.take(refs(0), 1) == 0.0
+    assert bench.take(refs(0)) == 0.0
     bench.waiting = bench.requests(task, range(4, 8))
-    assert bench.quota.take(refs(1), 1) == 0.0
+    assert bench.take(refs(1)) == 0.0
     assert bench.quota._ahead is not None
     bench.waiting = []
     bench.now += HORIZON + 0.001
     # Its unit was taken at the server, so there is none left; that it was lost harms nobody.
-    assert bench.quota.take(refs(4), 1) is None
+    assert bench.take(refs(4)) is None
 
 
 def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
@@ -144,7 +150,7 @@ def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
 ) -> None:
     bench.make_busy()
     bench.waiting = bench.requests(task, range(1, 3))
-    assert bench.quota.take(refs(0), 1) == 0.0
+    assert bench.take(refs(0)) == 0.0
     bench.waiting = bench.requests(task, range(3, 8))
 
     def fail(*_: Any) -> Any:
@@ -152,22 +158,22 @@ def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
 
     with monkeypatch.context() as broken:
         broken.setattr(bench.throttle.store, "begin", fail)
-        assert bench.quota.take(refs(1), 1) == 0.0
-    assert bench.quota.take(refs(2), 1) == 0.0
+        assert bench.take(refs(1)) == 0.0
+    assert bench.take(refs(2)) == 0.0
     assert bench.quota._ahead is not None
     with monkeypatch.context() as broken:
         broken.setattr(bench.throttle.store, "finish", fail)
         with pytest.raises(StoreUnavailableError):
-            bench.quota.take(refs(3), 1)
+            bench.take(refs(3))
 
 
 def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
     never = (as_ref("never"),)
-    assert bench.quota.take(never, 1) == 0.0
-    assert [bench.quota.take(never, 1) for _ in range(50)] == [None] * 50
+    assert bench.take(never) == 0.0
+    assert [bench.take(never) for _ in range(50)] == [None] * 50
     assert bench.calls == 2
     bench.now += HORIZON + 0.001
-    assert bench.quota.take(never, 1) is None
+    assert bench.take(never) is None
     assert bench.calls == 3
 
 
