@@ -1,10 +1,10 @@
 """Paired rounds: the same number of tasks for each of several workers, in small turns.
 
 All workers are up all the time and wait for tasks in queues of their own. A round gives each of
-them the same number of tasks in turns of 500, in an order that is reversed from turn to turn, so
+them the same number of tasks in turns of 200, in an order that is reversed from turn to turn, so
 what else the machine does, and however it changes its speed, falls on all sides alike.
 
-A turn is put into the broker in one command. Its time runs from the mark of the 50th task to the
+A turn is put into the broker in one command. Its time runs from the mark of the 40th task to the
 mark of the last one. The marks are left by the same code on every side: the first line of the
 task's body, or the signal that a task was parked. Sides are compared turn by turn, and of the
 ratios in a round the median counts, which a turn that was disturbed does not move.
@@ -19,8 +19,8 @@ from statistics import median
 
 from benchmarks.stage import Stage, Worker
 
-TURN = 500
-WARM = 50
+TURN = 200
+WARM = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,12 @@ class Pace:
     def beside(self, other: Pace) -> float:
         """How many times as fast as the other."""
         return median(mine / its for mine, its in zip(self.rates, other.rates, strict=True))
+
+
+def both(one: Pace, other: Pace) -> Pace:
+    """The mean of two sides that do the same."""
+    rates = [(mine + its) / 2 for mine, its in zip(one.rates, other.rates, strict=True)]
+    return Pace(rates, (one.cost + other.cost) / 2)
 
 
 def one_round(stage: Stage, sides: Sequence[Side], tasks: int) -> list[Pace]:

@@ -187,6 +187,21 @@ class Stage:
         ready(workers)
         return workers
 
+    def pin(self, workers: Iterable[Worker]) -> None:
+        """Give the main processes of workers one processor, and all other processes the others.
+
+        Where the system puts them may favour one worker over another for as long as it lives.
+        Without a choice of processors nothing happens.
+        """
+        me = psutil.Process()
+        if not hasattr(me, "cpu_affinity") or len(me.cpu_affinity()) == 1:
+            return
+        first, *others = before = me.cpu_affinity()
+        self._ends.callback(me.cpu_affinity, before)
+        mains = {worker.pid for worker in workers}
+        for process in (me, *me.children(recursive=True)):
+            process.cpu_affinity([first] if process.pid in mains else others)
+
     def compose(
         self, task: str, count: int, queue: str = QUEUE, keys: Sequence[str] = ()
     ) -> list[tuple[str, bytes]]:
