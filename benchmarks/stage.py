@@ -71,7 +71,11 @@ class Worker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, "BENCHMARK": json.dumps({**settings, "marks": str(directory)})},
+                env={
+                    **os.environ,
+                    "BENCHMARK": json.dumps({**settings, "marks": str(directory)}),
+                    "TMPDIR": str(directory),  # a killed worker leaves files of its pool behind
+                },
                 start_new_session=True,
             )
         self._main = psutil.Process(self._process.pid)
