@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from celery_throttle.app import Throttle
+from celery_throttle.calendars import Calendar
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
@@ -23,11 +24,14 @@ from celery_throttle.errors import (
     WaitTooLongError,
 )
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit, Rate
+from celery_throttle.limits import Concurrency, Limit
+from celery_throttle.rates import Rate
 from celery_throttle.signals import task_released, task_throttled
 from celery_throttle.task import ThrottledTask
 
 __all__ = [
+    "Calendar",
+    "Concurrency",
     "ConfigurationError",
     "CostError",
     "Decision",

@@ -12,8 +12,9 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.keys import Keys
-from celery_throttle.limiter import Limiter, read_limits
+from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
+from celery_throttle.needs import Written, read_limits
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store import Store
 from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
@@ -41,7 +42,7 @@ class Throttle(Limiter):
     def __init__(
         self,
         app: Celery,
-        limits: Mapping[str, str | Limit] | None = None,
+        limits: Mapping[str, Written] | None = None,
         *,
         routes: Mapping[str, Spec] | None = None,
         url: str | None = None,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The answer to one request. It is true when the request is allowed.
 
     The examples continue one another: a limit ``"stripe"`` of ``"10/s burst 5"``, full at the
@@ -27,6 +26,10 @@ class Decision:
             longest one of several limits. 0.4, and 0.4; 0.0 when it is full.
         bound_by: The name of the limit that makes the request wait longest. None when allowed;
             then "stripe".
+        granted: The units that were taken: the cost, or 0; of
+            :meth:`~celery_throttle.limiter.Limiter.acquire_up_to` what there was. 4, then 0.
+        delay: The time that has to pass before what was taken may start: above 0 only in a
+            ``leaky-queue``, which takes what comes later. 0.0, and 0.0.
     """
 
     allowed: bool
@@ -35,6 +38,8 @@ class Decision:
     retry_after: float | None
     reset_after: float
     bound_by: str | None
+    granted: int | float = 0
+    delay: float = 0.0
 
     def __bool__(self) -> bool:
         return self.allowed

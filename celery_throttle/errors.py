@@ -14,7 +14,8 @@
     ├── StoreError                          the server answered, but not as it must
     │   └── StoreUnavailableError           the server cannot be reached
     └── Throttled                           the limit refused
-        └── WaitTooLongError                the wait would exceed ``throttle_max_wait``
+        ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
+        └── QueueFullError                  the queue of a ``leaky-queue`` is full
 
 Messages name the offending text and say what is allowed.
 """
@@ -120,6 +121,16 @@ class WaitTooLongError(Throttled):
 
     def __str__(self) -> str:
         return f"{self._subject}: {self._wait}; throttle_max_wait allows {self.max_wait:g} s"
+
+
+class QueueFullError(Throttled):
+    """As many tasks wait for a ``leaky-queue`` as it is long.
+
+    Attributes: see :class:`Throttled`; ``retry_after`` is None, as nobody knows.
+    """
+
+    def __str__(self) -> str:
+        return f"{self._subject}: its queue is full"
 
 
 def shown(value: object) -> str:

@@ -68,6 +68,10 @@ class Keys:
         """String: what the algorithm remembers of one limit and key."""
         return f"{self.prefix}:state:{self.field(ref)}"
 
+    def entries(self, ref: LimitRef) -> str:
+        """Sorted set: admissions in a log, or who holds a slot, of one limit and key."""
+        return f"{self.prefix}:entries:{self.field(ref)}"
+
     def pause(self, ref: LimitRef) -> str:
         """String: until when one limit and key is paused; without a key, all of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"
@@ -79,11 +83,15 @@ class Keys:
     def decision(self, ref: LimitRef) -> tuple[str, str, str, str]:
         """The keys of one limit and key that a decision reads, in the scripts' order."""
         whole = LimitRef(ref.name, None)
-        return self.state(ref), self.backlog(ref), self.pause(whole), self.pause(ref)
+        return self.state(ref), self.entries(ref), self.pause(whole), self.pause(ref)
 
-    def waits(self, name: str) -> str:
-        """Hash: the waiting lists of a limit, over all its keys and all queues."""
-        return f"{self.prefix}:waits:{name}"
+    def waits(self, ref: LimitRef) -> str:
+        """Hash: the waiting lists of one limit and key, over all queues."""
+        return f"{self.prefix}:waits:{self.field(ref)}"
+
+    def waited(self, name: str) -> str:
+        """Set: the :meth:`waits` of a limit, over all its keys."""
+        return f"{self.prefix}:waited:{name}"
 
     def waiting(self, queue: str, ref: LimitRef) -> str:
         """List: lines of one queue that wait at one limit and key."""

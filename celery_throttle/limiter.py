@@ -1,4 +1,4 @@
-"""Limits without Celery: acquire, peek, pause, reset and define, for plain code and for asyncio.
+"""Limits without Celery: acquire, reserve, slot, pause, define, for plain code and for asyncio.
 
 The two ends, ``x()`` and ``ax()``, only carry out the plans of :mod:`celery_throttle.plans`.
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from celery_throttle.bound import BoundLimit
+from celery_throttle.changes import Clock, Plan
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
-from celery_throttle.limits import Limit, check_name
-from celery_throttle.plans import Clock, Plan, Plans
+from celery_throttle.limits import check_name
+from celery_throttle.needs import Costs, Need, Written, needed, read_limits
+from celery_throttle.plans import Plans
 from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Call
 from celery_throttle.store import Store
@@ -26,14 +29,18 @@ T = TypeVar("T")
 #: A limit as a caller may write it: its name, or its name and key.
 Reference = str | tuple[str, Any] | LimitRef
 
+#: Bound limits that are kept.
+_KEPT = 1024
+
 
 class Limiter:
     """Limits that are kept on one server and shared by everyone who names them.
 
     Args:
         url: the server; see :class:`celery_throttle.store.Store`.
-        limits: name to limit, as text (``"100/s burst 20"``) or :class:`Limit`. These are defaults
-            of the code: one defined at run time takes precedence.
+        limits: name to limit, as text (``"100/s burst 20"``) or :class:`Limit`, or to a list of
+            limits that all have to allow. These are defaults of the code: one defined at run time
+            takes precedence.
         prefix: of all names in Redis. Keep it a hash tag (``{...}``) for Redis Cluster.
         clock: a time of one's own instead of the server's, for tests; it never sleeps.
 
@@ -45,7 +52,7 @@ class Limiter:
     def __init__(
         self,
         url: str,
-        limits: Mapping[str, str | Limit] | None = None,
+        limits: Mapping[str, Written] | None = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
@@ -60,64 +67,138 @@ class Limiter:
         """What the operations do."""
         return Plans(self.limits, self.keys, self.clock)
 
+    @cached_property
+    def _bound(self) -> dict[str, BoundLimit]:
+        return {}
+
     def __getitem__(self, item: Reference) -> BoundLimit:
         """One limit, or one key of it: ``limiter["api"]``, ``limiter["mail", "tenant-42"]``."""
-        return BoundLimit(self, as_ref(item))
+        if not isinstance(item, str):
+            return BoundLimit(self, as_ref(item))
+        bound = self._bound.get(item)
+        if bound is None:
+            if len(self._bound) >= _KEPT:
+                self._bound.clear()
+            bound = self._bound[item] = BoundLimit(self, as_ref(item))
+        return bound
+
+    def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
+        """What a call needs of some limits, checked."""
+        return needed(as_refs(limits), cost, self.limits, least)
 
     def acquire(
-        self, limits: Iterable[Reference], cost: int = 1, *, max_wait: float | None = None
+        self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:
         """Take ``cost`` units from every limit, or from none.
 
         Args:
             limits: names, or pairs of name and key.
-            cost: units to take from each, at least 1.
+            cost: units to take from each, whole or not; or by the name of the limit, 1 for those
+                that are not named.
             max_wait: seconds to wait for the limits at most. None (the default) does not wait and
                 gives the refusal as a :class:`Decision`.
 
         Raises:
             Throttled: with ``max_wait``, when the limits do not allow it in that time.
             CostError: the cost is above a limit's burst and could never pass.
+            LimitValueError: a limit is a number of slots; those are for :meth:`slot`.
             UnknownLimitError: nobody has defined a limit of that name.
             StoreUnavailableError: the server cannot be reached.
 
         A caller outside tasks cannot join a line: it competes freely with those that wait in one.
         """
-        return self.run_plan(self.plans.acquire(as_refs(limits), cost, max_wait))
+        return self.run_plan(self.plans.decide(self.need(limits, cost), max_wait))
 
     async def aacquire(
-        self, limits: Iterable[Reference], cost: int = 1, *, max_wait: float | None = None
+        self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:
         """:meth:`acquire` for asyncio."""
-        return await self.arun_plan(self.plans.acquire(as_refs(limits), cost, max_wait))
+        return await self.arun_plan(self.plans.decide(self.need(limits, cost), max_wait))
 
-    def peek(self, limits: Iterable[Reference], cost: int = 1) -> Decision:
+    def acquire_up_to(self, limits: Iterable[Reference], most: Costs) -> Decision:
+        """Take what there is of every limit, at most ``most`` units, and the same from each.
+
+        ``granted`` of the decision says how much that was: whole units, if ``most`` is whole. The
+        decision is a refusal if there was nothing; ``most`` may be 0, and above the burst.
+        """
+        return self.run_plan(self.plans.acquire_up_to(self.need(limits, most, least=0)))
+
+    async def aacquire_up_to(self, limits: Iterable[Reference], most: Costs) -> Decision:
+        """:meth:`acquire_up_to` for asyncio."""
+        return await self.arun_plan(self.plans.acquire_up_to(self.need(limits, most, least=0)))
+
+    def peek(self, limits: Iterable[Reference], cost: Costs = 1) -> Decision:
         """The decision :meth:`acquire` would give, with nothing taken. The cost may be 0."""
-        return self.run_plan(self.plans.peek(as_refs(limits), cost))
+        return self.run_plan(self.plans.peek(self.need(limits, cost, least=0)))
 
-    async def apeek(self, limits: Iterable[Reference], cost: int = 1) -> Decision:
+    async def apeek(self, limits: Iterable[Reference], cost: Costs = 1) -> Decision:
         """:meth:`peek` for asyncio."""
-        return await self.arun_plan(self.plans.peek(as_refs(limits), cost))
+        return await self.arun_plan(self.plans.peek(self.need(limits, cost, least=0)))
 
-    def define(self, name: str, limit: str | Limit, *, key: Any = None) -> None:
+    def reserve(
+        self, limits: Iterable[Reference], cost: Costs, *, max_wait: float = 0.0
+    ) -> Reservation:
+        """Take an estimate now, and settle it when the cost is known: tokens, bytes.
+
+        Raises:
+            Throttled: the limits do not allow it in ``max_wait`` seconds. Others as
+                :meth:`acquire`.
+        """
+        need = self.need(limits, cost)
+        taken = self.run_plan(self.plans.acquire(need, max_wait, mode="reserve"))
+        return Reservation(self, taken)
+
+    async def areserve(
+        self, limits: Iterable[Reference], cost: Costs, *, max_wait: float = 0.0
+    ) -> Reservation:
+        """:meth:`reserve` for asyncio."""
+        need = self.need(limits, cost)
+        taken = await self.arun_plan(self.plans.acquire(need, max_wait, mode="reserve"))
+        return Reservation(self, taken)
+
+    def slot(
+        self,
+        limits: Iterable[Reference],
+        cost: Costs = 1,
+        *,
+        max_wait: float = 0.0,
+        lease: float = 30.0,
+    ) -> Slot:
+        """A slot of every limit that has slots, held for the time of a ``with`` or ``async with``.
+
+        Limits with a rate among them are taken from as by :meth:`acquire`, all or nothing.
+
+        Args:
+            limits: see :meth:`acquire`.
+            cost: see there; of slots one is taken, whatever the cost.
+            max_wait: seconds to wait for the limits at most.
+            lease: seconds after which the slot is free again if this process dies. While it lives,
+                the lease is renewed.
+
+        Raises (when the ``with`` begins):
+            Throttled: the limits do not allow it in that time. Others as :meth:`acquire`.
+        """
+        return Slot(self, self.need(limits, cost), max_wait, lease)
+
+    def define(self, name: str, limit: Written, *, key: Any = None) -> None:
         """Define a limit at run time, for everyone at once, those that wait in lines included.
 
         It takes precedence over the code's own until :meth:`undefine`. Units in use stay in use:
-        a new rate pays them off at its own pace.
+        by a new rate they are paid off at its own pace, in a new window they count as taken now.
 
         Args:
             name: of the limit.
-            limit: text or :class:`Limit`.
+            limit: text or :class:`Limit`; as many of them as the name has in the code.
             key: only for this key of the limit ("gold tenants"); None is the limit itself.
 
         Raises:
-            LimitError: the definition is wrong.
+            LimitError: the definition is wrong, or would make slots of a rate or a rate of slots.
         """
-        self.run_plan(self.plans.define(_keyed(name, key), Limit.of(limit)))
+        self.run_plan(self.plans.define(_keyed(name, key), limit))
 
-    async def adefine(self, name: str, limit: str | Limit, *, key: Any = None) -> None:
+    async def adefine(self, name: str, limit: Written, *, key: Any = None) -> None:
         """:meth:`define` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), Limit.of(limit)))
+        await self.arun_plan(self.plans.define(_keyed(name, key), limit))
 
     def undefine(self, name: str, *, key: Any = None) -> None:
         """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back."""
@@ -162,54 +243,6 @@ class Limiter:
                 self.clock.advance(step.seconds)
             else:
                 await asyncio.sleep(step.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class BoundLimit:
-    """One limit, or one key of it, of a limiter. Made by ``limiter[...]``."""
-
-    limiter: Limiter
-    ref: LimitRef
-
-    def acquire(self, cost: int = 1, *, max_wait: float | None = None) -> Decision:
-        """See :meth:`Limiter.acquire`."""
-        return self.limiter.acquire([self.ref], cost, max_wait=max_wait)
-
-    async def aacquire(self, cost: int = 1, *, max_wait: float | None = None) -> Decision:
-        """See :meth:`Limiter.acquire`."""
-        return await self.limiter.aacquire([self.ref], cost, max_wait=max_wait)
-
-    def peek(self, cost: int = 1) -> Decision:
-        """See :meth:`Limiter.peek`."""
-        return self.limiter.peek([self.ref], cost)
-
-    async def apeek(self, cost: int = 1) -> Decision:
-        """See :meth:`Limiter.peek`."""
-        return await self.limiter.apeek([self.ref], cost)
-
-    def pause(self, seconds: float) -> float:
-        """Stop the limit (without a key: all its keys) for everyone; never shortens a pause.
-
-        Returns the seconds it is now paused.
-        """
-        return self.limiter.run_plan(self.limiter.plans.pause(self.ref, seconds))
-
-    async def apause(self, seconds: float) -> float:
-        """See :meth:`pause`."""
-        return await self.limiter.arun_plan(self.limiter.plans.pause(self.ref, seconds))
-
-    def reset(self) -> None:
-        """Forget what was used, and lift the pause. Tasks that wait are looked at again at once."""
-        self.limiter.run_plan(self.limiter.plans.reset(self.ref))
-
-    async def areset(self) -> None:
-        """See :meth:`reset`."""
-        await self.limiter.arun_plan(self.limiter.plans.reset(self.ref))
-
-
-def read_limits(limits: Mapping[str, str | Limit]) -> dict[str, Limit]:
-    """Name to limit, checked."""
-    return {check_name(name): Limit.of(limit) for name, limit in limits.items()}
 
 
 def as_ref(item: Reference) -> LimitRef:

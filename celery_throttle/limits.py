@@ -1,214 +1,280 @@
-"""Rate and Limit: what users write as ``"100/s burst 20 using token-bucket"``, as immutable values.
+"""Limit: what users write as ``"100/s burst 20 using token-bucket"``, as an immutable value.
 
-Two forms of text leave this module. ``str(limit)`` is for people, and parses back to an equal
-limit. ``limit.definition()`` is for the scripts on the server, which need the emission interval
-and not the rate; it reads back as a limit that behaves the same.
-
-The scripts count in doubles, which are exact for whole numbers up to 2**53. What they multiply
-stays within ``MAX_EXACT``, and that is what bounds the numbers here.
+``str(limit)`` is for people, and parses back to an equal limit. What the scripts on the server
+read of a limit is made in :mod:`celery_throttle.definitions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
+from celery_throttle.calendars import PERIODS, Calendar
+from celery_throttle.costs import MILLION, Cost, millionths
 from celery_throttle.errors import CostError, LimitSyntaxError, LimitValueError, shown
-
-ALGORITHMS = ("gcra", "token-bucket")
-
-# Each unit under the symbol that str() writes, from the longest to the shortest, in microseconds.
-_UNITS = {
-    "w": 604_800_000_000,
-    "d": 86_400_000_000,
-    "h": 3_600_000_000,
-    "m": 60_000_000,
-    "s": 1_000_000,
-    "ms": 1_000,
-    "us": 1,
-}
-_WORDS = {
-    "w": "week weeks",
-    "d": "day days",
-    "h": "hour hours",
-    "m": "min minute minutes",
-    "s": "sec second seconds",
-}
-_SPELLINGS = {
-    spelling: symbol for symbol in _UNITS for spelling in (symbol, *_WORDS.get(symbol, "").split())
-}
-
-MAX_UNITS = 10**9
-MAX_PERIOD_US = 366 * _UNITS["d"]
-MAX_EXACT = 2**52
-_MAX_DIGITS = 30
-
-_RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
-_CLAUSE = re.compile(r"\s(burst|using)\b", re.ASCII | re.IGNORECASE)
-_WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
-_DEFINITION = re.compile(r"(\S+) ([1-9]\d{0,19}) ([1-9]\d{0,19}) ([1-9]\d{0,19})", re.ASCII)
-
-_RATE_GRAMMAR = (
-    "allowed: '<count>/<period>', such as '100/s', '5/10s', '1/500ms' or '5000/day'; "
-    "a limit may go on with 'burst <count>' and 'using <algorithm>'"
+from celery_throttle.rates import (
+    GRAMMAR,
+    MAX_EXACT,
+    MAX_UNITS,
+    UNITS,
+    Rate,
+    check_whole,
+    naming,
+    parse_whole,
 )
+
+#: The farthest a slot is ever booked ahead, in microseconds. A state that was written farther in
+#: the future can only come from a clock that stepped back since.
+FARTHEST = 20_000
+
+#: Each algorithm, and the clauses that mean something to it.
+ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "gcra": ("burst",),
+    "token-bucket": ("burst",),
+    "leaky-bucket": ("burst",),
+    "leaky-queue": ("burst",),
+    "fixed-window": ("from", "in", "at"),
+    "sliding-log": (),
+    "sliding-window": ("parts", "oldest"),
+}
+CONCURRENCY = "concurrency"
+FIRST_REQUEST = "first-request"
+
+MAX_PARTS = 100
+MAX_SLOTS = 100_000
+
+_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest")
+_CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
+_AT_ONCE = re.compile(r"(\S+)\s+at\s+once", re.ASCII | re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """``count`` units in every ``period_us`` microseconds.
+class Concurrency:
+    """How many may be in progress at once: ``"10 at once"``.
 
     Raises:
-        LimitValueError: if ``count`` is not from 1 to a thousand million, or the period not from 1
-            microsecond to 366 days.
+        LimitValueError: if it is not from 1 to a hundred thousand.
     """
 
-    count: int
-    period_us: int
+    slots: int
 
     def __post_init__(self) -> None:
-        _check_whole("count", self.count, MAX_UNITS)
-        _check_whole("period in microseconds", self.period_us, MAX_PERIOD_US, "(366 days)")
-
-    @classmethod
-    def parse(cls, text: str) -> Rate:
-        """Read ``"<count>/<period>"``: ``"100/s"``, ``"5/10s"``, ``"1/500ms"``, ``"5000/day"``.
-
-        Units are us, ms, s, m, h, d and w, or words such as min, hours, day; case does not matter.
-
-        Raises:
-            LimitSyntaxError: if ``text`` is not of that form.
-            LimitValueError: if a number is out of range.
-        """
-        match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
-        if match is None:
-            raise LimitSyntaxError(f"{shown(text)} is not a rate; {_RATE_GRAMMAR}")
-        count, multiple, unit = (part.strip() for part in match.groups())
-        symbol = _SPELLINGS.get(unit.lower())
-        if symbol is None:
-            units = ", ".join(reversed(_UNITS))
-            raise LimitSyntaxError(f"unknown unit {shown(unit)} in {shown(text)}; allowed: {units}")
-        period = _parse_whole("period", multiple or "1", text) * _UNITS[symbol]
-        with _naming(text):
-            return cls(_parse_whole("count", count, text), period)
-
-    @property
-    def interval(self) -> tuple[int, int]:
-        """The emission interval in microseconds, as a reduced fraction: ``(10000, 1)`` at 100/s."""
-        divisor = gcd(self.period_us, self.count)
-        return self.period_us // divisor, self.count // divisor
+        check_whole("number of slots", self.slots, MAX_SLOTS)
 
     def __str__(self) -> str:
-        symbol = next(symbol for symbol, us in _UNITS.items() if self.period_us % us == 0)
-        multiple = self.period_us // _UNITS[symbol]
-        return f"{self.count}/{'' if multiple == 1 else multiple}{symbol}"
+        return f"{self.slots} at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rate, the burst (capacity) that may pass at once, and the algorithm that counts.
+    """A rate and the algorithm that counts, or how many may be in progress at once.
 
-    Burst is 1 unless given: units pass evenly spaced, one every emission interval.
+    Attributes:
+        rate: :class:`Rate`, or :class:`Concurrency`.
+        burst: The capacity: the units that can pass at once. For algorithms without the clause it
+            is the count of the rate; for the others 1 unless given, so that units pass evenly
+            spaced, one every emission interval. For ``leaky-queue`` it is the length of the queue.
+        algorithm: One of ``ALGORITHMS``; ``"gcra"`` unless given.
+        window: Where the windows of ``fixed-window`` begin: ``"epoch"`` (multiples of the period
+            since 1970), ``"first-request"``, or a :class:`Calendar`.
+        parts: Sub-windows of ``sliding-window``; with the one before them if ``oldest`` is
+            ``"weighted"``, without it if ``"dropped"``.
 
     Raises:
-        LimitValueError: if the algorithm is unknown, or the burst is not from 1 to a thousand
-            million, or too large to be counted exactly at this rate.
+        LimitValueError: an unknown algorithm, a clause that means nothing to it, or a number out of
+            range or too large to be counted exactly.
     """
 
-    rate: Rate
-    burst: int = 1
+    rate: Rate | Concurrency
+    burst: int = None  # type: ignore[assignment]  # __post_init__ gives it a number
     algorithm: str = "gcra"
+    window: str | Calendar = "epoch"
+    parts: int = 1
+    oldest: str = "weighted"
 
     def __post_init__(self) -> None:
+        if isinstance(self.rate, Concurrency):
+            self._set(burst=self.rate.slots, algorithm=CONCURRENCY)
+            return
         if not isinstance(self.rate, Rate):
             raise LimitValueError(f"{shown(self.rate)} is no Rate; Limit.parse() reads text")
         if self.algorithm not in ALGORITHMS:
             allowed = ", ".join(ALGORITHMS)
             raise LimitValueError(f"unknown algorithm {shown(self.algorithm)}; allowed: {allowed}")
-        _check_whole("burst", self.burst, MAX_UNITS)
-        numerator, _ = self.rate.interval
-        if self.burst * numerator > MAX_EXACT:
+        if "burst" not in ALGORITHMS[self.algorithm]:
+            if self.burst not in (None, self.rate.count):
+                raise _meaningless("burst", self.algorithm)
+            self._set(burst=self.rate.count)
+        elif self.burst is None:
+            self._set(burst=1)
+        check_whole("burst", self.burst, MAX_UNITS)
+        self._check_exact(self.rate)
+        self._check_window(self.rate)
+        self._check_parts(self.rate)
+
+    def _check_exact(self, rate: Rate) -> None:
+        numerator, _ = rate.interval
+        if "burst" in ALGORITHMS[self.algorithm] and self.burst * numerator > MAX_EXACT:
             raise LimitValueError(
-                f"burst {self.burst} is too large to be counted exactly at {self.rate}; "
+                f"burst {self.burst} is too large to be counted exactly at {rate}; "
                 f"allowed: at most {MAX_EXACT // numerator}, or more at a rate with a rounder count"
             )
 
+    def _check_window(self, rate: Rate) -> None:
+        if self.algorithm != "fixed-window" and self.window != "epoch":
+            raise _meaningless("from" if self.window == FIRST_REQUEST else "in", self.algorithm)
+        if self.window == "epoch" and self.period == "month" and self.algorithm == "fixed-window":
+            self._set(window=Calendar())
+        if isinstance(self.window, Calendar):
+            if self.period is None:
+                raise LimitValueError(
+                    f"windows in a time zone cannot last {rate.period_us} us; "
+                    "allowed: a period of one day, one week or one month"
+                )
+            self.window.check(self.period)
+        elif self.window not in ("epoch", FIRST_REQUEST):
+            raise LimitValueError(
+                f"windows cannot begin from {shown(self.window)}; allowed: {FIRST_REQUEST!r}"
+            )
+
+    def _check_parts(self, rate: Rate) -> None:
+        if self.algorithm != "sliding-window":
+            if self.parts != 1 or self.oldest != "weighted":
+                raise _meaningless("parts" if self.parts != 1 else "oldest", self.algorithm)
+            return
+        check_whole("number of parts", self.parts, MAX_PARTS)
+        if rate.period_us % self.parts:
+            raise LimitValueError(
+                f"{self.parts} parts of {rate.period_us} us are no whole microseconds; "
+                "allowed: a number of parts that divides the period"
+            )
+        if self.oldest not in ("weighted", "dropped"):
+            raise LimitValueError(
+                f"oldest {shown(self.oldest)} is unknown; allowed: 'weighted' or 'dropped'"
+            )
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read a rate and its clauses: ``"100/s burst 20 using token-bucket"``.
+        """Read ``"10 at once"``, or a rate and its clauses: ``"100/s burst 20 using gcra"``.
 
-        The clauses may come in either order, each at most once.
+        The clauses may come in any order, each at most once:
+
+        - ``using <algorithm>``
+        - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue
+        - ``from first-request``: fixed-window
+        - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
+        - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
 
         Raises:
             LimitSyntaxError: if ``text`` is not of that form.
-            LimitValueError: if a number is out of range, or the algorithm is unknown.
+            LimitValueError: see :class:`Limit`.
         """
         if not isinstance(text, str):
-            raise LimitSyntaxError(f"{shown(text)} is not a limit; {_RATE_GRAMMAR}")
+            raise LimitSyntaxError(f"{shown(text)} is not a limit; {GRAMMAR}")
+        at_once = _AT_ONCE.fullmatch(text.strip())
+        if at_once:
+            with naming(text):
+                return cls(Concurrency(parse_whole("number of slots", at_once[1], text)))
         rate, *rest = (part.strip() for part in _CLAUSE.split(text.strip()))
         keywords = [keyword.lower() for keyword in rest[::2]]
         clauses = dict(zip(keywords, rest[1::2], strict=True))
         if len(clauses) < len(keywords):
             raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
         parsed = Rate.parse(rate)
-        burst = _parse_whole("burst", clauses.get("burst", "1"), text)
-        with _naming(text):
-            return cls(parsed, burst, clauses.get("using", "gcra").lower())
+        with naming(text):
+            return cls._from_clauses(parsed, clauses, text)
+
+    @classmethod
+    def _from_clauses(cls, rate: Rate, clauses: dict[str, str], text: str) -> Limit:
+        algorithm = clauses.pop("using", "gcra").lower()
+        for keyword in clauses:
+            if keyword not in ALGORITHMS.get(algorithm, _KEYWORDS):
+                raise _meaningless(keyword, algorithm)
+        window: str | Calendar = clauses.get("from", "epoch").lower()
+        if "from" in clauses and ("in" in clauses or "at" in clauses):
+            raise LimitSyntaxError(f"'from' and a time zone contradict each other in {shown(text)}")
+        if "in" in clauses or "at" in clauses:
+            window = Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))
+        return cls(
+            rate,
+            parse_whole("burst", clauses["burst"], text) if "burst" in clauses else None,  # type: ignore[arg-type]  # see the field
+            algorithm,
+            window,
+            parse_whole("parts", clauses.get("parts", "1"), text),
+            clauses.get("oldest", "weighted").lower(),
+        )
 
     @classmethod
     def of(cls, limit: str | Limit) -> Limit:
         """Return ``limit`` itself, or the limit its text means. Raises as ``parse`` does."""
         return limit if isinstance(limit, Limit) else cls.parse(limit)
 
-    @classmethod
-    def from_definition(cls, text: str) -> Limit:
-        """Read what ``definition`` wrote.
+    @property
+    def period(self) -> str | None:
+        """The period, if it is one of those that a calendar has: ``"d"``, ``"w"``, ``"month"``."""
+        if isinstance(self.rate, Concurrency):
+            return None
+        return next((unit for unit in PERIODS if UNITS[unit] == self.rate.period_us), None)
 
-        The limit behaves as the one that was written; its rate is the one most natural to read
-        among those with the same interval (``"5/10s"`` comes back as ``"30/m"``). Raises as
-        ``parse`` does.
+    @property
+    def ticks(self) -> tuple[int, int]:
+        """The emission interval in microseconds, as a fraction that is not reduced.
+
+        Amounts are counted in parts of a microsecond, of which its denominator tells the number
+        ("ticks"), and one unit is as many as its numerator: a million times as many as a millionth
+        of a unit, if that can be counted exactly. ``(0, 1)`` for a number of slots.
         """
-        match = _DEFINITION.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
-            raise LimitSyntaxError(
-                f"{shown(text)} is not a limit definition; allowed: '<algorithm> "
-                "<interval numerator> <interval denominator> <burst>', such as 'gcra 10000 1 20'"
-            )
-        algorithm, *numbers = match.groups()
-        numerator, denominator, burst = map(int, numbers)
-        with _naming(text):
-            return cls(_rate_with_interval(numerator, denominator), burst, algorithm)
+        if isinstance(self.rate, Concurrency):
+            return 0, 1
+        p, q = self.rate.interval
+        finest = MILLION // gcd(p, MILLION)
+        for finer in (finest, *(10**digits for digits in range(5, 0, -1))):
+            if self.burst * p * finer <= MAX_EXACT and FARTHEST * q * finer <= MAX_EXACT // 4:
+                return p * finer, q * finer
+        return p, q
 
-    def definition(self) -> str:
-        """Return the text the scripts read: ``"gcra 10000 1 20"`` for ``"100/s burst 20"``.
-
-        That is: algorithm, emission interval in microseconds as numerator and denominator, burst.
-        """
-        numerator, denominator = self.rate.interval
-        return f"{self.algorithm} {numerator} {denominator} {self.burst}"
-
-    def check_cost(self, cost: int, name: str, *, allow_zero: bool = False) -> None:
-        """Raise CostError unless ``cost`` is a whole number from 1 (or 0) to the burst.
+    def check_cost(self, cost: Cost, name: str, *, allow_zero: bool = False) -> int:
+        """Return a cost in millionths of a unit if this limit can ever admit it.
 
         ``name`` is the name of this limit, for the message. Zero is for a peek.
+
+        Raises:
+            CostError: it is no number, not above zero, or above the burst.
         """
-        lowest = 0 if allow_zero else 1
-        if _is_whole(cost) and lowest <= cost <= self.burst:
-            return
-        never = " can never fit" if _is_whole(cost) and cost > self.burst else " is not allowed"
-        raise CostError(
-            f"cost {shown(cost)}{never} in limit {shown(name)} ({self}); "
-            f"allowed: whole numbers from {lowest} to its burst, {self.burst}"
-        )
+        amount = millionths(cost, allow_zero=allow_zero)
+        if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:
+            raise CostError(
+                f"cost {shown(cost)} can never fit in limit {shown(name)} ({self}); "
+                f"allowed: at most {self.burst}"
+            )
+        return amount
 
     def __str__(self) -> str:
-        burst = "" if self.burst == 1 else f" burst {self.burst}"
-        using = "" if self.algorithm == "gcra" else f" using {self.algorithm}"
-        return f"{self.rate}{burst}{using}"
+        if isinstance(self.rate, Concurrency):
+            return str(self.rate)
+        clauses = [str(self.rate)]
+        if "burst" in ALGORITHMS[self.algorithm] and self.burst != 1:
+            clauses.append(f"burst {self.burst}")
+        if self.algorithm != "gcra":
+            clauses.append(f"using {self.algorithm}")
+        if isinstance(self.window, Calendar):
+            at = "" if self.window.at == "00:00" else f"at {self.window.at} "
+            clauses.append(f"{at}in {self.window.zone}")
+        elif self.window != "epoch":
+            clauses.append(f"from {self.window}")
+        if self.parts != 1:
+            clauses.append(f"parts {self.parts}")
+        if self.oldest != "weighted":
+            clauses.append(f"oldest {self.oldest}")
+        return " ".join(clauses)
 
 
 def check_name(name: str) -> str:
@@ -221,40 +287,6 @@ def check_name(name: str) -> str:
     )
 
 
-def _rate_with_interval(numerator: int, denominator: int) -> Rate:
-    # People speak of units per second, minute, hour, day or week: the first of these that the
-    # interval divides makes the rate. What fits none keeps its odd period.
-    for symbol in ("s", "m", "h", "d", "w"):
-        times, rest = divmod(_UNITS[symbol], numerator)
-        if not rest and times * denominator <= MAX_UNITS:
-            return Rate(times * denominator, _UNITS[symbol])
-    return Rate(denominator, numerator)
-
-
-def _parse_whole(what: str, number: str, text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(number):
-        raise LimitSyntaxError(
-            f"{what} {shown(number)} in {shown(text)} is not a whole number; {_RATE_GRAMMAR}"
-        )
-    if len(number) > _MAX_DIGITS:  # int() refuses some thousand digits with an error of its own
-        raise LimitValueError(f"{what} {shown(number)} is out of range; allowed: fewer digits")
-    return int(number)
-
-
-def _check_whole(what: str, value: int, highest: int, meaning: str = "") -> None:
-    if not _is_whole(value) or not 1 <= value <= highest:
-        allowed = f"whole numbers from 1 to {highest} {meaning}".rstrip()
-        raise LimitValueError(f"{what} {shown(value)} is out of range; allowed: {allowed}")
-
-
-@contextmanager
-def _naming(text: str) -> Iterator[None]:
-    """Put the text that was read in front of what is wrong with its numbers."""
-    try:
-        yield
-    except LimitValueError as error:
-        raise LimitValueError(f"{shown(text)}: {error}") from None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _meaningless(keyword: str, algorithm: str) -> LimitValueError:
+    takers = ", ".join(name for name, keywords in ALGORITHMS.items() if keyword in keywords)
+    return LimitValueError(f"'{keyword}' means nothing to {algorithm}; it is for {takers}")

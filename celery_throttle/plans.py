@@ -1,56 +1,41 @@
 """What each operation on limits does, written once for code that waits and for asyncio.
 
 A plan is a generator. It yields what it needs from outside, a
-:class:`~celery_throttle.scripts.Call` to run on the server or a :class:`Sleep`, and returns the
-answer. It neither waits nor talks to a server itself; :mod:`celery_throttle.limiter` does.
+:class:`~celery_throttle.scripts.Call` to run on the server or a
+:class:`~celery_throttle.changes.Sleep`, and returns the answer. It neither waits nor talks to a
+server itself; :mod:`celery_throttle.limiter` does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol, TypeVar
+from typing import NamedTuple
 
-from celery_throttle.decision import Decision
-from celery_throttle.errors import (
-    CostError,
-    LimitValueError,
-    Throttled,
-    UnknownLimitError,
-    shown,
+from celery_throttle.changes import (
+    MICROSECONDS,
+    Changes,
+    Plan,
+    Sleep,
+    check_wait,
+    to_us,
+    unknown_limit,
 )
-from celery_throttle.keys import Keys
-from celery_throttle.limits import MAX_UNITS, Limit
+from celery_throttle.costs import MILLION, in_units
+from celery_throttle.decision import Decision
+from celery_throttle.errors import CostError, LimitValueError, Throttled, shown
+from celery_throttle.needs import Costs, Need, costs_of, written_name
+from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 
-T = TypeVar("T")
+#: Calls that are kept to be sent again.
+_KEPT = 1024
 
-MICROSECONDS = 1_000_000
-
-#: Seconds that a wait or a pause may last at most: some thirty years.
-_LONGEST = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """What a plan yields to wait; seconds."""
-
-    seconds: float
-
-
-Plan = Generator[Call | Sleep, Any, T]
-
-
-class Clock(Protocol):
-    """A time of the caller's own; see :class:`celery_throttle.testing.ManualClock`."""
-
-    now: int
-
-    def advance(self, seconds: float) -> None:
-        """Move on by some seconds: how a wait passes."""
+#: Seconds between two looks for a slot, which may be given back at any time.
+_LOOK = 0.02
 
 
 class Outcome(IntEnum):
@@ -60,91 +45,153 @@ class Outcome(IntEnum):
     REFUSED = 0
     NEVER = -1
     UNKNOWN = -2
+    SLOTS = -3
+
+
+class Holder(NamedTuple):
+    """Who takes slots: a name of its own, and seconds that the lease lasts at first."""
+
+    name: str
+    lease: float
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a task at a gate needs: its limits, its cost, and how many times that at once."""
+    """What a task at a gate needs, and how many times that at once."""
 
-    refs: Sequence[LimitRef]
-    cost: int
+    need: Need
     times: int = 1
 
 
+class Reserved(NamedTuple):
+    """What was reserved: of each limit the definition's time and the mark of what was taken."""
+
+    need: Need
+    decision: Decision
+    marks: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
-class Plans:
-    """The operations on the limits of one prefix.
+class Plans(Changes):
+    """The operations on the limits of one prefix."""
 
-    Attributes:
-        limits: those the code defines; registered when the server does not know them.
-        keys: the names in Redis.
-        clock: a time of the caller's own, or None for the server's.
-    """
-
-    limits: Mapping[str, Limit]
-    keys: Keys
-    clock: Clock | None = None
-
-    def _now(self) -> Argument:
-        return "" if self.clock is None else self.clock.now
+    _calls: dict[tuple[Need, str], Call] = field(default_factory=dict, init=False, repr=False)
 
     def acquire(
-        self, refs: Sequence[LimitRef], cost: int, max_wait: float | None
-    ) -> Plan[Decision]:
+        self,
+        need: Need,
+        max_wait: float | None,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Reserved]:
         """Take; with a longest wait in seconds, raise Throttled instead of giving a refusal."""
         left = 0.0 if max_wait is None else check_wait(max_wait, "max_wait")
-        check_cost(cost)
         while True:
-            decision, bound = yield from self._decide(refs, cost, "take")
-            if bound is None or max_wait is None:
-                return decision
-            wait = decision.retry_after
-            if wait is None or wait > left:
-                raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
-            began = time.monotonic()
-            yield Sleep(wait)
-            left -= wait if self.clock else time.monotonic() - began
+            longest = None if max_wait is None else left
+            reply = yield from self._ask(need, mode, holder, longest)
+            if reply[0] == Outcome.ALLOWED:
+                taken = _allowed(need, reply, mode)
+                if max_wait is not None and taken.decision.delay > 0:
+                    yield Sleep(taken.decision.delay)
+                return taken
+            bound, decision = _refused(need, reply)
+            if max_wait is None:
+                return Reserved(need, decision, ())
+            slots_bind = bool(reply[6])
+            wait = decision.retry_after or 0.0
+            if left <= 0 or (wait > left and not slots_bind):
+                raise Throttled(limit=written_name(bound.name), key=bound.key, retry_after=wait)
+            left -= yield from self._sleep(min(wait, left, _LOOK) if slots_bind else wait)
 
-    def peek(self, refs: Sequence[LimitRef], cost: int) -> Plan[Decision]:
+    def _sleep(self, seconds: float) -> Plan[float]:
+        """Wait, and give how long that was."""
+        began = time.monotonic()
+        yield Sleep(seconds)
+        return seconds if self.clock else time.monotonic() - began
+
+    def decide(self, need: Need, max_wait: float | None) -> Plan[Decision]:
+        """Give the decision of :meth:`acquire`."""
+        taken = yield from self.acquire(need, max_wait)
+        return taken.decision
+
+    def peek(self, need: Need) -> Plan[Decision]:
         """Decide, and take nothing."""
-        decision, _ = yield from self._decide(refs, check_cost(cost, least=0), "peek")
-        return decision
+        reply = yield from self._ask(need, "peek")
+        if reply[0] == Outcome.ALLOWED:
+            return _allowed(need, reply, "peek").decision
+        return _refused(need, reply)[1]
 
-    def _decide(
-        self, refs: Sequence[LimitRef], cost: int, mode: str
-    ) -> Plan[tuple[Decision, LimitRef | None]]:
-        """Give the decision, and the limit that binds: None when it is allowed."""
-        outcome, *about = yield from self._ask(refs, cost, mode)
-        if outcome == Outcome.ALLOWED:
-            wait, bound = 0, None
-            remaining, reset, burst = about
-        else:
-            wait, index, remaining, reset, burst = about
-            bound = refs[index - 1]
-        decision = Decision(
-            allowed=outcome == Outcome.ALLOWED,
-            limit=burst,
-            remaining=remaining,
-            retry_after=wait / MICROSECONDS,
-            reset_after=reset / MICROSECONDS,
-            bound_by=None if bound is None else bound.name,
-        )
-        return decision, bound
+    def acquire_up_to(self, need: Need) -> Plan[Decision]:
+        """Take what there is of all limits, at most the cost."""
+        reply = yield from self._ask(need, "upto")
+        if reply[0] == Outcome.ALLOWED:
+            return _allowed(need, reply, "upto").decision
+        return _refused(need, reply)[1]
 
-    def _ask(self, refs: Sequence[LimitRef], cost: int, mode: str) -> Plan[list[int]]:
+    def settle(self, reserved: Reserved, actual: Costs) -> Plan[None]:
+        """Tell what was reserved what it was really worth."""
+        need = reserved.need
+        names, args = [self.keys.limits], [self.now()]
+        taken = zip(need.refs, need.costs, costs_of(need.refs, actual, least=0), strict=True)
+        for place, (ref, cost, worth) in enumerate(taken):
+            names += (*self.keys.decision(ref), self.keys.waits(ref))
+            since, mark = reserved.marks[2 * place : 2 * place + 2]
+            args += (ref.name, self.keys.field(ref), cost, since, mark, min(worth, _TOO_MUCH))
+        call = Call(script("settle"), names, args)
+        reply = yield call
+        if reply[0] == Outcome.UNKNOWN:
+            yield from self.register_missing(need.refs, int(reply[2]))
+            reply = yield call
+        self.check(reply, [need])
+
+    def release(self, refs: Sequence[LimitRef], holder: str) -> Plan[None]:
+        """Give slots back."""
+        names = [name for ref in refs for name in (self.keys.entries(ref), self.keys.waits(ref))]
+        yield Call(script("release"), names, [self.now(), holder])
+
+    def renew(self, held: Sequence[tuple[LimitRef, str]], lease: float) -> Plan[None]:
+        """Let leases of slots go on for some seconds from now."""
+        names = [self.keys.entries(ref) for ref, _ in held]
+        holders = [holder for _, holder in held]
+        yield Call(script("renew"), names, [self.now(), to_us(lease), *holders])
+
+    def _ask(
+        self,
+        need: Need,
+        mode: str,
+        holder: Holder | None = None,
+        longest: float | None = None,
+    ) -> Plan[Sequence[int]]:
         """Run ``acquire.lua``; limits the server does not know are registered, and it is repeated.
 
         Raises as :meth:`check`.
         """
-        # What is above any burst may have too many digits to be sent.
-        names, args = self._named(refs, min(cost, MAX_UNITS + 1))
-        call = Call(script("acquire"), [self.keys.limits, *names], [self._now(), mode, *args])
-        reply: list[int] = yield call
+        call = None if holder or longest is not None else self._calls.get((need, mode))
+        if call is None:
+            call = self._acquire_call(need, mode, holder, longest)
+        reply: Sequence[int] = yield call
         if reply[0] == Outcome.UNKNOWN:
-            yield from self.register_missing(refs)
+            yield from self.register_missing(need.refs, int(reply[2]))
             reply = yield call
-        self.check(reply, refs, cost)
+        if reply[0] < Outcome.REFUSED:
+            self.check(reply, [need])
         return reply
+
+    def _acquire_call(
+        self, need: Need, mode: str, holder: Holder | None, longest: float | None
+    ) -> Call:
+        names, args = self._named(need)
+        who = ("", "") if holder is None else (holder.name, to_us(holder.lease))
+        delay = "" if longest is None else to_us(longest)
+        call = Call(
+            script("acquire"), [self.keys.limits, *names], [self.now(), mode, *who, delay, *args]
+        )
+        if self.clock is None and holder is None and longest is None:
+            if len(self._calls) >= _KEPT:
+                self._calls.clear()
+            self._calls[need, mode] = call
+        return call
 
     def gate_call(self, wants: Sequence[Want], ahead: int) -> Call:
         """The call of ``gate.lua`` for some tasks.
@@ -153,123 +200,91 @@ class Plans:
             wants: what they need; no limit and key may come twice.
             ahead: how far ahead a start may be booked, in microseconds.
         """
-        keys, args = [self.keys.limits], [self._now(), ahead]
+        keys, args = [self.keys.limits], [self.now(), ahead]
         for want in wants:
-            names, about = self._named(want.refs, want.cost)
-            keys += names
-            args += [want.times, len(want.refs), *about]
+            refs = want.need.refs
+            _, about = self._named(want.need)
+            for ref in refs:
+                keys += (*self.keys.decision(ref), self.keys.backlog(ref))
+            args += [want.times, len(refs), *about]
         return Call(script("gate"), keys, args)
 
-    def _named(self, refs: Sequence[LimitRef], cost: int) -> tuple[list[str], list[Argument]]:
+    def _named(self, need: Need) -> tuple[list[str], list[Argument]]:
         """Keys and arguments of some limits, as ``decide.lua`` reads them."""
         names: list[str] = []
         args: list[Argument] = []
-        for ref in refs:
+        for ref, cost in zip(need.refs, need.costs, strict=True):
             names += self.keys.decision(ref)
-            args += (ref.name, self.keys.field(ref), cost)
+            # What is above any burst may have too many digits to be sent.
+            args += (ref.name, self.keys.field(ref), min(cost, _TOO_MUCH))
         return names, args
 
-    def check(self, reply: Sequence[int], refs: Sequence[LimitRef], cost: int) -> None:
-        """Raise what a reply of ``acquire.lua`` or ``gate.lua`` says is wrong with a call.
+    def check(self, reply: Sequence[int], needs: Sequence[Need]) -> None:
+        """Raise what a reply is about that says that a call is wrong.
 
         Raises:
             CostError: the cost can never pass.
             UnknownLimitError: neither the server nor the code knows a limit.
+            LimitValueError: the limit has slots.
         """
+        if reply[0] >= Outcome.REFUSED:
+            return
+        refs = [ref for need in needs for ref in need.refs]
+        costs = [cost for need in needs for cost in need.costs]
+        ref, cost = refs[reply[1] - 1], costs[reply[1] - 1]
         if reply[0] == Outcome.UNKNOWN:
-            raise unknown_limit(refs[reply[1] - 1].name, self.limits)
-        if reply[0] == Outcome.NEVER:
-            raise cost_too_high(cost, refs[reply[1] - 1], reply[2])
-
-    def register_missing(self, refs: Sequence[LimitRef]) -> Plan[None]:
-        """Register those of the code's limits that a call needs."""
-        names = {ref.name for ref in refs} & set(self.limits)
-        return self.register({name: self.limits[name] for name in names})
-
-    def register(self, limits: Mapping[str, Limit]) -> Plan[None]:
-        """Put limits of the code in force, save those that were defined at run time."""
-        if limits:
-            refs = [LimitRef(name, None) for name in limits]
-            yield self._define_call("code", refs, [limit.definition() for limit in limits.values()])
-
-    def define(self, ref: LimitRef, limit: Limit | None) -> Plan[None]:
-        """Define a limit or one key of it at run time; None takes that back."""
-        if limit is not None:
-            yield self._define_call("set", [ref], [limit.definition()])
-        elif ref.key is None and ref.name in self.limits:
-            yield self._define_call("reset", [ref], [self.limits[ref.name].definition()])
-        else:
-            yield self._define_call("drop", [ref], [""])
-        yield from self._touch(ref.name)
-
-    def _define_call(self, origin: str, refs: Sequence[LimitRef], definitions: list[str]) -> Call:
-        names = [self.keys.limits, *(self.keys.state(ref) for ref in refs)]
-        args = [self._now(), origin]
-        for ref, definition in zip(refs, definitions, strict=True):
-            args += (ref.name, self.keys.field(ref), definition)
-        return Call(script("define"), names, args)
-
-    def _touch(self, name: str) -> Plan[None]:
-        """Let what waits at a limit be looked at again, in steps that do not block the server."""
-        cursor: Argument = "0"
-        while True:
-            cursor = yield Call(script("touch"), [self.keys.waits(name)], [self._now(), cursor])
-            if cursor == b"0":
-                return
-
-    def pause(self, ref: LimitRef, seconds: float) -> Plan[float]:
-        """Stop a limit or one key of it; gives the seconds it is now paused."""
-        us = to_us(check_wait(seconds, "a pause"))
-        paused: int = yield Call(script("pause"), [self.keys.pause(ref)], [self._now(), us])
-        return paused / MICROSECONDS
-
-    def reset(self, ref: LimitRef) -> Plan[None]:
-        """Forget what was used of a limit or one key of it, and lift its pause."""
-        yield Call(script("reset"), [self.keys.state(ref), self.keys.pause(ref)])
-        yield from self._touch(ref.name)
+            raise unknown_limit(ref.name, self.limits)
+        if reply[0] == Outcome.SLOTS:
+            name = written_name(ref.name)
+            raise LimitValueError(
+                f"limit {name!r} has slots, which must be given back: "
+                f"use 'with limiter[{name!r}].slot():'"
+            )
+        raise cost_too_high(cost, ref, reply[2])
 
 
-def to_us(seconds: float) -> int:
-    """Seconds as whole microseconds."""
-    return round(seconds * MICROSECONDS)
+_TOO_MUCH = (MAX_UNITS + 1) * MILLION
 
 
-def check_cost(cost: int, least: int = 1) -> int:
-    """A cost that is a whole number of units.
+def _allowed(need: Need, reply: Sequence[int], mode: str) -> Reserved:
+    _, remaining, reset, burst, delay, granted, *marks = reply
+    units = 0 if mode == "peek" else need.costs[0]
+    decision = Decision(
+        True,  # noqa: FBT003  # by position: this is what every allowed call passes through
+        burst,
+        remaining,
+        0.0,
+        reset / MICROSECONDS,
+        None,
+        in_units(granted if mode == "upto" else units),
+        delay / MICROSECONDS,
+    )
+    return Reserved(need, decision, marks)
 
-    Raises:
-        CostError: it is not.
-    """
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < least:
-        raise CostError(
-            f"cost {shown(cost)} is not allowed: a cost is a whole number of at least {least}"
-        )
-    return cost
 
-
-def check_wait(seconds: float, what: str) -> float:
-    """A wait that is a number of seconds.
-
-    Raises:
-        LimitValueError: it is not; ``what`` names it.
-    """
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not 0 <= seconds <= _LONGEST:
-        raise LimitValueError(
-            f"{what} of {shown(seconds)} is not allowed: it is seconds, 0 or more"
-        )
-    return float(seconds)
+def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:
+    """The limit that binds, and the decision."""
+    _, wait, index, remaining, reset, burst, _ = reply
+    bound = need.refs[index - 1]
+    decision = Decision(
+        allowed=False,
+        limit=burst,
+        remaining=remaining,
+        retry_after=wait / MICROSECONDS,
+        reset_after=reset / MICROSECONDS,
+        bound_by=written_name(bound.name),
+    )
+    return bound, decision
 
 
 def cost_too_high(cost: int, ref: LimitRef, burst: int) -> CostError:
-    """The error for a cost that can never pass."""
+    """The error for a cost (in millionths of a unit) that can never pass."""
     return CostError(
-        f"cost {shown(cost)} can never pass limit {ref.name!r}: "
-        f"its burst is {burst}, and a cost must be 1 to {burst}"
+        f"cost {shown(in_units(cost))} can never pass limit {written_name(ref.name)!r}: "
+        f"its burst is {burst}, and a cost must be at most that"
     )
 
 
-def unknown_limit(name: str, known: Iterable[str]) -> UnknownLimitError:
-    """The error for a name that nobody has defined."""
-    names = ", ".join(repr(one) for one in sorted(known)) or "none"
-    return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")
+def limits_of(mapping: Mapping[str, object]) -> list[str]:
+    """The names users gave the limits of a mapping."""
+    return list(dict.fromkeys(written_name(name) for name in mapping))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -28,11 +28,29 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script to run with its keys and arguments: what the core builds, and an end sends."""
+    """One script to run with its keys and arguments: what the core builds, and an end sends.
+
+    Attributes:
+        packed: the command in the Redis protocol; made once, as a call may be sent many times.
+    """
 
     script: Script
     keys: Sequence[str]
     args: Sequence[Argument] = ()
+    packed: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        command = ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+        object.__setattr__(self, "packed", pack(*command))
+
+
+def pack(*parts: Argument) -> bytes:
+    """One command in the Redis protocol."""
+    chunks = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(chunks)
 
 
 def _read(name: str, seen: list[str]) -> str:

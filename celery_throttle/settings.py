@@ -11,8 +11,8 @@ from typing import Any
 
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.keys import DEFAULT_PREFIX
-from celery_throttle.limiter import read_limits
 from celery_throttle.limits import Limit
+from celery_throttle.needs import read_limits
 from celery_throttle.store import is_store_url, safe_url
 
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
@@ -31,9 +33,12 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError, shown
-from celery_throttle.scripts import Argument, Call
+from celery_throttle.scripts import Call, pack
 
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+#: Seconds for which an idle connection is taken to be open still: no server restarts in less.
+_FRESH = 0.05
+
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
@@ -49,41 +54,64 @@ def is_store_url(url: str) -> bool:
     return url.partition("://")[0] in SCHEMES and "://" in url
 
 
-def pack(*parts: Argument) -> bytes:
-    """One command in the Redis protocol."""
-    chunks = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(chunks)
-
-
 @dataclass(frozen=True, slots=True)
 class Begun:
     """A call on its way."""
 
     call: Call
-    connection: Any
-    packed: bytes
+    wire: _Wire
 
 
-def _evalsha(call: Call) -> bytes:
-    return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+class _Wire:
+    """A connection: redis-py makes it, and after that its socket is written to and read directly.
+
+    What a client does besides for each call costs more than a decision does.
+    """
+
+    __slots__ = ("_connection", "_reader", "_socket", "_used")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._socket: Any = None
+        self._reader = hiredis.Reader()
+        self._used = 0.0
+
+    def send(self, command: bytes) -> None:
+        """Send, over a new connection if there is none or the server has closed it."""
+        if self._socket is not None and time.monotonic() - self._used > _FRESH and self._is_stale():
+            self.close()
+        if self._socket is None:
+            self._connection.connect()
+            self._socket = self._connection._sock  # noqa: SLF001  # see the class
+        self._socket.sendall(command)
+
+    def read(self) -> Any:
+        """One reply; an error that the server replied is given, not raised."""
+        reply = self._reader.gets()
+        while reply is False:
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._reader.feed(data)
+            reply = self._reader.gets()
+        self._used = time.monotonic()
+        return reply
+
+    # A server that restarted has closed what lay idle. Seen before anything is sent, that costs a
+    # new connection; seen afterwards, nobody could tell whether the call was carried out.
+    def _is_stale(self) -> bool:
+        try:
+            return bool(self._connection.can_read(0))
+        except _UNREACHABLE:
+            return True
+
+    def close(self) -> None:
+        self._connection.disconnect()
+        self._socket, self._reader = None, hiredis.Reader()
 
 
 def _load(call: Call) -> bytes:
     return pack("SCRIPT", "LOAD", call.script.source)
-
-
-# A server that restarted has closed what lay idle. Seen before anything is sent, that costs a new
-# connection; seen afterwards, nobody could tell whether the call was carried out.
-def _revive(connection: Any) -> None:
-    try:
-        stale = connection.can_read(0)
-    except _UNREACHABLE:
-        stale = True
-    if stale:
-        connection.disconnect()
 
 
 async def _arevive(connection: Any) -> Any:
@@ -125,7 +153,7 @@ class Store:
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),
         }
-        self._idle: deque[Any] = deque()
+        self._idle: deque[_Wire] = deque()
         self._pid = os.getpid()
         self._pool: redis.ConnectionPool | None = None
         self._aidle: dict[asyncio.AbstractEventLoop, tuple[Any, deque[Any]]] = {}
@@ -157,43 +185,32 @@ class Store:
         if self._pid != os.getpid():
             self._idle, self._pid, self._pool = deque(), os.getpid(), None
         try:
-            connection = self._idle.pop()
+            wire = self._idle.pop()
         except IndexError:
-            connection = self.connection()
-        else:
-            _revive(connection)
-        begun = Begun(call, connection, _evalsha(call))
+            wire = _Wire(self.connection())
         try:
-            connection.send_packed_command([begun.packed], check_health=False)
+            wire.send(call.packed)
         except BaseException as error:
-            raise self._failed(begun, error) from error
-        return begun
+            wire.close()
+            raise self._translate(error) from error
+        return Begun(call, wire)
 
     def finish(self, begun: Begun) -> Any:
         """Give the reply to a call that was begun, once. Raises as :meth:`run`."""
+        wire = begun.wire
         try:
-            reply = self._read(begun)
+            reply = wire.read()
+            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
+                wire.send(_load(begun.call) + begun.call.packed)
+                wire.read()
+                reply = wire.read()
         except BaseException as error:
-            raise self._failed(begun, error) from error
-        self._idle.append(begun.connection)
+            wire.close()
+            raise self._translate(error) from error
+        self._idle.append(wire)
+        if isinstance(reply, hiredis.ReplyError):
+            raise self._refused(reply)
         return reply
-
-    def _read(self, begun: Begun) -> Any:
-        connection = begun.connection
-        try:
-            return connection.read_response()
-        except NoScriptError:
-            connection.send_packed_command([_load(begun.call), begun.packed], check_health=False)
-            connection.read_response()
-            return connection.read_response()
-
-    def _failed(self, begun: Begun, error: BaseException) -> BaseException:
-        # After an error that the server replied with, the connection is as good as before.
-        if isinstance(error, ResponseError):
-            self._idle.append(begun.connection)
-        else:
-            begun.connection.disconnect()
-        return self._translate(error)
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""
@@ -221,7 +238,7 @@ class Store:
         return self._options | {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
 
     async def _aexchange(self, connection: Any, call: Call) -> Any:
-        packed = _evalsha(call)
+        packed = call.packed
         try:
             await connection.send_packed_command([packed], check_health=False)
             return await connection.read_response()
@@ -233,14 +250,15 @@ class Store:
     def _translate(self, error: BaseException) -> BaseException:
         if isinstance(error, _UNREACHABLE):
             return StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
-        if isinstance(error, RedisError):
-            return StoreError(f"the server at {self.url} refused a call: {error}")
-        return error
+        return self._refused(error) if isinstance(error, RedisError) else error
+
+    def _refused(self, error: Exception) -> StoreError:
+        return StoreError(f"the server at {self.url} refused a call: {error}")
 
     def close(self) -> None:
         """Close the idle connections of this process; a later call opens new ones."""
         while self._idle:
-            self._idle.pop().disconnect()
+            self._idle.pop().close()
 
     async def aclose(self) -> None:
         """Close the idle connections of the running event loop."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from celery import Task
 
+from celery_throttle.changes import check_wait, is_slots, unknown_limit
+from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
 from celery_throttle.limits import Limit
-from celery_throttle.plans import check_cost, check_wait, unknown_limit
-from celery_throttle.scope import ArgumentReader, LimitRef, Scope
+from celery_throttle.needs import Need, parts, written_name
+from celery_throttle.scope import ArgumentReader, Scope
 from celery_throttle.settings import Spec
+
+#: A cost, or the argument that tells it: ``"{tokens}"``; for all limits, or by the limit's name.
+CostSpec = Cost | str | Mapping[str, Cost | str]
 
 
 class ThrottledTask(Task):
@@ -23,7 +28,9 @@ class ThrottledTask(Task):
     Attributes:
         throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key is taken from the
             task's arguments) or a list of such. None: the app's ``throttle_routes`` decide.
-        throttle_cost: units the task takes from each of its limits. Default 1.
+        throttle_cost: units the task takes from each of its limits, or ``"{tokens}"``: the task's
+            argument of that name tells; or a dict of such by the name of the limit, 1 for those it
+            does not name. Of slots a task takes one, whatever its cost. Default 1.
         throttle_max_wait: seconds; a task that would have to wait longer does not join its line.
             None (the default): any wait.
         throttle_on_max_wait: ``"fail"`` (the default): it fails at once with
@@ -37,7 +44,7 @@ class ThrottledTask(Task):
     Request = "celery_throttle.worker.request:ThrottledRequest"
 
     throttle: Spec | None = None
-    throttle_cost: int = 1
+    throttle_cost: CostSpec = 1
     throttle_max_wait: float | None = None
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
     throttle_track: bool = False
@@ -59,22 +66,32 @@ class ThrottledTask(Task):
 class TaskLimits:
     """What a task says of its limits, read and checked.
 
-    ``fixed`` are the limits and keys of every call, if no key comes from its arguments.
+    Attributes:
+        scopes: its limits and keys.
+        reader: of the arguments that make keys.
+        costs: of each scope in millionths of a unit; None where an argument tells it.
+        cost_reader: of these arguments.
+        fixed: what every call needs, if nothing comes from its arguments.
+        slots: the places of the limits among them that are slots, to be given back.
+        max_wait, drop, track: see :class:`ThrottledTask`.
     """
 
     scopes: tuple[Scope, ...]
     reader: ArgumentReader
-    fixed: tuple[LimitRef, ...] | None
-    cost: int
+    costs: tuple[int | None, ...]
+    cost_reader: ArgumentReader
+    fixed: Need | None
+    slots: tuple[int, ...]
     max_wait: float | None
     drop: bool
     track: bool
 
-    def refs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[LimitRef, ...]:
-        """The limits and keys that one call of the task needs.
+    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
+        """What one call of the task needs.
 
         Raises:
             KeyValueError: an argument's value cannot be a key.
+            CostError: an argument's value cannot be a cost.
         """
         values = self.reader.read(args, kwargs)
         refs, used = [], 0
@@ -82,14 +99,16 @@ class TaskLimits:
             count = len(scope.arguments)
             refs.append(scope.ref(values[used : used + count]))
             used += count
-        return tuple(refs)
+        told = iter(self.cost_reader.read(args, kwargs))
+        costs = [millionths(next(told)) if cost is None else cost for cost in self.costs]
+        return Need(tuple(refs), tuple(costs))
 
-    def refs_of(self, request: Any) -> tuple[LimitRef, ...]:
-        """:meth:`refs` for the arguments of a request, found once."""
-        refs: tuple[LimitRef, ...] | None = self.fixed or request.__dict__.get("throttle_refs")
-        if refs is None:
-            refs = request.throttle_refs = self.refs(request.args, request.kwargs)
-        return refs
+    def need_of(self, request: Any) -> Need:
+        """:meth:`need` for the arguments of a request, found once."""
+        need: Need | None = self.fixed or request.__dict__.get("throttle_need")
+        if need is None:
+            need = request.throttle_need = self.need(request.args, request.kwargs)
+        return need
 
     @classmethod
     def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limit]) -> TaskLimits:
@@ -101,28 +120,54 @@ class TaskLimits:
         where = f"task {task.name!r}"
         scopes = read_scopes(spec, known, where)
         names = [name for scope in scopes for name in scope.arguments]
-        reader = ArgumentReader.for_signature(_signature(task), names, where)
+        signature = _signature(task)
+        reader = ArgumentReader.for_signature(signature, names, where)
         max_wait = getattr(task, "throttle_max_wait", None)
         with _named(where):
-            cost = check_cost(getattr(task, "throttle_cost", 1))
-            for scope in scopes:
-                known[scope.name].check_cost(cost, scope.name)
+            costs = _read_costs(getattr(task, "throttle_cost", 1), scopes, known)
             if max_wait is not None:
                 check_wait(max_wait, "throttle_max_wait")
-        after = getattr(task, "throttle_on_max_wait", "fail")
-        if after not in ("fail", "drop"):
-            raise ConfigurationError(
-                f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
-            )
-        return cls(
+        tellers = [cost for cost in costs if isinstance(cost, str)]
+        amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
+        limits = cls(
             scopes=scopes,
             reader=reader,
-            fixed=None if names else tuple(scope.ref() for scope in scopes),
-            cost=cost,
+            costs=amounts,
+            cost_reader=ArgumentReader.for_signature(signature, tellers, where),
+            fixed=None,
+            slots=tuple(place for place, scope in enumerate(scopes) if is_slots(known[scope.name])),
             max_wait=max_wait,
-            drop=after == "drop",
+            drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
         )
+        return limits if names or tellers else replace(limits, fixed=limits.need((), {}))
+
+
+def _read_costs(
+    spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limit]
+) -> list[int | str]:
+    """Of each limit the cost in millionths, or the name of the argument that tells it."""
+    given = spec if isinstance(spec, Mapping) else {written_name(one.name): spec for one in scopes}
+    unknown = sorted(set(given) - {written_name(scope.name) for scope in scopes}, key=str)
+    if unknown:
+        raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
+    costs: list[int | str] = []
+    for scope in scopes:
+        cost = given.get(written_name(scope.name), 1)
+        if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
+            costs.append(cost[1:-1])
+        else:
+            costs.append(known[scope.name].check_cost(cost, scope.name))  # type: ignore[arg-type]  # it checks the type, too
+    return costs
+
+
+def _read_drop(task: type[Task] | Task, where: str) -> bool:
+    after = getattr(task, "throttle_on_max_wait", "fail")
+    if after not in ("fail", "drop"):
+        raise ConfigurationError(
+            f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
+        )
+    return bool(after == "drop")
 
 
 @contextmanager
@@ -135,7 +180,7 @@ def _named(where: str) -> Iterator[None]:
 
 
 def read_scopes(spec: Spec, known: Mapping[str, Limit], where: str) -> tuple[Scope, ...]:
-    """The limits that a task or a route names.
+    """The limits that a task or a route names; several of one name are one each.
 
     Raises:
         UnknownLimitError, LimitError, ConfigurationError: they name ``where`` and the text.
@@ -154,7 +199,9 @@ def read_scopes(spec: Spec, known: Mapping[str, Limit], where: str) -> tuple[Sco
         for scope in scopes:
             if scope.name not in known:
                 raise unknown_limit(scope.name, known)
-    return scopes
+        return tuple(
+            replace(scope, name=name) for scope in scopes for name in parts(scope.name, known)
+        )
 
 
 def _signature(task: type[Task] | Task) -> inspect.Signature:

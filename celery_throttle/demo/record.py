@@ -59,8 +59,8 @@ class Record:
     @property
     def rate(self) -> float:
         """What the limit allows in a second, in the long run."""
-        period_us, count = self.limit.rate.interval
-        return count * 1e6 / period_us
+        p, q = self.limit.ticks
+        return q * 1e6 / p
 
     @property
     def allowed(self) -> int:

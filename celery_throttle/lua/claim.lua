@@ -15,7 +15,9 @@
 --       7   the token of the first task taken; those after it count up
 --       8   longest time (us) between two asks
 --       9   how many tokens follow that are settled
---       then those tokens, then identities whose acknowledgement is done
+--       10  how many slots follow that are given back
+--       then those tokens; per slot its entries, waits and holder; then identities whose
+--       acknowledgement is done
 -- Reply {next ask (us from now), a worker whose lease ran out or '',
 --        {token, kind, starts in (us), waited (us), message, task id}, ...}
 --       kind 1: admitted. kind 0: no unit was taken, because it expired or can never pass.
@@ -26,19 +28,22 @@ local now = clock(given)
 local limits, parks, workers, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local till, room, ahead = now + tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local token, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
-local settled = tonumber(ARGV[9])
+local settled, released = tonumber(ARGV[9]), tonumber(ARGV[10])
 local visits = room + 16
 local taken = {}
 
-for i = 10, #ARGV do
-  if i < 10 + settled then
+for i = 11, #ARGV do
+  local slot = i - 11 - settled
+  if slot < 0 then
     redis.call('HDEL', claims, ARGV[i])
-  else
+  elseif slot >= 3 * released then
     redis.call('ZREM', parks, ARGV[i])
+  elseif slot % 3 == 0 then
+    release(ARGV[i], ARGV[i + 1], ARGV[i + 2], now)
   end
 end
 lease(workers, worker, claims, till)
-local dead = redis.call('ZRANGE', workers, '-inf', string.format('%.0f', now), 'BYSCORE',
+local dead = redis.call('ZRANGE', workers, '-inf', whole(now), 'BYSCORE',
                         'LIMIT', 0, 1)[1] or ''
 
 -- Serves one waiting list in turn. Returns once its limit has no room left or the list is empty.
@@ -52,17 +57,17 @@ local function serve(queue, waiting)
     local at, about = unpack_line(redis.call('HGET', queue[LINES], line))
     local id = redis.call('ZRANGE', line, 0, 0)[1]
     local entry = cmsgpack.unpack(redis.call('HGET', queue[MESSAGES], id))
-    local refs = refs_of(about, entry[2])
+    local refs = refs_of(about, entry[2], holder_of(worker, token), till - now)
     local kind, wait, bound = 0, 0, 0
     local expired = entry[3] > 0 and entry[3] <= now
     if not expired and not look(limits, refs, now, given) then
-      wait, bound = decide(refs)
+      wait, bound = decide(refs, now, true)
       kind = wait < 0 and 0 or 1
     end
     if wait <= ahead then
       wait = math.max(0, wait)
       if kind == 1 then
-        take(refs, now, now + wait, given, 1)
+        take(refs, now, now + wait, given)
       end
       taken[#taken + 1] = hand_out(claims, token, line, about, at, id, entry, kind, wait, now)
       token = token + 1
@@ -88,7 +93,7 @@ end
 -- a second depend on the gap, not on the number of workers, and one that fails costs one gap.
 local function place(queue, due)
   local gap = math.min(100000, math.max(10000, (due - now) / 10))
-  local taken_by_others = redis.call('ZRANGE', queue[ASKS], string.format('%.0f', due - gap / 2),
+  local taken_by_others = redis.call('ZRANGE', queue[ASKS], whole(due - gap / 2),
                                      '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
   local free = due
   for i = 2, #taken_by_others, 2 do
@@ -111,7 +116,7 @@ local function next_ask(queue)
   if due then
     ask = math.min(ask, place(queue, math.max(now, due - ahead)))
   end
-  redis.call('ZADD', queue[ASKS], string.format('%.0f', ask), channel)
+  redis.call('ZADD', queue[ASKS], whole(ask), channel)
   redis.call('PEXPIRE', queue[ASKS], expiry(2 * longest, given))
   return ask
 end
@@ -120,7 +125,7 @@ local ask = now + longest
 for key = 5, #KEYS, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   while #taken < room and visits > 0 do
-    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', string.format('%.0f', now + ahead),
+    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', whole(now + ahead),
                                'BYSCORE', 'LIMIT', 0, 1)[1]
     if not waiting then
       break

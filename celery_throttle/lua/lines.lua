@@ -12,12 +12,14 @@
 --   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next
 --   waiting            list   lines that wait at one limit and key, in turn, of one queue
 --   backlog            string how many tasks wait at one limit and key, over all queues
---   waits              hash   waiting list -> packed {due, asks}, for all keys of one limit's name
+--   waits              hash   waiting list -> packed {due, asks}, for one limit and key
+--   waited             set    keys `waits` of one limit's name
 --
--- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, backlog,
--- pause, key_pause, waiting, waits}, ...}}.
+-- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
+-- pause, key_pause, backlog, waiting, waits, waited}, ...}}.
 
 local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
+local ENTRIES, BACKLOG, WAITING, WAITS, WAITED = 4, 7, 8, 9, 10
 
 local function pack_line(at, about)
   return string.char(at) .. cmsgpack.pack(about)
@@ -27,24 +29,25 @@ local function unpack_line(packed)
   return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
 end
 
-local function refs_of(about, costs)
+local function refs_of(about, costs, holder, lease)
   local refs = {}
   for i, names in ipairs(about.limits) do
-    refs[i] = { name = names[1], field = names[2], state = names[3], backlog = names[4],
-                pause = names[5], key_pause = names[6], cost = costs[i] }
+    refs[i] = { name = names[1], field = names[2], state = names[3], entries = names[4],
+                pause = names[5], key_pause = names[6], backlog = names[7], cost = costs[i],
+                holder = holder, lease = lease }
   end
   return refs
 end
 
 -- A wait of 'never' is not one to come back for in time order: the task is handed out at once.
 local function due_time(now, wait)
-  return string.format('%.0f', now + math.max(0, wait))
+  return whole(now + math.max(0, wait))
 end
 
 -- Backlogs and waiting lists are the two things that every change of a line must keep right.
 local function count(limit, change)
-  if change ~= 0 and redis.call('INCRBY', limit[4], change) <= 0 then
-    redis.call('DEL', limit[4])
+  if change ~= 0 and redis.call('INCRBY', limit[BACKLOG], change) <= 0 then
+    redis.call('DEL', limit[BACKLOG])
   end
 end
 
@@ -53,17 +56,21 @@ local function attach(line, about, at, now, wait)
   local limit, queue = about.limits[at], about.queue
   redis.call('HSET', queue[LINES], line, pack_line(at, about))
   count(limit, redis.call('ZCARD', line))
-  if redis.call('RPUSH', limit[7], line) == 1 then
-    redis.call('HSET', limit[8], limit[7], cmsgpack.pack({ queue[DUE], queue[ASKS] }))
-    redis.call('ZADD', queue[DUE], due_time(now, wait), limit[7])
+  if redis.call('RPUSH', limit[WAITING], line) == 1 then
+    redis.call('HSET', limit[WAITS], limit[WAITING], cmsgpack.pack({ queue[DUE], queue[ASKS] }))
+    redis.call('SADD', limit[WAITED], limit[WAITS])
+    redis.call('ZADD', queue[DUE], due_time(now, wait), limit[WAITING])
   end
 end
 
 -- The waiting list has lost a line: forget it when that was the last.
 local function tidy(limit, queue)
-  if redis.call('EXISTS', limit[7]) == 0 then
-    redis.call('ZREM', queue[DUE], limit[7])
-    redis.call('HDEL', limit[8], limit[7])
+  if redis.call('EXISTS', limit[WAITING]) == 0 then
+    redis.call('ZREM', queue[DUE], limit[WAITING])
+    redis.call('HDEL', limit[WAITS], limit[WAITING])
+    if redis.call('EXISTS', limit[WAITS]) == 0 then
+      redis.call('SREM', limit[WAITED], limit[WAITS])
+    end
   end
 end
 
@@ -91,7 +98,7 @@ local RANK = 2 ^ 45
 
 local function score_of(line, rank, now)
   local from, to = rank * RANK, (rank + 1) * RANK - 1
-  local last = redis.call('ZRANGE', line, string.format('%.0f', to), string.format('%.0f', from),
+  local last = redis.call('ZRANGE', line, whole(to), whole(from),
                           'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
   local score = from + math.floor(now / 64)
   return last[2] and math.max(score, tonumber(last[2]) + 1) or score
@@ -100,7 +107,7 @@ end
 local function join(line, about, id, score, packed, now, wait, bound)
   local new = redis.call('EXISTS', line) == 0
   redis.call('HSET', about.queue[MESSAGES], id, packed)
-  redis.call('ZADD', line, string.format('%.0f', score), id)
+  redis.call('ZADD', line, whole(score), id)
   if new then
     attach(line, about, math.max(1, bound), now, wait)
   else
@@ -114,7 +121,7 @@ end
 -- however long nobody is there to see it, and so that nothing is left of a worker without any.
 local function lease(workers, worker, claims, till)
   if redis.call('EXISTS', claims) == 1 then
-    redis.call('ZADD', workers, string.format('%.0f', till), worker)
+    redis.call('ZADD', workers, whole(till), worker)
   else
     redis.call('ZREM', workers, worker)
   end
@@ -123,11 +130,33 @@ end
 -- Wakes up to two workers that would otherwise sleep past the moment `due`. Those whose next ask
 -- lies in the past are busy or gone.
 local function wake(queue, now, due)
-  local early = redis.call('ZRANGE', queue[ASKS], string.format('%.0f', now), '+inf', 'BYSCORE',
+  local early = redis.call('ZRANGE', queue[ASKS], whole(now), '+inf', 'BYSCORE',
                            'LIMIT', 0, 2, 'WITHSCORES')
   for i = 1, #early, 2 do
     if tonumber(early[i + 1]) > due then
       redis.call('PUBLISH', early[i], '')
     end
+  end
+end
+
+-- Lets what waits at one limit and key be looked at again now: it may have room, or another limit.
+local function look_again(waits, now)
+  local found = redis.call('HGETALL', waits)
+  for i = 1, #found, 2 do
+    local names = cmsgpack.unpack(found[i + 1])
+    redis.call('ZADD', names[1], 'XX', whole(now), found[i])
+    wake({ [ASKS] = names[2] }, now, now)
+  end
+end
+
+-- Who takes a slot for a task: a claim, or a task at the gate, of a worker.
+local function holder_of(worker, token)
+  return worker .. ' ' .. token
+end
+
+-- Gives a slot back.
+local function release(entries, waits, holder, now)
+  if redis.call('ZREM', entries, holder) == 1 then
+    look_again(waits, now)
   end
 end

@@ -5,7 +5,7 @@
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
 --       4-7 the queue's lines, messages, due, asks
---       then per limit: state, backlog, pause, pause of the key, waiting, waits
+--       then per limit: state, entries, pause, pause of the key, backlog, waiting, waits, waited
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
@@ -15,29 +15,32 @@
 --       7   longest wait accepted (us), -1 for any
 --       8   how long (us) an identity is remembered
 --       9   the message
---       10  how many limits
---       then per limit: name, field, cost
+--       10  who takes a slot, if there are any
+--       11  how long (us) it is taken at first
+--       12  how many limits
+--       then per limit: name, field, cost (millionths of a unit)
 --       then identities whose acknowledgement is done
 -- Reply {'admitted'}                                    a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
 --       {'known'}                                       parked before: acknowledge, no more
 --       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
+--       {'full', index}                                 the queue of a leaky-queue is full
 --       {'never', index, burst}                         the cost can never pass
---       {'unknown', index}                              limit not defined
+--       {'unknown', index, now (us)}    limit not defined, or the windows of its calendar have run out
 
 local given = ARGV[1]
 local now = clock(given)
 local limits, parks, line = KEYS[1], KEYS[2], KEYS[3]
 local id, identity = ARGV[2], ARGV[3]
-local count_of = tonumber(ARGV[10])
+local count_of = tonumber(ARGV[12])
 local queue = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 
-for i = 11 + 3 * count_of, #ARGV do
+for i = 13 + 3 * count_of, #ARGV do
   redis.call('ZREM', parks, ARGV[i])
 end
-if #ARGV >= 11 + 3 * count_of then
+if #ARGV >= 13 + 3 * count_of then
   -- What a crashed worker parked and never told of is forgotten in time, now and then.
-  redis.call('ZREMRANGEBYSCORE', parks, '-inf', string.format('%.0f', now - tonumber(ARGV[8])))
+  redis.call('ZREMRANGEBYSCORE', parks, '-inf', whole(now - tonumber(ARGV[8])))
 end
 if ARGV[4] == '1' and redis.call('ZSCORE', parks, identity) then
   return { 'known' }
@@ -45,17 +48,17 @@ end
 
 local about, costs = { queue = queue, limits = {} }, {}
 for i = 1, count_of do
-  local key, arg = 2 + 6 * i, 8 + 3 * i
-  about.limits[i] = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2],
-                      KEYS[key + 3], KEYS[key + 4], KEYS[key + 5] }
+  local key, arg = 8 * i, 10 + 3 * i
+  about.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
   costs[i] = tonumber(ARGV[arg + 2])
 end
-local refs = refs_of(about, costs)
+local refs = refs_of(about, costs, ARGV[10], tonumber(ARGV[11]))
 local unknown = look(limits, refs, now, given)
 if unknown then
-  return { 'unknown', unknown }
+  return { 'unknown', unknown, whole(now) }
 end
-local wait, bound = decide(refs)
+read_backlogs(refs)
+local wait, bound = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limit.burst }
 end
@@ -68,18 +71,21 @@ if not parked then
     end
   end
   if free then
-    take(refs, now, now, given, 1)
+    take(refs, now, now, given)
     return { 'admitted' }
   end
 end
 
--- Lines at one limit are served in turn, so a task in place n waits for at most n of each line.
+-- Lines at one limit are served in turn, so a task in place n waits for at most n of each line. When
+-- a slot will be given back, nobody knows: that counts as no wait.
 local function expected(position)
-  local longest, at = wait, math.max(1, bound)
+  local longest, at = 0, math.max(1, bound)
   for i, ref in ipairs(refs) do
+    local limit = ref.limit
     local before = math.max(position - 1, math.min(ref.waiting,
-      position * redis.call('LLEN', about.limits[i][7])))
-    local own = wait_of(ref) + math.ceil(before * ref.cost * ref.limit.p / ref.limit.q)
+      position * redis.call('LLEN', about.limits[i][WAITING])))
+    local own = limit.kind == 'c' and 0 or wait_of(ref, now, true)
+      + math.ceil(before * ref.cost / MILLION * limit.p / limit.q)
     if own > longest then
       longest, at = own, i
     end
@@ -91,8 +97,13 @@ if parked then
   local position = (redis.call('ZRANK', line, id) or 0) + 1
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
+for i, ref in ipairs(refs) do
+  if ref.limit.kind == 'q' and ref.waiting >= ref.limit.burst then
+    return { 'full', i }
+  end
+end
 local score = score_of(line, tonumber(ARGV[5]), now)
-local position = redis.call('ZCOUNT', line, '-inf', string.format('%.0f', score)) + 1
+local position = redis.call('ZCOUNT', line, '-inf', whole(score)) + 1
 local total, at = expected(position)
 local max_wait = tonumber(ARGV[7])
 if max_wait >= 0 and total > max_wait then
@@ -103,7 +114,7 @@ local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9] })
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join(line, about, id, score, packed, now, wait, bound)
 local memory = tonumber(ARGV[8])
-redis.call('ZADD', parks, string.format('%.0f', now), identity)
+redis.call('ZADD', parks, whole(now), identity)
 redis.call('PEXPIRE', parks, expiry(memory, given))
 if not earliest or now + wait < tonumber(earliest) then
   wake(queue, now, now + wait)

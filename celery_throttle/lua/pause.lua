@@ -8,5 +8,5 @@
 
 local now = clock(ARGV[1])
 local till = math.max(now + tonumber(ARGV[2]), tonumber(redis.call('GET', KEYS[1]) or 0))
-redis.call('SET', KEYS[1], string.format('%.0f', till), 'PX', expiry(till - now, ARGV[1]))
+redis.call('SET', KEYS[1], whole(till), 'PX', expiry(till - now, ARGV[1]))
 return till - now

@@ -25,7 +25,7 @@ for key = 3, #KEYS, 4 do
       taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], entry, 0, 0, now)
       token = token + 1
       if redis.call('EXISTS', line) == 0 then
-        redis.call('LREM', about.limits[at][7], 1, line)
+        redis.call('LREM', about.limits[at][WAITING], 1, line)
         tidy(about.limits[at], about.queue)
       end
     end

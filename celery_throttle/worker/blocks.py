@@ -28,6 +28,7 @@ class Block:
         at_once: how many of these may be used at once.
         later: seconds from ``since`` to the slot of the first of the others.
         step: seconds from each of their slots to the next.
+        good_for: seconds for which it may be used: less than 20 ms where a window ends.
         used: how many were used.
         then: units taken since, for when these are used up.
     """
@@ -37,16 +38,17 @@ class Block:
     at_once: int
     later: float
     step: float
+    good_for: float = HORIZON
     used: int = 0
     then: Block | None = None
 
     def left(self, now: float) -> int:
         """How many units may still be used."""
-        return self.units - self.used if now - self.since <= HORIZON else 0
+        return self.units - self.used if now - self.since <= self.good_for else 0
 
     def is_short(self, now: float) -> bool:
         """Whether it is time to take more."""
-        few = self.units - self.used <= 1 or now - self.since > HORIZON * 0.85
+        few = self.units - self.used <= 1 or now - self.since > self.good_for * 0.85
         return few and self.then is None
 
     def use(self, now: float) -> float | None:

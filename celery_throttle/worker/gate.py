@@ -19,18 +19,26 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, ThrottleError, WaitTooLongError
-from celery_throttle.plans import MICROSECONDS, cost_too_high, to_us, unknown_limit
+from celery_throttle.changes import MICROSECONDS, to_us, unknown_limit
+from celery_throttle.errors import (
+    QueueFullError,
+    StoreError,
+    ThrottleError,
+    WaitTooLongError,
+)
+from celery_throttle.needs import Need, written_name
+from celery_throttle.plans import cost_too_high
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
 from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.quota import BATCH, Quota, Refs
+from celery_throttle.worker.quota import BATCH, Quota
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.worker.origin import Origin
+    from celery_throttle.worker.slots import TaskSlots
 
 logger = get_logger(__name__)
 
@@ -60,6 +68,8 @@ class Gate:
     Args:
         throttle: the app's limits.
         origin: tells the queue and the priority of a message.
+        slots: the slots of the tasks that run.
+        token: gives a new token of this worker.
         waiting: requests that wait for a process, the next first.
         parked: called with the seconds after which a task that was just parked could run.
         bring: brings a request to the gate once more.
@@ -71,6 +81,8 @@ class Gate:
         throttle: Throttle,
         origin: Origin,
         *,
+        slots: TaskSlots,
+        token: Callable[[], int],
         waiting: Callable[[], Iterable[Any]],
         parked: Callable[[float], None],
         bring: Callable[[Any], None],
@@ -78,6 +90,8 @@ class Gate:
     ) -> None:
         self._throttle = throttle
         self._origin = origin
+        self._slots = slots
+        self._token = token
         self._parked = parked
         self._bring = bring
         self._later = later
@@ -98,12 +112,13 @@ class Gate:
             if claim.returned:
                 return False
             claim.started = True
-            if claim.admitted:
+        try:
+            if claim is not None and claim.admitted:
+                self._hold(request, claim.token)
                 signals.task_released.send(
                     sender=request.task, request=request, waited=claim.waited
                 )
                 return True
-        try:
             limits = self._throttle.task_limits(request.task)
             # What comes from a line is no second delivery, whatever its headers say.
             redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
@@ -114,19 +129,24 @@ class Gate:
             self._fail(request, error)
         return False
 
+    def end(self, request: Any) -> None:
+        """A task has ended, in whatever way, or was not started after all."""
+        self._slots.end(request)
+
     def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
-        refs = limits.refs_of(request)
+        need = limits.need_of(request)
         # A message that was delivered before may be in a line already: only parking can tell.
-        if not redelivered:
-            wait = self._quota.in_hand(refs, limits.cost)
+        # A slot is taken there, too: it is taken by a task, not by a worker ahead of tasks.
+        if not redelivered and not limits.slots:
+            wait = self._quota.in_hand(need)
             if wait is None:
-                if self._quota.is_better_gathered(refs) and self._gather(request):
+                if self._quota.is_better_gathered(need) and self._gather(request):
                     return False
-                wait = self._quota.take(refs, limits.cost)
+                wait = self._quota.take(need)
                 self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
-        return self._park(request, limits, refs, redelivered=redelivered)
+        return self._park(request, limits, need, redelivered=redelivered)
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""
@@ -157,24 +177,38 @@ class Gate:
             time.sleep(wait)
         return True
 
-    def _park(self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool) -> bool:
-        call = self._park_call(request, limits, refs, redelivered=redelivered)
-        reply = self._throttle.store.run(call)
-        if reply[0] == b"unknown":
-            self._throttle.run_plan(self._throttle.plans.register_missing(refs))
+    def _hold(self, request: Any, token: int) -> None:
+        limits = self._throttle.task_limits(request.task)
+        if limits is not None and limits.slots:
+            refs = limits.need_of(request).refs
+            self._slots.hold(request, token, [refs[place] for place in limits.slots])
+
+    def _park(self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool) -> bool:
+        refs, token = need.refs, self._token() if limits.slots else 0
+        call = self._park_call(request, limits, need, token, redelivered=redelivered)
+        try:
             reply = self._throttle.store.run(call)
+            if reply[0] == b"unknown":
+                self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
+                reply = self._throttle.store.run(call)
+        except StoreError:
+            self._slots.doubt(self._slots.holder(token), [refs[place] for place in limits.slots])
+            raise
         self._is_reachable()
         outcome, *about = reply
         if outcome == b"admitted":
-            self._quota.is_free(refs)
+            self._quota.is_free(need)
+            self._hold(request, token)
             return True
         if outcome == b"unknown":
             raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
         if outcome == b"never":
             index, burst = about
-            raise cost_too_high(limits.cost, refs[index - 1], burst)
+            raise cost_too_high(need.costs[index - 1], refs[index - 1], burst)
         if outcome == b"late":
             self._too_late(request, limits, about[0], refs[about[1] - 1])
+        elif outcome == b"full":
+            self._full(request, limits, refs[about[0] - 1])
         else:
             self._leave(request)
             if outcome == b"parked":
@@ -182,11 +216,11 @@ class Gate:
         return False
 
     def _park_call(
-        self, request: Any, limits: TaskLimits, refs: Refs, *, redelivered: bool
+        self, request: Any, limits: TaskLimits, need: Need, token: int, *, redelivered: bool
     ) -> Call:
         keys = self._throttle.keys
         queue = self._origin.queue_of(request.message)
-        names = [keys.limits, keys.parks, keys.line(queue, refs), *keys.queue(queue)]
+        names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
         max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
         args: list[Argument] = [
             "",
@@ -198,12 +232,14 @@ class Gate:
             max_wait,
             REMEMBER * MICROSECONDS,
             messages.pack(request.message),
-            len(refs),
+            self._slots.holder(token),
+            to_us(self._throttle.settings.lease),
+            len(need.refs),
         ]
-        for ref in refs:
-            names += keys.decision(ref)
-            names += (keys.waiting(queue, ref), keys.waits(ref.name))
-            args += (ref.name, keys.field(ref), limits.cost)
+        for ref, cost in zip(need.refs, need.costs, strict=True):
+            names += (*keys.decision(ref), keys.backlog(ref), keys.waiting(queue, ref))
+            names += (keys.waits(ref), keys.waited(ref.name))
+            args += (ref.name, keys.field(ref), cost)
         args += self.acknowledged()
         return Call(script("park"), names, args)
 
@@ -223,14 +259,16 @@ class Gate:
             done.append(self._left.popleft()[1])
         return done
 
-    def _announce(self, request: Any, limits: TaskLimits, refs: Refs, about: Sequence[int]) -> None:
+    def _announce(
+        self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
+    ) -> None:
         position, expected_us, index, wait_us = about
         ref = refs[index - 1]
         wait, expected = wait_us / MICROSECONDS, expected_us / MICROSECONDS
         logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
         self._parked(wait)
         fields = {
-            "limit": ref.name,
+            "limit": written_name(ref.name),
             "key": ref.key,
             "retry_after": wait,
             "position": position,
@@ -249,16 +287,25 @@ class Gate:
 
     def _too_late(self, request: Any, limits: TaskLimits, expected: int, ref: LimitRef) -> None:
         assert limits.max_wait is not None  # noqa: S101  # only then the script says so
-        if limits.drop:
-            # As revoked: whoever waits for the result learns it, and a chord goes on.
-            request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
-            return
-        raise WaitTooLongError(
-            retry_after=expected / MICROSECONDS,
-            limit=ref.name,
-            key=ref.key,
-            max_wait=limits.max_wait,
+        self._turn_away(
+            request,
+            limits,
+            WaitTooLongError(
+                retry_after=expected / MICROSECONDS,
+                limit=written_name(ref.name),
+                key=ref.key,
+                max_wait=limits.max_wait,
+            ),
         )
+
+    def _full(self, request: Any, limits: TaskLimits, ref: LimitRef) -> None:
+        self._turn_away(request, limits, QueueFullError(written_name(ref.name), ref.key))
+
+    def _turn_away(self, request: Any, limits: TaskLimits, error: ThrottleError) -> None:
+        if not limits.drop:
+            raise error
+        # As revoked: whoever waits for the result learns it, and a chord goes on.
+        request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
 
     def _fail(self, request: Any, error: ThrottleError) -> None:
         """The task fails at once, as if its process had been lost: errbacks, chord and signal."""

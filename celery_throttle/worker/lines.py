@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -22,8 +24,8 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import StoreError
-from celery_throttle.plans import MICROSECONDS, to_us
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker import messages
 from celery_throttle.worker.alarm import Alarm
@@ -34,6 +36,7 @@ from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
+from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.wake import Wake
 
 logger = get_logger(__name__)
@@ -96,8 +99,10 @@ class Watch:
         self.worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._channel = keys.channel(self.worker)
         self._claims = Claims(self._store, keys, self.worker, self._on_settled)
+        self._slots = TaskSlots(keys, self.worker, self._on_released)
         self._alarm = Alarm(consumer, self._on_alarm)
         self._flush = Alarm(consumer, self._on_flush)
+        self._release = Alarm(consumer, self._on_release)
         self._renewal: Any = None
         self.wake = Wake(self._store, self._channel, self._on_wake)
         self._running = False
@@ -116,6 +121,8 @@ class Watch:
         self._gate = self._throttle.gate = Gate(
             self._throttle,
             self._origin,
+            slots=self._slots,
+            token=lambda: self._claims.reserve(1),
             waiting=self._processes.waiting,
             parked=lambda wait: self._alarm.set(wait - HORIZON),
             bring=self._bring_again,
@@ -134,6 +141,7 @@ class Watch:
         self._running = False
         self._alarm.cancel()
         self._flush.cancel()
+        self._release.cancel()
         if self._renewal is not None:
             self._c.timer.cancel(self._renewal)
         self.wake.forget()
@@ -141,14 +149,15 @@ class Watch:
         if for_good:
             self.wake.stop()
             self._call(0)
-            if len(self._claims):
+            if len(self._claims) or len(self._slots):
                 threading.Thread(target=self._linger, name="throttle-lease", daemon=True).start()
 
     def _linger(self) -> None:
         """Tasks still run while the worker shuts down, but its loop does not."""
-        while len(self._claims):
+        while len(self._claims) or len(self._slots):
             time.sleep(self._throttle.settings.lease / 3)
             self._call(0)
+            self._renew_slots()
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
@@ -182,6 +191,26 @@ class Watch:
         """Keep the lease of a worker that has no free process to ask for."""
         if time.monotonic() - self._asked > IDLE:
             self._call(0)
+        self._renew_slots()
+
+    def _renew_slots(self) -> None:
+        plan = self._slots.renewal(self._throttle.plans, self._throttle.settings.lease)
+        with suppress(StoreError):  # the next one may pass
+            self._throttle.run_plan(plan)
+
+    def _on_released(self) -> None:
+        """Somebody may wait for the slot. Comes from whatever thread ended the task."""
+        if self._running:
+            self._release.set_from_elsewhere(0)
+        else:
+            self._call(0)
+
+    def _on_release(self) -> None:
+        if self._slots.unreported():
+            if self._room() > 0:
+                self._ask()
+            else:
+                self._call(0)
 
     def _on_settled(self) -> None:
         """Comes from whatever thread acknowledged the task."""
@@ -219,7 +248,7 @@ class Watch:
             names += self._queue_keys()
         # While tasks queue for processes, one booked ahead might find none when its slot comes.
         ahead = 0 if self._processes.contended() else to_us(HORIZON)
-        settled = self._claims.take_settled()
+        settled, releases = self._claims.take_settled(), self._slots.take_releases()
         first = self._claims.reserve(room)
         args: list[Argument] = [
             "",
@@ -231,7 +260,9 @@ class Watch:
             first,
             to_us(IDLE),
             len(settled),
+            len(releases),
             *settled,
+            *chain.from_iterable(releases),
             *self._gate.acknowledged(),
         ]
         try:
@@ -240,6 +271,7 @@ class Watch:
         except StoreError as error:
             logger.debug("Could not ask for due tasks: %s", error)
             self._claims.settle_again(settled)
+            self._slots.release_again(releases)
             self._claims.doubt(first, room)
             return None
         self._asked = time.monotonic()

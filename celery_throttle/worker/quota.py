@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
+from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import StoreError, ThrottleError
-from celery_throttle.plans import MICROSECONDS, Outcome, Want, to_us
+from celery_throttle.needs import Need
+from celery_throttle.plans import Outcome, Want
 from celery_throttle.scope import LimitRef
 from celery_throttle.store import Begun
 from celery_throttle.worker.blocks import HORIZON, Block, Demand
@@ -28,10 +30,10 @@ from celery_throttle.worker.request import GatedRequest
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
 
-Refs = tuple[LimitRef, ...]
-
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(HORIZON)
+
+NANOSECONDS = 1_000_000_000
 
 #: Limits and keys of which blocks, and that they were full, are remembered.
 REMEMBERED = 1024
@@ -64,33 +66,33 @@ class Quota:
     def __init__(self, throttle: Throttle, waiting: Callable[[], Iterable[Any]]) -> None:
         self._throttle = throttle
         self._waiting = waiting
-        self._blocks: dict[tuple[Sequence[LimitRef], int], Block] = {}
-        self._full: dict[Sequence[LimitRef], float] = {}
+        self._blocks: dict[Need, Block] = {}
+        self._full: dict[Need, float] = {}
         self._demand = Demand()
         self._ahead: _Ahead | None = None
         self._trip = 0.0
 
-    def in_hand(self, refs: Refs, cost: int) -> float | None:
+    def in_hand(self, need: Need) -> float | None:
         """Use quota that was taken before: seconds until its slot, or None if there is none."""
         now = time.monotonic()
         self._demand.count(None, now)
-        self._demand.count(refs, now)
-        wait = self._use(refs, cost, now)
+        self._demand.count(need, now)
+        wait = self._use(need, now)
         if wait is None and self._ahead:
             self._collect(self._ahead)
-            wait = self._use(refs, cost, time.monotonic())
+            wait = self._use(need, time.monotonic())
         if wait is not None and not self._ahead and self._trip < PROMPT:
-            held = self._held(refs, cost, now)
+            held = self._held(need, now)
             if held is None or held.is_short(now):
-                self._ask_ahead(self._want(refs, cost, now), now)
+                self._ask_ahead(self._want(need, now), now)
         return wait
 
-    def is_better_gathered(self, refs: Refs) -> bool:
+    def is_better_gathered(self, need: Need) -> bool:
         """Whether tasks come fast, so that one call may as well ask for several."""
         now = time.monotonic()
-        return self._demand.recent(None, now) > BATCH and self._full.get(refs, 0.0) <= now
+        return self._demand.recent(None, now) > BATCH and self._full.get(need, 0.0) <= now
 
-    def take(self, refs: Refs, cost: int) -> float | None:
+    def take(self, need: Need) -> float | None:
         """Take quota: seconds until its slot, or None if there is none within 20 ms.
 
         Raises:
@@ -98,46 +100,46 @@ class Quota:
             CostError, UnknownLimitError: see :meth:`celery_throttle.plans.Plans.check`.
         """
         now = time.monotonic()
-        if self._full.get(refs, 0.0) > now:
+        if self._full.get(need, 0.0) > now:
             return None
-        self._ask(self._want(refs, cost, now), now)
-        return self._use(refs, cost, time.monotonic())
+        self._ask(self._want(need, now), now)
+        return self._use(need, time.monotonic())
 
-    def is_free(self, refs: Refs) -> None:
+    def is_free(self, need: Need) -> None:
         """Units were free after all."""
-        self._full.pop(refs, None)
+        self._full.pop(need, None)
 
-    def _use(self, refs: Refs, cost: int, now: float) -> float | None:
-        block = self._held(refs, cost, now)
+    def _use(self, need: Need, now: float) -> float | None:
+        block = self._held(need, now)
         return block.use(now) if block else None
 
-    def _held(self, refs: Refs, cost: int, now: float) -> Block | None:
+    def _held(self, need: Need, now: float) -> Block | None:
         """Units in hand that are good still."""
-        first = block = self._blocks.get((refs, cost))
+        first = block = self._blocks.get(need)
         while block and not block.left(now):
             block = block.then
         if block and block is not first:
-            self._blocks[refs, cost] = block
+            self._blocks[need] = block
         elif first and not block:
-            del self._blocks[refs, cost]
+            del self._blocks[need]
         return block
 
     # Asking.
 
     def _ask(self, want: Want, now: float) -> None:
         """Ask for a task that has a process, and for those after it."""
-        wants = [want, *self._soon(want.refs, now)]
-        refs = [ref for want in wants for ref in want.refs]
+        wants = [want, *self._soon(want.need.refs, now)]
+        refs = [ref for want in wants for ref in want.need.refs]
         plans, store = self._throttle.plans, self._throttle.store
         call = plans.gate_call(wants, AHEAD)
         replies = store.run(call)
         if replies[0][0] == Outcome.UNKNOWN:
-            self._throttle.run_plan(plans.register_missing(refs))
+            self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
             replies = store.run(call)
         replied = time.monotonic()
         self._trip = replied - now
         self._keep(wants, replies, replied, 0.0)
-        plans.check(replies[0], refs, want.cost)
+        plans.check(replies[0], [want.need for want in wants])
 
     def _ask_ahead(self, want: Want, now: float) -> None:
         """Ask for tasks to come, without waiting for the reply.
@@ -148,7 +150,7 @@ class Quota:
         wants = [want] if want.times > BATCH else []
         near = list(islice(self._waiting(), 2))
         if near and self._want_of(near[-1], now) is not None:
-            wants += self._soon([ref for want in wants for ref in want.refs], now)
+            wants += self._soon([ref for want in wants for ref in want.need.refs], now)
         if wants:
             call = self._throttle.plans.gate_call(wants, AHEAD)
             with suppress(StoreError):  # a task's own call will say it
@@ -176,20 +178,20 @@ class Quota:
             self._full = {full: until for full, until in self._full.items() if until > since}
         for want, reply in zip(wants, replies, strict=False):  # one reply to all: nothing taken
             if reply[0] == Outcome.ALLOWED:
-                _, units, at_once, wait, step, per = reply
-                first, apart = later + wait / MICROSECONDS, step / per / MICROSECONDS
-                block = Block(since, units, at_once, first, apart)
-                held = self._blocks.setdefault((want.refs, want.cost), block)
+                _, units, at_once, wait, apart_ns, good_us = reply
+                first, apart = later + wait / MICROSECONDS, apart_ns / NANOSECONDS
+                block = Block(since, units, at_once, first, apart, good_us / MICROSECONDS)
+                held = self._blocks.setdefault(want.need, block)
                 if held is not block:  # few are left of it, or none
                     held.then = block
             elif reply[0] == Outcome.REFUSED:
-                self._full[want.refs] = since + HORIZON
+                self._full[want.need] = since + HORIZON
 
     # What to ask for.
 
-    def _want(self, refs: Refs, cost: int, now: float) -> Want:
-        times = max(1, self._demand.recent(refs, now)) if len(refs) == 1 else 1
-        return Want(refs, cost, times)
+    def _want(self, need: Need, now: float) -> Want:
+        times = max(1, self._demand.recent(need, now)) if len(need.refs) == 1 else 1
+        return Want(need, times)
 
     def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[Want]:
         """For tasks that will have a process within 20 ms, as fast as they go now.
@@ -202,8 +204,8 @@ class Quota:
             if most <= 0:
                 return
             want = self._want_of(request, now)
-            if want is not None and taken.isdisjoint(want.refs):
-                taken.update(want.refs)
+            if want is not None and taken.isdisjoint(want.need.refs):
+                taken.update(want.need.refs)
                 most -= 1
                 yield want
 
@@ -213,14 +215,14 @@ class Quota:
             return None
         try:
             limits = self._throttle.task_limits(request.task)
-            if limits is None:
+            if limits is None or limits.slots:
                 return None
-            refs = limits.refs_of(request)
+            need = limits.need_of(request)
         except ThrottleError:  # it is raised again when the task has its turn
             return None
-        if self._full.get(refs, 0.0) > now or self._held(refs, limits.cost, now):
+        if self._full.get(need, 0.0) > now or self._held(need, now):
             return None
-        return self._want(refs, limits.cost, now)
+        return self._want(need, now)
 
 
 def _is_certain(request: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -16,28 +17,66 @@ class StoppedAtGateError(TaskRevokedError):
 
 
 class GatedRequest:
-    """Mixed into a request class: asks the gate before the pool sees the task.
+    """Mixed into a request class: asks the gate before the pool sees the task, and tells its end.
 
-    Celery subclasses a task's request class and overrides ``execute_using_pool`` there, so each
-    subclass that has its own is wrapped.
+    Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
+    there, so each subclass that has its own is wrapped.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        inner = cls.__dict__.get("execute_using_pool")
-        if inner is None:
-            return
+        for name, wrapped in (("execute_using_pool", _gated), ("on_success", _then_ended)):
+            if name in cls.__dict__:
+                setattr(cls, name, wrapped(cls.__dict__[name]))
 
-        @wraps(inner)
-        def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
-            if self.revoked():
-                raise TaskRevokedError(self.id)
-            gate = self.app.throttle.gate
-            if gate is not None and not gate.admit(self):
-                raise StoppedAtGateError(self.id)
+    def on_failure(self, *args: Any, **kwargs: Any) -> Any:
+        """The task has failed, is to be retried or ended otherwise, or its process was lost."""
+        try:
+            return super().on_failure(*args, **kwargs)  # type: ignore[misc]  # mixed in
+        finally:
+            _ended(self)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
+        """A time limit has passed; it is the end of the task unless it is the soft one."""
+        try:
+            super().on_timeout(soft, timeout)  # type: ignore[misc]  # mixed in
+        finally:
+            if not soft:
+                _ended(self)
+
+
+def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(inner)
+    def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
+        if self.revoked():
+            raise TaskRevokedError(self.id)
+        gate = self.app.throttle.gate
+        if gate is not None and not gate.admit(self):
+            raise StoppedAtGateError(self.id)
+        try:
             return inner(self, pool, **kwargs)
+        except BaseException:
+            _ended(self)
+            raise
 
-        cls.execute_using_pool = execute_using_pool  # type: ignore[attr-defined]  # of the subclass
+    return execute_using_pool
+
+
+def _then_ended(inner: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(inner)
+    def on_success(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(self, *args, **kwargs)
+        finally:
+            _ended(self)
+
+    return on_success
+
+
+def _ended(request: Any) -> None:
+    gate = request.app.throttle.gate
+    if gate is not None:
+        gate.end(request)
 
 
 class ThrottledRequest(GatedRequest, Request):

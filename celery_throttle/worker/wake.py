@@ -8,7 +8,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from celery_throttle.store import Store, pack
+from celery_throttle.scripts import pack
+from celery_throttle.store import Store
 
 _ERRORS = (RedisError, OSError)
 

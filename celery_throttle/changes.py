@@ -1,0 +1,187 @@
+"""What changes limits: register, define, pause, reset. Plans, see :mod:`celery_throttle.plans`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from celery_throttle import definitions
+from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
+from celery_throttle.keys import Keys
+from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.needs import Written, parts, several, written_name
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Argument, Call, script
+
+T = TypeVar("T")
+
+MICROSECONDS = 1_000_000
+
+#: Seconds that a wait or a pause may last at most: some thirty years.
+_LONGEST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """What a plan yields to wait; seconds."""
+
+    seconds: float
+
+
+Plan = Generator[Call | Sleep, Any, T]
+
+
+class Clock(Protocol):
+    """A time of the caller's own; see :class:`celery_throttle.testing.ManualClock`."""
+
+    now: int
+
+    def advance(self, seconds: float) -> None:
+        """Move on by some seconds: how a wait passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changes the limits of one prefix.
+
+    Attributes:
+        limits: those the code defines; registered when the server does not know them.
+        keys: the names in Redis.
+        clock: a time of the caller's own, or None for the server's.
+    """
+
+    limits: Mapping[str, Limit]
+    keys: Keys
+    clock: Clock | None = None
+
+    def now(self) -> Argument:
+        """The time as the scripts take it."""
+        return "" if self.clock is None else self.clock.now
+
+    def register(self, limits: Mapping[str, Limit], now: int | None = None) -> Plan[None]:
+        """Put limits of the code in force, save those that were defined at run time.
+
+        ``now``: the server's time in microseconds, if it is known.
+        """
+        refs = [LimitRef(name, None) for name in limits]
+        yield from self._define("code", refs, list(limits.values()), now)
+
+    def register_missing(self, refs: Sequence[LimitRef], now: int) -> Plan[None]:
+        """Register those of the code's limits that a call needs, and windows that have run out."""
+        names = {ref.name for ref in refs} & set(self.limits)
+        yield from self.register({name: self.limits[name] for name in names}, now)
+        wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
+        every = [*wholes, *(ref for ref in refs if ref.key is not None)]
+        texts: list[bytes | None] = yield Call(
+            script("defined"), [self.keys.limits], [self.keys.field(ref) for ref in every]
+        )
+        found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
+        limits = [Limit.parse(definitions.text_of(packed)) for _, packed in found]
+        yield from self._define("windows", [ref for ref, _ in found], limits, now)
+
+    def define(self, ref: LimitRef, written: Written | None) -> Plan[None]:
+        """Define a limit or one key of it at run time; None takes that back.
+
+        Raises:
+            LimitError: it is wrong, of another number of limits than in the code, or would make
+                slots of a rate or a rate of slots.
+        """
+        names = parts(ref.name, self.limits)
+        refs = [ref._replace(name=name) for name in names]
+        if written is not None:
+            given = several(written, ref.name)
+            if len(given) != len(names):
+                raise LimitValueError(
+                    f"limit {ref.name!r} is {len(names)} in the code; "
+                    f"allowed: as many, not {len(given)}: {shown(written)}"
+                )
+            limits = [Limit.of(one) for one in given]
+            refused = yield from self._define("set", refs, limits)
+        elif ref.key is None and ref.name in self.limits:
+            refused = yield from self._define("reset", refs, [self.limits[name] for name in names])
+        else:
+            refused = yield from self._define("drop", refs, [None] * len(refs))
+        if refused is not None:
+            raise LimitValueError(
+                f"limit {ref.name!r} cannot become {shown(str(written))}: slots and a rate cannot "
+                "take each other's place; allowed: a limit of the same sort"
+            )
+        yield from self._touch(names)
+
+    def _define(
+        self,
+        mode: str,
+        refs: Sequence[LimitRef],
+        limits: Sequence[Limit | None],
+        now: int | None = None,
+    ) -> Plan[LimitRef | None]:
+        """Run ``define.lua``; give the limit it refused."""
+        if not refs:
+            return None
+        if now is None:
+            # It need not be the server's: the windows around it are told, and asked for if missing.
+            now = self.clock.now if self.clock else int(time.time() * MICROSECONDS)
+        names = [self.keys.limits]
+        args = [self.now(), mode]
+        for ref, limit in zip(refs, limits, strict=True):
+            names += (self.keys.state(ref), self.keys.entries(ref))
+            packed = b"" if limit is None else definitions.pack(limit, now)
+            args += (ref.name, self.keys.field(ref), packed)
+        done, *index = yield Call(script("define"), names, args)
+        return None if done else refs[index[0] - 1]
+
+    def _touch(self, names: Iterable[str]) -> Plan[None]:
+        """Let what waits at limits be looked at again, in steps that do not block the server."""
+        for name in names:
+            cursor: Argument = "0"
+            while cursor != b"0":
+                keys = [self.keys.waited(name)]
+                cursor = yield Call(script("touch"), keys, [self.now(), cursor])
+
+    def pause(self, ref: LimitRef, seconds: float) -> Plan[float]:
+        """Stop a limit or one key of it; gives the seconds it is now paused."""
+        us = to_us(check_wait(seconds, "a pause"))
+        paused: int = yield Call(script("pause"), [self.keys.pause(ref)], [self.now(), us])
+        return paused / MICROSECONDS
+
+    def reset(self, ref: LimitRef) -> Plan[None]:
+        """Forget what was used of a limit or one key of it, and lift its pause."""
+        names = parts(ref.name, self.limits)
+        for name in names:
+            part = ref._replace(name=name)
+            yield Call(script("reset"), [self.keys.state(part), self.keys.pause(part)])
+        yield from self._touch(names)
+
+
+def to_us(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return round(seconds * MICROSECONDS)
+
+
+def check_wait(seconds: float, what: str) -> float:
+    """A wait that is a number of seconds.
+
+    Raises:
+        LimitValueError: it is not; ``what`` names it.
+    """
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds <= _LONGEST:
+        raise LimitValueError(
+            f"{what} of {shown(seconds)} is not allowed: it is seconds, 0 or more"
+        )
+    return float(seconds)
+
+
+def unknown_limit(name: str, known: Iterable[str]) -> UnknownLimitError:
+    """The error for a name that nobody has defined."""
+    names = ", ".join(repr(one) for one in sorted({written_name(one) for one in known})) or "none"
+    return UnknownLimitError(
+        f"limit {shown(written_name(name))} is not defined; this process knows: {names}"
+    )
+
+
+def is_slots(limit: Limit | None) -> bool:
+    """Whether a limit is a number of slots."""
+    return limit is not None and limit.algorithm == CONCURRENCY

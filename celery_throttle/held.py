@@ -1,0 +1,138 @@
+"""What is taken and not done with: reservations to be settled, slots to be given back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from celery_throttle.changes import check_wait
+from celery_throttle.errors import LimitValueError, StoreError, ThrottleError
+from celery_throttle.needs import Costs, Need
+from celery_throttle.plans import Holder, Reserved
+
+if TYPE_CHECKING:
+    from celery_throttle.decision import Decision
+    from celery_throttle.limiter import Limiter
+
+#: A lease is renewed this many times before it would run out.
+_RENEWALS = 3
+
+_LONGEST_LEASE = 3600
+
+
+class Reservation:
+    """Units that were taken as an estimate. Made by ``limiter.reserve``.
+
+    Attributes:
+        decision: how they were taken.
+    """
+
+    def __init__(self, limiter: Limiter, taken: Reserved) -> None:
+        self.decision: Decision = taken.decision
+        self._limiter = limiter
+        self._taken: Reserved | None = taken
+
+    def settle(self, actual: Costs) -> None:
+        """Say what it was worth in units (or by the name of the limit), which may be 0. Once.
+
+        Less than was taken is given back: as much as is still in use of it, so that no window
+        admits more than if the true cost had been known. More is taken now, beyond the burst if
+        need be: the limit admits nothing until that is paid off. Without it, the estimate stands.
+
+        Raises:
+            CostError: it is no number, or below 0.
+            ThrottleError: it was settled before.
+        """
+        self._limiter.run_plan(self._limiter.plans.settle(self._once(), actual))
+
+    async def asettle(self, actual: Costs) -> None:
+        """:meth:`settle` for asyncio."""
+        await self._limiter.arun_plan(self._limiter.plans.settle(self._once(), actual))
+
+    def _once(self) -> Reserved:
+        taken, self._taken = self._taken, None
+        if taken is None:
+            raise ThrottleError("a reservation can be settled once, and this one was")
+        return taken
+
+
+class Slot:
+    """A slot for the time of a ``with`` or ``async with``. Made by ``limiter.slot``.
+
+    The lease is renewed by a thread (by a task of the event loop) as long as it is held. If the
+    server cannot be reached for longer than the lease, somebody else may take the slot meanwhile.
+    """
+
+    def __init__(self, limiter: Limiter, need: Need, max_wait: float, lease: float) -> None:
+        if not 1 <= check_wait(lease, "a lease") <= _LONGEST_LEASE:
+            raise LimitValueError(f"a lease of {lease:g} s is not allowed: 1 to {_LONGEST_LEASE}")
+        self._limiter = limiter
+        self._need = need
+        self._max_wait = max_wait
+        self._lease = lease
+        self._holder = ""
+        self._over = threading.Event()
+        self._renewal: asyncio.Task[None] | None = None
+
+    def _plan(self) -> tuple[Need, Holder]:
+        if self._holder:
+            raise ThrottleError("a slot is held already: make one for each 'with'")
+        self._holder = f"{os.getpid()} {uuid4().hex}"
+        return self._need, Holder(self._holder, self._lease)
+
+    def __enter__(self) -> Decision:
+        need, holder = self._plan()
+        plans = self._limiter.plans
+        try:
+            plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
+            taken = self._limiter.run_plan(plan)
+        except BaseException:
+            self._holder = ""
+            raise
+        self._over = threading.Event()
+        threading.Thread(target=self._renew, name="throttle-slot", daemon=True).start()
+        return taken.decision
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._limiter.run_plan(self._limiter.plans.release(self._need.refs, self._take_back()))
+
+    def _take_back(self) -> str:
+        holder, self._holder = self._holder, ""
+        return holder
+
+    def _renew(self) -> None:
+        held = [(ref, self._holder) for ref in self._need.refs]
+        while not self._over.wait(self._lease / _RENEWALS):
+            with suppress(StoreError):  # the next one may pass
+                self._limiter.run_plan(self._limiter.plans.renew(held, self._lease))
+
+    async def __aenter__(self) -> Decision:
+        need, holder = self._plan()
+        plans = self._limiter.plans
+        try:
+            plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
+            taken = await self._limiter.arun_plan(plan)
+        except BaseException:
+            self._holder = ""
+            raise
+        self._renewal = asyncio.create_task(self._arenew())
+        return taken.decision
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+        await self._limiter.arun_plan(
+            self._limiter.plans.release(self._need.refs, self._take_back())
+        )
+
+    async def _arenew(self) -> None:
+        held = [(ref, self._holder) for ref in self._need.refs]
+        while True:
+            await asyncio.sleep(self._lease / _RENEWALS)
+            with suppress(StoreError):
+                await self._limiter.arun_plan(self._limiter.plans.renew(held, self._lease))

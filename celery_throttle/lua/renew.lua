@@ -1,0 +1,17 @@
+-- renew.lua: leases of slots go on. One that has run out is not taken up again.
+-- uses: exact
+--
+-- KEYS  entries, one for each holder
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   how long (us) from now
+--       then the holders
+
+local given = ARGV[1]
+local now, lease = clock(given), tonumber(ARGV[2])
+for i, entries in ipairs(KEYS) do
+  redis.call('ZADD', entries, 'XX', whole(now + lease), ARGV[i + 2])
+  local last = redis.call('ZRANGE', entries, -1, -1, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIRE', entries, expiry(tonumber(last) - now, given))
+  end
+end

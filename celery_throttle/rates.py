@@ -1,0 +1,136 @@
+"""Rate: how many units in how much time, read from ``"5/10s"``. The numbers and units of limits.
+
+The scripts on the server count in doubles, which are exact for whole numbers up to 2**53. What they
+multiply stays within ``MAX_EXACT``, and that is what bounds the numbers here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd
+
+from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
+
+# Each unit under the symbol that str() writes, from the longest to the shortest, in microseconds.
+# A month is a twelfth of the Gregorian mean year; only calendar windows know each one's own length.
+UNITS = {
+    "month": 2_629_746_000_000,
+    "w": 604_800_000_000,
+    "d": 86_400_000_000,
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+    "ms": 1_000,
+    "us": 1,
+}
+_WORDS = {
+    "month": "months",
+    "w": "week weeks",
+    "d": "day days",
+    "h": "hour hours",
+    "m": "min minute minutes",
+    "s": "sec second seconds",
+}
+_SPELLINGS = {
+    spelling: symbol for symbol in UNITS for spelling in (symbol, *_WORDS.get(symbol, "").split())
+}
+
+MAX_UNITS = 10**9
+MAX_PERIOD_US = 366 * UNITS["d"]
+MAX_EXACT = 2**52
+_MAX_DIGITS = 30
+
+_RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
+_WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
+
+GRAMMAR = (
+    "allowed: '<count>/<period>', such as '100/s', '5/10s', '1/500ms' or '5000/day', or "
+    "'<count> at once'; a rate may go on with 'burst <count>' and 'using <algorithm>'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``count`` units in every ``period_us`` microseconds.
+
+    Raises:
+        LimitValueError: if ``count`` is not from 1 to a thousand million, or the period not from 1
+            microsecond to 366 days.
+    """
+
+    count: int
+    period_us: int
+
+    def __post_init__(self) -> None:
+        check_whole("count", self.count, MAX_UNITS)
+        check_whole("period in microseconds", self.period_us, MAX_PERIOD_US, "(366 days)")
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``"<count>/<period>"``: ``"100/s"``, ``"5/10s"``, ``"1/500ms"``, ``"5000/day"``.
+
+        Units are us, ms, s, m, h, d, w and month, or words such as min, hours, day; case does not
+        matter.
+
+        Raises:
+            LimitSyntaxError: if ``text`` is not of that form.
+            LimitValueError: if a number is out of range.
+        """
+        match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise LimitSyntaxError(f"{shown(text)} is not a rate; {GRAMMAR}")
+        count, multiple, unit = (part.strip() for part in match.groups())
+        symbol = _SPELLINGS.get(unit.lower())
+        if symbol is None:
+            units = ", ".join(reversed(UNITS))
+            raise LimitSyntaxError(f"unknown unit {shown(unit)} in {shown(text)}; allowed: {units}")
+        period = parse_whole("period", multiple or "1", text) * UNITS[symbol]
+        with naming(text):
+            return cls(parse_whole("count", count, text), period)
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The emission interval in microseconds, as a reduced fraction: ``(10000, 1)`` at 100/s."""
+        divisor = gcd(self.period_us, self.count)
+        return self.period_us // divisor, self.count // divisor
+
+    def __str__(self) -> str:
+        symbol = next(symbol for symbol, us in UNITS.items() if self.period_us % us == 0)
+        multiple = self.period_us // UNITS[symbol]
+        return f"{self.count}/{'' if multiple == 1 else multiple}{symbol}"
+
+
+def parse_whole(what: str, number: str, text: str) -> int:
+    """A whole number; ``what`` it is and the whole ``text`` are for the message.
+
+    Raises:
+        LimitSyntaxError: it is none.
+        LimitValueError: it has too many digits.
+    """
+    if not _WHOLE_NUMBER.fullmatch(number):
+        raise LimitSyntaxError(
+            f"{what} {shown(number)} in {shown(text)} is not a whole number; {GRAMMAR}"
+        )
+    if len(number) > _MAX_DIGITS:  # int() refuses some thousand digits with an error of its own
+        raise LimitValueError(f"{what} {shown(number)} is out of range; allowed: fewer digits")
+    return int(number)
+
+
+def check_whole(what: str, value: int, highest: int, meaning: str = "") -> None:
+    """Raise LimitValueError unless ``value`` is a whole number from 1 to ``highest``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= highest:
+        allowed = f"whole numbers from 1 to {highest} {meaning}".rstrip()
+        raise LimitValueError(f"{what} {shown(value)} is out of range; allowed: {allowed}")
+
+
+@contextmanager
+def naming(text: str) -> Iterator[None]:
+    """Put the text that was read in front of what is wrong with its numbers."""
+    try:
+        yield
+    except LimitValueError as error:
+        raise LimitValueError(f"{shown(text)}: {error}") from None

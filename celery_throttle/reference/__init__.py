@@ -1,0 +1,28 @@
+"""The algorithms in pure Python and whole numbers: what the scripts on the server must agree with.
+
+Each module here has a twin in ``lua/`` with the same rules under the same names; the tests run both
+side by side. Nothing is rounded but where a rule says so.
+
+Time is an argument: whole microseconds of any clock. Costs are millionths of a unit. A state is an
+immutable value of what one limit and key remembers, and belongs to the definition under which it
+was written.
+"""
+
+from celery_throttle.reference.local import Definition, Local
+from celery_throttle.reference.log import SlidingLog
+from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
+from celery_throttle.reference.slots import Slots
+from celery_throttle.reference.windows import FixedWindow, SlidingWindow
+
+__all__ = [
+    "Definition",
+    "FixedWindow",
+    "Gcra",
+    "LeakyBucket",
+    "LeakyQueue",
+    "Local",
+    "SlidingLog",
+    "SlidingWindow",
+    "Slots",
+    "TokenBucket",
+]

@@ -1,0 +1,164 @@
+"""Algorithms that drain: GCRA, token bucket and leaky bucket are one rule, kept in three forms.
+
+Their emission interval is p/q microseconds a unit, and amounts are counted in q-ths of a
+microsecond ("ticks"; see :attr:`celery_throttle.limits.Limit.ticks`), so that no rate is ever
+rounded. What is in use drains by q ticks a microsecond. A cost is rounded up to a tick. Twin:
+``lua/meters.lua``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TypeVar
+
+from typing_extensions import Self
+
+from celery_throttle.costs import MILLION
+from celery_throttle.limits import Limit
+from celery_throttle.rates import MAX_EXACT
+from celery_throttle.reference.state import State, divided_up
+
+M = TypeVar("M", bound="Meter")
+
+
+@dataclass(frozen=True, slots=True)
+class Meter(State):
+    """What drains.
+
+    Attributes:
+        at: when this was written: the start of the last take.
+        p: ticks a unit, when this was written; ``q``: ticks a microsecond.
+    """
+
+    at: int
+    p: int
+    q: int
+
+    @classmethod
+    @abstractmethod
+    def keep(cls: type[M], limit: Limit, since: int, used: int, at: int) -> M:
+        """What to keep when ``used`` ticks are in use at the time ``at``."""
+
+    @abstractmethod
+    def used_then(self) -> int:
+        """The ticks in use when this was written."""
+
+    def used(self, now: int) -> int:
+        """The ticks in use; before ``at`` those that will be, and what drains until then."""
+        return max(0, self.used_then() - (now - self.at) * self.q)
+
+    @classmethod
+    def empty(cls, limit: Limit, since: int) -> Self:
+        return cls.keep(limit, since, 0, 0)
+
+    def is_of(self, limit: Limit) -> bool:
+        return (self.p, self.q) == limit.ticks
+
+    def written(self) -> int:
+        return self.at
+
+    def moved_back(self, limit: Limit, now: int) -> Self:
+        return self.keep(limit, self.since, self.used_then(), now)
+
+    def in_use(self, at: int) -> int:
+        return divided_up(self.used(at) * MILLION, self.p)
+
+    def wait(self, limit: Limit, cost: int, now: int) -> int:
+        p, q = limit.ticks
+        over = self.used(now) + _ticks(limit, cost) - limit.burst * p
+        return max(0, divided_up(over, q))
+
+    def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
+        return self.keep(limit, self.since, self.used(max(at, now)) + _ticks(limit, cost), at)
+
+    def left(self, limit: Limit, now: int) -> tuple[int, int]:
+        p, q = limit.ticks
+        used = self.used(now)
+        return max(0, limit.burst * p - used) * MILLION // p, divided_up(used, q)
+
+    def mark(self) -> int:
+        """When the take will have drained."""
+        return self.at + self.used_then() // self.q
+
+    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> Self:
+        """Units drain in the order in which they came: of a take there is left until its mark."""
+        q = limit.ticks[1]
+        change, used = _ticks(limit, actual) - _ticks(limit, cost), self.used(now)
+        if change < 0:
+            change = -min(-change, max(0, mark - now) * q, used)
+        return self.keep(limit, self.since, min(used + change, max(used, MAX_EXACT)), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Gcra(Meter):
+    """The generic cell rate algorithm, in its virtual scheduling form (ITU-T I.371, annex A).
+
+    Attributes:
+        tat: The theoretical arrival time, in microseconds: when nothing is in use any more.
+        ticks: What comes on top of it, less than a microsecond.
+    """
+
+    tat: int
+    ticks: int
+
+    @classmethod
+    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+        p, q = limit.ticks
+        microseconds, ticks = divmod(used, q)
+        return cls(since, at, p, q, at + microseconds, ticks)
+
+    def used_then(self) -> int:
+        return (self.tat - self.at) * self.q + self.ticks
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket(Meter):
+    """The token bucket with lazy refill: tokens are added up when somebody looks, not by a timer.
+
+    Attributes:
+        tokens: What was left, in ticks; negative when slots were booked ahead, or units are owed.
+        burst: The capacity in units, when this was written.
+    """
+
+    tokens: int
+    burst: int
+
+    @classmethod
+    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+        p, q = limit.ticks
+        return cls(since, at, p, q, limit.burst * p - used, limit.burst)
+
+    def used_then(self) -> int:
+        return self.burst * self.p - self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyBucket(Meter):
+    """The leaky bucket as a meter: what is poured in leaks at a constant rate (Turner, 1986).
+
+    Attributes:
+        level: What was in the bucket, in ticks.
+    """
+
+    level: int
+
+    @classmethod
+    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+        return cls(since, at, *limit.ticks, used)
+
+    def used_then(self) -> int:
+        return self.level
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyQueue(LeakyBucket):
+    """The leaky bucket as a queue: what is poured in starts when all before it has leaked."""
+
+    def delay(self, now: int) -> int:
+        """Microseconds from ``now`` until what is taken next may start, rounded up."""
+        return divided_up(self.used(now), self.q)
+
+
+def _ticks(limit: Limit, cost: int) -> int:
+    return divided_up(cost * limit.ticks[0], MILLION)
