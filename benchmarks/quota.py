@@ -78,6 +78,7 @@ def _figures(load: Load, options: Options) -> list[Figure]:
     ours = _measure("ours", load)
     theirs = _measure("recipe", load) if load.recipe else None
     limit = Limit.parse(load.limit)
+    p, q = limit.ticks
 
     def figure(
         name: str,
@@ -93,7 +94,7 @@ def _figures(load: Load, options: Options) -> list[Figure]:
         figure(
             "  fullest second, admissions",
             lambda one: one.fullest_admissions,
-            at_most=limit.burst + limit.rate.count,
+            at_most=limit.burst + 1_000_000 * q // p,
         ),
         figure("  fullest second, starts", lambda one: one.fullest_starts),
         figure("  deliveries a task", lambda one: one.deliveries, at_most=1),
@@ -133,7 +134,7 @@ def _measure(app: str, load: Load) -> Outcome:
 
 def _used(starts: Sequence[Mark], limit: Limit) -> float:
     seconds = starts[-1].time - starts[0].time
-    p, q = limit.rate.interval
+    p, q = limit.ticks
     return (len(starts) - limit.burst) * p / q / 1e6 / seconds
 
 

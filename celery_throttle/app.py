@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task, _state
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
 from celery_throttle.needs import Written, read_limits
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store import Store
@@ -77,7 +77,7 @@ class Throttle(Limiter):
         return Settings(self.app.conf, self._given)
 
     @cached_property
-    def limits(self) -> Mapping[str, Limit]:  # type: ignore[override]  # read at first use
+    def limits(self) -> Mapping[str, Limits]:  # type: ignore[override]  # read at first use
         """The limits of the code."""
         return self.settings.limits
 

@@ -28,7 +28,7 @@ class BoundLimit:
         # The whole costs of below a thousand units are the ones that come again and again.
         need = self._needs.get(cost) if type(cost) is int else None
         if need is None:
-            need = needed([self.ref], cost, self.limiter.limits, least)
+            need = needed([self.ref], cost, least)
             if type(cost) is int and 0 < cost < 1000:  # noqa: PLR2004  # see above
                 self._needs[cost] = need
         return need

@@ -44,9 +44,12 @@ class Calendar:
     minute: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.zone, str):
+            raise _unknown_zone(self.zone)
         _zone(self.zone)
-        if not _TIME.fullmatch(self.at):
-            raise LimitValueError(f"{shown(self.at)} is no time of a day; allowed: 00:00 to 23:59")
+        if (type(self.hour), type(self.minute)) != (int, int) or not _TIME.fullmatch(self.at):
+            time = f"{self.hour}:{self.minute}"
+            raise LimitValueError(f"{shown(time)} is no time of a day; allowed: 00:00 to 23:59")
 
     @classmethod
     def parse(cls, zone: str, at: str) -> Calendar:
@@ -86,12 +89,12 @@ class Calendar:
             count: how many windows; the last moment is the end of the last one.
         """
         local = (_EPOCH + timedelta(microseconds=around)).astimezone(_zone(self.zone))
-        day = local.date()
-        if (local.hour, local.minute) < (self.hour, self.minute):
+        day = datetime(local.year, local.month, local.day)  # noqa: DTZ001  # local on purpose
+        # By the moment, not by the hour: where the clocks are put back, that comes twice.
+        if self._moment(day) > around:
             day -= timedelta(days=1)
-        first = datetime(day.year, day.month, day.day)  # noqa: DTZ001  # local on purpose
         found: list[int] = []
-        for start in _days(_before(_floor(first, period), period), period):
+        for start in _days(_before(_floor(day, period), period), period):
             found.append(self._moment(start))
             if len(found) > count:
                 return found
@@ -114,11 +117,14 @@ class Calendar:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        raise LimitValueError(
-            f"unknown time zone {shown(name)}; "
-            "allowed: names such as 'America/Los_Angeles' or 'UTC'"
-        ) from None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise _unknown_zone(name) from None
+
+
+def _unknown_zone(name: object) -> LimitValueError:
+    return LimitValueError(
+        f"unknown time zone {shown(name)}; allowed: names such as 'America/Los_Angeles' or 'UTC'"
+    )
 
 
 @lru_cache(maxsize=64)

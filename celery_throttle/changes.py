@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 from celery_throttle import definitions
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.keys import Keys
-from celery_throttle.limits import CONCURRENCY, Limit
-from celery_throttle.needs import Written, parts, several, written_name
+from celery_throttle.limits import Limit
+from celery_throttle.needs import Written, read
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 
@@ -21,6 +21,10 @@ MICROSECONDS = 1_000_000
 
 #: Seconds that a wait or a pause may last at most: some thirty years.
 _LONGEST = 1e9
+
+
+#: The limits of one name: all of them have to allow.
+Limits = tuple[Limit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Changes:
         clock: a time of the caller's own, or None for the server's.
     """
 
-    limits: Mapping[str, Limit]
+    limits: Mapping[str, Limits]
     keys: Keys
     clock: Clock | None = None
 
@@ -60,7 +64,7 @@ class Changes:
         """The time as the scripts take it."""
         return "" if self.clock is None else self.clock.now
 
-    def register(self, limits: Mapping[str, Limit], now: int | None = None) -> Plan[None]:
+    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
         """Put limits of the code in force, save those that were defined at run time.
 
         ``now``: the server's time in microseconds, if it is known.
@@ -78,43 +82,33 @@ class Changes:
             script("defined"), [self.keys.limits], [self.keys.field(ref) for ref in every]
         )
         found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
-        limits = [Limit.parse(definitions.text_of(packed)) for _, packed in found]
+        limits = [definitions.unpack(packed) for _, packed in found]
         yield from self._define("windows", [ref for ref, _ in found], limits, now)
 
     def define(self, ref: LimitRef, written: Written | None) -> Plan[None]:
-        """Define a limit or one key of it at run time; None takes that back.
+        """Define the limits of a name, or of one key of it, at run time; None takes that back.
 
         Raises:
-            LimitError: it is wrong, of another number of limits than in the code, or would make
-                slots of a rate or a rate of slots.
+            LimitError: they are wrong, or would give slots to a name without, or the reverse.
         """
-        names = parts(ref.name, self.limits)
-        refs = [ref._replace(name=name) for name in names]
         if written is not None:
-            given = several(written, ref.name)
-            if len(given) != len(names):
-                raise LimitValueError(
-                    f"limit {ref.name!r} is {len(names)} in the code; "
-                    f"allowed: as many, not {len(given)}: {shown(written)}"
-                )
-            limits = [Limit.of(one) for one in given]
-            refused = yield from self._define("set", refs, limits)
+            refused = yield from self._define("set", [ref], [read(written, ref.name)])
         elif ref.key is None and ref.name in self.limits:
-            refused = yield from self._define("reset", refs, [self.limits[name] for name in names])
+            refused = yield from self._define("reset", [ref], [self.limits[ref.name]])
         else:
-            refused = yield from self._define("drop", refs, [None] * len(refs))
+            refused = yield from self._define("drop", [ref], [None])
         if refused is not None:
             raise LimitValueError(
-                f"limit {ref.name!r} cannot become {shown(str(written))}: slots and a rate cannot "
-                "take each other's place; allowed: a limit of the same sort"
+                f"limit {ref.name!r} cannot become {shown(written)}: workers know from the code "
+                "whether it has slots; allowed: limits that have them if the ones before do"
             )
-        yield from self._touch(names)
+        yield from self._touch(ref.name)
 
     def _define(
         self,
         mode: str,
         refs: Sequence[LimitRef],
-        limits: Sequence[Limit | None],
+        limits: Sequence[Limits | None],
         now: int | None = None,
     ) -> Plan[LimitRef | None]:
         """Run ``define.lua``; give the limit it refused."""
@@ -125,20 +119,18 @@ class Changes:
             now = self.clock.now if self.clock else int(time.time() * MICROSECONDS)
         names = [self.keys.limits]
         args = [self.now(), mode]
-        for ref, limit in zip(refs, limits, strict=True):
+        for ref, own in zip(refs, limits, strict=True):
             names += (self.keys.state(ref), self.keys.entries(ref))
-            packed = b"" if limit is None else definitions.pack(limit, now)
+            packed = b"" if own is None else definitions.pack(own, now)
             args += (ref.name, self.keys.field(ref), packed)
         done, *index = yield Call(script("define"), names, args)
         return None if done else refs[index[0] - 1]
 
-    def _touch(self, names: Iterable[str]) -> Plan[None]:
-        """Let what waits at limits be looked at again, in steps that do not block the server."""
-        for name in names:
-            cursor: Argument = "0"
-            while cursor != b"0":
-                keys = [self.keys.waited(name)]
-                cursor = yield Call(script("touch"), keys, [self.now(), cursor])
+    def _touch(self, name: str) -> Plan[None]:
+        """Let what waits at a limit be looked at again, in steps that do not block the server."""
+        cursor: Argument = "0"
+        while cursor != b"0":
+            cursor = yield Call(script("touch"), [self.keys.waited(name)], [self.now(), cursor])
 
     def pause(self, ref: LimitRef, seconds: float) -> Plan[float]:
         """Stop a limit or one key of it; gives the seconds it is now paused."""
@@ -148,11 +140,8 @@ class Changes:
 
     def reset(self, ref: LimitRef) -> Plan[None]:
         """Forget what was used of a limit or one key of it, and lift its pause."""
-        names = parts(ref.name, self.limits)
-        for name in names:
-            part = ref._replace(name=name)
-            yield Call(script("reset"), [self.keys.state(part), self.keys.pause(part)])
-        yield from self._touch(names)
+        yield Call(script("reset"), [self.keys.state(ref), self.keys.pause(ref)])
+        yield from self._touch(ref.name)
 
 
 def to_us(seconds: float) -> int:
@@ -176,12 +165,5 @@ def check_wait(seconds: float, what: str) -> float:
 
 def unknown_limit(name: str, known: Iterable[str]) -> UnknownLimitError:
     """The error for a name that nobody has defined."""
-    names = ", ".join(repr(one) for one in sorted({written_name(one) for one in known})) or "none"
-    return UnknownLimitError(
-        f"limit {shown(written_name(name))} is not defined; this process knows: {names}"
-    )
-
-
-def is_slots(limit: Limit | None) -> bool:
-    """Whether a limit is a number of slots."""
-    return limit is not None and limit.algorithm == CONCURRENCY
+    names = ", ".join(repr(one) for one in sorted(known)) or "none"
+    return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from math import isfinite
 
@@ -10,6 +10,12 @@ from celery_throttle.errors import CostError, shown
 
 MILLION = 1_000_000
 _MAX_DIGITS = 30
+
+# Above any limit, whatever else is counted. An int of what was given might fill the memory.
+_TOO_MUCH = MILLION**5
+
+# Not the one of the thread, which may round to a few digits.
+_EXACT = Context(prec=3 * _MAX_DIGITS)
 
 #: Units of cost. A fraction of a unit is rounded to a millionth.
 Cost = int | float | Decimal | Fraction
@@ -35,18 +41,19 @@ def in_units(amount: int) -> int | float:
 
 
 def _rounded(cost: Cost) -> int:
+    """In millionths; -1 for what is no number or below 0."""
     if isinstance(cost, bool) or not isinstance(cost, (int, float, Decimal, Fraction)):
-        raise _wrong(cost)
+        return -1
     if isinstance(cost, float):
         # As it is written: 0.1 is a tenth.
         cost = Decimal(repr(float(cost))) if isfinite(cost) else Decimal("NaN")
+    if (isinstance(cost, Decimal) and not cost.is_finite()) or cost < 0:
+        return -1
     if isinstance(cost, Decimal):
-        if not cost.is_finite():
-            raise _wrong(cost)
-        if cost.adjusted() > _MAX_DIGITS:  # above any limit, and an int of it might fill the memory
-            return MILLION**5
-        return int((cost * MILLION).to_integral_value(ROUND_HALF_EVEN))
-    return round(Fraction(cost) * MILLION)
+        if cost and cost.adjusted() > _MAX_DIGITS:
+            return _TOO_MUCH
+        return int(_EXACT.multiply(cost, MILLION).to_integral_value(ROUND_HALF_EVEN))
+    return min(round(Fraction(cost) * MILLION), _TOO_MUCH)
 
 
 def _wrong(cost: object, *, allow_zero: bool = False) -> CostError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from celery_throttle.calendars import Calendar
 from celery_throttle.limits import FIRST_REQUEST, Concurrency, Limit
@@ -10,38 +11,45 @@ from celery_throttle.limits import FIRST_REQUEST, Concurrency, Limit
 #: Windows of a calendar that are told ahead. When they run out, the script asks for more.
 _WINDOWS = 64
 
-#: The byte that stands for each algorithm, in definitions and at the head of states.
+#: The byte that stands for each algorithm, in definitions and at the head of states. Meters first.
 TAGS = {
-    "gcra": b"g",
-    "token-bucket": b"t",
-    "leaky-bucket": b"l",
-    "leaky-queue": b"q",
-    "fixed-window": b"f",
-    "sliding-log": b"s",
-    "sliding-window": b"w",
-    "concurrency": b"c",
+    "gcra": 1,
+    "token-bucket": 2,
+    "leaky-bucket": 3,
+    "leaky-queue": 4,
+    "fixed-window": 5,
+    "sliding-log": 6,
+    "sliding-window": 7,
+    "concurrency": 8,
 }
 
-# Tag, how many numbers; then the numbers, then the limit as text.
-_HEAD = struct.Struct("<cH")
+# Of each limit: its tag, how many numbers; then these. After all of them, the limits as text.
+_HEAD = struct.Struct("<BH")
+_BETWEEN = "; "
 
 
-def pack(limit: Limit, now: int) -> bytes:
-    """Pack a limit for the scripts.
+def pack(limits: Sequence[Limit], now: int) -> bytes:
+    """Pack the limits of a name for the scripts.
 
     Args:
-        limit: the limit.
+        limits: up to 255.
         now: a time in microseconds, around which the windows of a calendar are told.
     """
-    numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
-    head = _HEAD.pack(TAGS[limit.algorithm], len(numbers))
-    return head + struct.pack(f"<{len(numbers)}d", *numbers) + str(limit).encode()
+    chunks = [bytes([len(limits)])]
+    for limit in limits:
+        numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
+        chunks.append(_HEAD.pack(TAGS[limit.algorithm], len(numbers)))
+        chunks.append(struct.pack(f"<{len(numbers)}d", *numbers))
+    return b"".join((*chunks, _BETWEEN.join(map(str, limits)).encode()))
 
 
-def text_of(packed: bytes) -> str:
-    """The limit as text, out of what :func:`pack` gave."""
-    _, count = _HEAD.unpack_from(packed)
-    return packed[_HEAD.size + 8 * count :].decode()
+def unpack(packed: bytes) -> tuple[Limit, ...]:
+    """The limits that :func:`pack` was given."""
+    place = 1
+    for _ in range(packed[0]):
+        _, count = _HEAD.unpack_from(packed, place)
+        place += _HEAD.size + 8 * count
+    return tuple(Limit.parse(text) for text in packed[place:].decode().split(_BETWEEN))
 
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:

@@ -42,7 +42,7 @@ class LimitValueError(LimitError):
 
 
 class CostError(LimitError):
-    """A cost that is no positive whole number, or above the burst: it could never pass."""
+    """A cost that is no number above 0, or above the burst: it could never pass."""
 
 
 class KeyTemplateError(LimitError):

@@ -69,7 +69,7 @@ class Keys:
         return f"{self.prefix}:state:{self.field(ref)}"
 
     def entries(self, ref: LimitRef) -> str:
-        """Sorted set: admissions in a log, or who holds a slot, of one limit and key."""
+        """Sorted set: who holds a slot. With ``+`` and a number: the log of that limit of it."""
         return f"{self.prefix}:entries:{self.field(ref)}"
 
     def pause(self, ref: LimitRef) -> str:
@@ -80,10 +80,10 @@ class Keys:
         """String: how many tasks wait in lines at one limit and key, over all queues."""
         return f"{self.prefix}:backlog:{self.field(ref)}"
 
-    def decision(self, ref: LimitRef) -> tuple[str, str, str, str]:
+    def decision(self, ref: LimitRef) -> tuple[str, str, str]:
         """The keys of one limit and key that a decision reads, in the scripts' order."""
         whole = LimitRef(ref.name, None)
-        return self.state(ref), self.entries(ref), self.pause(whole), self.pause(ref)
+        return self.state(ref), self.pause(whole), self.pause(ref)
 
     def waits(self, ref: LimitRef) -> str:
         """Hash: the waiting lists of one limit and key, over all queues."""

@@ -29,8 +29,11 @@ T = TypeVar("T")
 #: A limit as a caller may write it: its name, or its name and key.
 Reference = str | tuple[str, Any] | LimitRef
 
-#: Bound limits that are kept.
+#: Bound limits, and needs, that are kept.
 _KEPT = 1024
+
+# A whole cost, and names: what may be kept. A key may be 1 or True, which are one to a dict.
+_SIMPLE = {int, str}
 
 
 class Limiter:
@@ -82,9 +85,21 @@ class Limiter:
             bound = self._bound[item] = BoundLimit(self, as_ref(item))
         return bound
 
+    @cached_property
+    def _needs(self) -> dict[tuple[Any, ...], Need]:
+        return {}
+
     def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
         """What a call needs of some limits, checked."""
-        return needed(as_refs(limits), cost, self.limits, least)
+        asked = (cost, *limits) if isinstance(limits, (list, tuple)) else ()
+        need = self._needs.get(asked) if {*map(type, asked)} == _SIMPLE else None
+        if need is None:
+            need = needed(as_refs(limits), cost, least)
+            if {*map(type, asked)} == _SIMPLE and least:
+                if len(self._needs) >= _KEPT:
+                    self._needs.clear()
+                self._needs[asked] = need
+        return need
 
     def acquire(
         self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
@@ -188,11 +203,12 @@ class Limiter:
 
         Args:
             name: of the limit.
-            limit: text or :class:`Limit`; as many of them as the name has in the code.
+            limit: text or :class:`Limit`, or several that all have to allow.
             key: only for this key of the limit ("gold tenants"); None is the limit itself.
 
         Raises:
-            LimitError: the definition is wrong, or would make slots of a rate or a rate of slots.
+            LimitError: the definition is wrong, or would give slots to a name that has none, or
+                take them from one that has.
         """
         self.run_plan(self.plans.define(_keyed(name, key), limit))
 

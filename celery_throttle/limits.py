@@ -102,7 +102,7 @@ class Limit:
             return
         if not isinstance(self.rate, Rate):
             raise LimitValueError(f"{shown(self.rate)} is no Rate; Limit.parse() reads text")
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in tuple(ALGORITHMS):
             allowed = ", ".join(ALGORITHMS)
             raise LimitValueError(f"unknown algorithm {shown(self.algorithm)}; allowed: {allowed}")
         if "burst" not in ALGORITHMS[self.algorithm]:
@@ -200,7 +200,9 @@ class Limit:
                 raise _meaningless(keyword, algorithm)
         window: str | Calendar = clauses.get("from", "epoch").lower()
         if "from" in clauses and ("in" in clauses or "at" in clauses):
-            raise LimitSyntaxError(f"'from' and a time zone contradict each other in {shown(text)}")
+            raise LimitSyntaxError(
+                f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
+            )
         if "in" in clauses or "at" in clauses:
             window = Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))
         return cls(

@@ -9,7 +9,7 @@ server itself; :mod:`celery_throttle.limiter` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from celery_throttle.changes import (
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitValueError, Throttled, shown
-from celery_throttle.needs import Costs, Need, costs_of, written_name
+from celery_throttle.needs import Costs, Need, costs_of
 from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
@@ -64,7 +64,7 @@ class Want:
 
 
 class Reserved(NamedTuple):
-    """What was reserved: of each limit the definition's time and the mark of what was taken."""
+    """What was taken, and how the script tells it from what others took."""
 
     need: Need
     decision: Decision
@@ -91,17 +91,17 @@ class Plans(Changes):
             longest = None if max_wait is None else left
             reply = yield from self._ask(need, mode, holder, longest)
             if reply[0] == Outcome.ALLOWED:
-                taken = _allowed(need, reply, mode)
-                if max_wait is not None and taken.decision.delay > 0:
-                    yield Sleep(taken.decision.delay)
-                return taken
+                decision = _allowed(reply, need.costs[0])
+                if max_wait is not None and decision.delay > 0:
+                    yield Sleep(decision.delay)
+                return Reserved(need, decision, reply[6:])
             bound, decision = _refused(need, reply)
             if max_wait is None:
                 return Reserved(need, decision, ())
             slots_bind = bool(reply[6])
             wait = decision.retry_after or 0.0
             if left <= 0 or (wait > left and not slots_bind):
-                raise Throttled(limit=written_name(bound.name), key=bound.key, retry_after=wait)
+                raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
             left -= yield from self._sleep(min(wait, left, _LOOK) if slots_bind else wait)
 
     def _sleep(self, seconds: float) -> Plan[float]:
@@ -112,6 +112,13 @@ class Plans(Changes):
 
     def decide(self, need: Need, max_wait: float | None) -> Plan[Decision]:
         """Give the decision of :meth:`acquire`."""
+        call = self._calls.get((need, "take")) if max_wait is None else None
+        if call is not None:  # no more than that, for a call that is made all the time
+            reply = yield call
+            if reply[0] == 1:
+                return _allowed(reply, need.costs[0])
+            if reply[0] == 0:
+                return _refused(need, reply)[1]
         taken = yield from self.acquire(need, max_wait)
         return taken.decision
 
@@ -119,26 +126,23 @@ class Plans(Changes):
         """Decide, and take nothing."""
         reply = yield from self._ask(need, "peek")
         if reply[0] == Outcome.ALLOWED:
-            return _allowed(need, reply, "peek").decision
+            return _allowed(reply, 0)
         return _refused(need, reply)[1]
 
     def acquire_up_to(self, need: Need) -> Plan[Decision]:
         """Take what there is of all limits, at most the cost."""
         reply = yield from self._ask(need, "upto")
         if reply[0] == Outcome.ALLOWED:
-            return _allowed(need, reply, "upto").decision
+            return _allowed(reply, reply[5])
         return _refused(need, reply)[1]
 
     def settle(self, reserved: Reserved, actual: Costs) -> Plan[None]:
         """Tell what was reserved what it was really worth."""
         need = reserved.need
-        names, args = [self.keys.limits], [self.now()]
-        taken = zip(need.refs, need.costs, costs_of(need.refs, actual, least=0), strict=True)
-        for place, (ref, cost, worth) in enumerate(taken):
-            names += (*self.keys.decision(ref), self.keys.waits(ref))
-            since, mark = reserved.marks[2 * place : 2 * place + 2]
-            args += (ref.name, self.keys.field(ref), cost, since, mark, min(worth, _TOO_MUCH))
-        call = Call(script("settle"), names, args)
+        keys, args = self._named(need)
+        names = [self.keys.limits, *keys, *(self.keys.waits(ref) for ref in need.refs)]
+        worth = [min(amount, _TOO_MUCH) for amount in costs_of(need.refs, actual, least=0)]
+        call = Call(script("settle"), names, [self.now(), *args, *worth, *reserved.marks])
         reply = yield call
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(need.refs, int(reply[2]))
@@ -182,11 +186,10 @@ class Plans(Changes):
         self, need: Need, mode: str, holder: Holder | None, longest: float | None
     ) -> Call:
         names, args = self._named(need)
-        who = ("", "") if holder is None else (holder.name, to_us(holder.lease))
+        if holder is not None:
+            args += (holder.name, to_us(holder.lease))
         delay = "" if longest is None else to_us(longest)
-        call = Call(
-            script("acquire"), [self.keys.limits, *names], [self.now(), mode, *who, delay, *args]
-        )
+        call = Call(script("acquire"), [self.keys.limits, *names], [self.now(), mode, delay, *args])
         if self.clock is None and holder is None and longest is None:
             if len(self._calls) >= _KEPT:
                 self._calls.clear()
@@ -200,24 +203,23 @@ class Plans(Changes):
             wants: what they need; no limit and key may come twice.
             ahead: how far ahead a start may be booked, in microseconds.
         """
-        keys, args = [self.keys.limits], [self.now(), ahead]
+        refs = [ref for want in wants for ref in want.need.refs]
+        costs = [cost for want in wants for cost in want.need.costs]
+        names, about = self._named(Need(tuple(refs), tuple(costs)))
+        keys = [self.keys.limits, *names, *(self.keys.backlog(ref) for ref in refs)]
+        args: list[Argument] = [self.now(), ahead, len(wants)]
         for want in wants:
-            refs = want.need.refs
-            _, about = self._named(want.need)
-            for ref in refs:
-                keys += (*self.keys.decision(ref), self.keys.backlog(ref))
-            args += [want.times, len(refs), *about]
-        return Call(script("gate"), keys, args)
+            args += (want.times, len(want.need.refs))
+        return Call(script("gate"), keys, [*args, *about])
 
     def _named(self, need: Need) -> tuple[list[str], list[Argument]]:
-        """Keys and arguments of some limits, as ``decide.lua`` reads them."""
-        names: list[str] = []
-        args: list[Argument] = []
-        for ref, cost in zip(need.refs, need.costs, strict=True):
-            names += self.keys.decision(ref)
-            # What is above any burst may have too many digits to be sent.
-            args += (ref.name, self.keys.field(ref), min(cost, _TOO_MUCH))
-        return names, args
+        """Keys and arguments of some limits, as ``refs.lua`` reads them."""
+        keys = self.keys
+        states = [name for ref in need.refs for name in keys.decision(ref)]
+        fields = [name for ref in need.refs for name in (keys.field(ref), ref.name)]
+        # What is above any burst may have too many digits to be sent.
+        costs = [min(cost, _TOO_MUCH) for cost in need.costs]
+        return [*states, *(keys.entries(ref) for ref in need.refs)], [*fields, *costs]
 
     def check(self, reply: Sequence[int], needs: Sequence[Need]) -> None:
         """Raise what a reply is about that says that a call is wrong.
@@ -235,7 +237,7 @@ class Plans(Changes):
         if reply[0] == Outcome.UNKNOWN:
             raise unknown_limit(ref.name, self.limits)
         if reply[0] == Outcome.SLOTS:
-            name = written_name(ref.name)
+            name = ref.name
             raise LimitValueError(
                 f"limit {name!r} has slots, which must be given back: "
                 f"use 'with limiter[{name!r}].slot():'"
@@ -246,33 +248,30 @@ class Plans(Changes):
 _TOO_MUCH = (MAX_UNITS + 1) * MILLION
 
 
-def _allowed(need: Need, reply: Sequence[int], mode: str) -> Reserved:
-    _, remaining, reset, burst, delay, granted, *marks = reply
-    units = 0 if mode == "peek" else need.costs[0]
-    decision = Decision(
+def _allowed(reply: Sequence[int], granted: int) -> Decision:
+    units, rest = divmod(granted, MILLION)
+    return Decision(
         True,  # noqa: FBT003  # by position: this is what every allowed call passes through
-        burst,
-        remaining,
+        reply[3],
+        reply[1],
         0.0,
-        reset / MICROSECONDS,
+        reply[2] / MICROSECONDS,
         None,
-        in_units(granted if mode == "upto" else units),
-        delay / MICROSECONDS,
+        granted / MILLION if rest else units,
+        reply[4] / MICROSECONDS,
     )
-    return Reserved(need, decision, marks)
 
 
 def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:
     """The limit that binds, and the decision."""
-    _, wait, index, remaining, reset, burst, _ = reply
-    bound = need.refs[index - 1]
+    bound = need.refs[reply[2] - 1]
     decision = Decision(
-        allowed=False,
-        limit=burst,
-        remaining=remaining,
-        retry_after=wait / MICROSECONDS,
-        reset_after=reset / MICROSECONDS,
-        bound_by=written_name(bound.name),
+        False,  # noqa: FBT003  # see above
+        reply[5],
+        reply[3],
+        reply[1] / MICROSECONDS,
+        reply[4] / MICROSECONDS,
+        bound.name,
     )
     return bound, decision
 
@@ -280,11 +279,6 @@ def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:
 def cost_too_high(cost: int, ref: LimitRef, burst: int) -> CostError:
     """The error for a cost (in millionths of a unit) that can never pass."""
     return CostError(
-        f"cost {shown(in_units(cost))} can never pass limit {written_name(ref.name)!r}: "
+        f"cost {shown(in_units(cost))} can never pass limit {ref.name!r}: "
         f"its burst is {burst}, and a cost must be at most that"
     )
-
-
-def limits_of(mapping: Mapping[str, object]) -> list[str]:
-    """The names users gave the limits of a mapping."""
-    return list(dict.fromkeys(written_name(name) for name in mapping))

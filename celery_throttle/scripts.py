@@ -1,6 +1,9 @@
 """The Lua scripts: loaded from package resources, one library before another where they say so.
 
-A script names the libraries it needs in a comment ``-- uses: name``; a library may name another.
+A script names the libraries it needs in a comment ``-- uses: name``; a library may name another. A
+script runs from its first line at each call, and every function costs time to make even if it is
+not called: what ``-- uses rarely: name`` names becomes one function of that name, and gives what
+the library returns at its end; what ``-- first: name`` names is tried before all libraries.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from hashlib import sha1
 from importlib.resources import files
 
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_FIRST = re.compile(r"^-- first: (.+)$", re.MULTILINE)
+_USES_RARELY = re.compile(r"^-- uses rarely: (.+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
 
@@ -54,12 +59,20 @@ def pack(*parts: Argument) -> bytes:
 
 
 def _read(name: str, seen: list[str]) -> str:
+    """A library or script, after those that it uses and that are not there yet."""
     if name in seen:
         return ""
     seen.append(name)
     text = (files("celery_throttle") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-    libraries = [used.strip() for found in _USES.findall(text) for used in found.split(",")]
-    return "".join(_read(library, seen) for library in libraries) + text + "\n"
+    before = [_read(used, seen) for used in (*_names(_FIRST, text), *_names(_USES, text))]
+    rarely = [
+        f"local function {used}()\n{_read(used, seen)}end\n" for used in _names(_USES_RARELY, text)
+    ]
+    return "".join((*before, *rarely, text, "\n"))
+
+
+def _names(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [name.strip() for found in pattern.findall(text) for name in found.split(",")]
 
 
 @cache

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.keys import DEFAULT_PREFIX
-from celery_throttle.limits import Limit
 from celery_throttle.needs import read_limits
 from celery_throttle.store import is_store_url, safe_url
 
@@ -60,7 +60,7 @@ class Settings:
         return self._text("url", "") or self._broker_url()
 
     @cached_property
-    def limits(self) -> Mapping[str, Limit]:
+    def limits(self) -> Mapping[str, Limits]:
         """Name to limit (``throttle_limits``)."""
         return read_limits(self._mapping("limits"))
 

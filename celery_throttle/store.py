@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -83,6 +85,7 @@ class _Wire:
         if self._socket is None:
             self._connection.connect()
             self._socket = self._connection._sock  # noqa: SLF001  # see the class
+            _time_in_kernel(self._socket)
         self._socket.sendall(command)
 
     def read(self) -> Any:
@@ -108,6 +111,17 @@ class _Wire:
     def close(self) -> None:
         self._connection.disconnect()
         self._socket, self._reader = None, hiredis.Reader()
+
+
+def _time_in_kernel(sock: Any) -> None:
+    """Let the kernel watch the timeout of a plain socket: Python's own costs a call each time."""
+    timeout = sock.gettimeout()
+    if type(sock) is not socket.socket or socket.socket.__module__ != "socket" or not timeout:
+        return  # TLS and gevent have ways of their own
+    value = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+    sock.settimeout(None)
 
 
 def _load(call: Call) -> bytes:
@@ -178,39 +192,57 @@ class Store:
             StoreUnavailableError: the server cannot be reached or does not answer in time.
             StoreError: the server answered with an error.
         """
-        return self.finish(self.begin(call))
+        wire = self._wire()
+        try:
+            wire.send(call.packed)
+            reply = wire.read()
+        except BaseException as error:
+            raise self._failed(wire, error) from error
+        return self._done(wire, call, reply)
 
     def begin(self, call: Call) -> Begun:
         """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""
-        if self._pid != os.getpid():
-            self._idle, self._pid, self._pool = deque(), os.getpid(), None
-        try:
-            wire = self._idle.pop()
-        except IndexError:
-            wire = _Wire(self.connection())
+        wire = self._wire()
         try:
             wire.send(call.packed)
         except BaseException as error:
-            wire.close()
-            raise self._translate(error) from error
+            raise self._failed(wire, error) from error
         return Begun(call, wire)
 
     def finish(self, begun: Begun) -> Any:
         """Give the reply to a call that was begun, once. Raises as :meth:`run`."""
-        wire = begun.wire
         try:
-            reply = wire.read()
-            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-                wire.send(_load(begun.call) + begun.call.packed)
-                wire.read()
-                reply = wire.read()
+            reply = begun.wire.read()
         except BaseException as error:
-            wire.close()
-            raise self._translate(error) from error
-        self._idle.append(wire)
+            raise self._failed(begun.wire, error) from error
+        return self._done(begun.wire, begun.call, reply)
+
+    def _wire(self) -> _Wire:
+        if self._pid != os.getpid():
+            self._idle, self._pid, self._pool = deque(), os.getpid(), None
+        return self._idle.pop() if self._idle else _Wire(self.connection())
+
+    def _failed(self, wire: _Wire, error: BaseException) -> BaseException:
+        wire.close()
+        return self._translate(error)
+
+    def _done(self, wire: _Wire, call: Call, reply: Any) -> Any:
         if isinstance(reply, hiredis.ReplyError):
-            raise self._refused(reply)
+            if str(reply).startswith("NOSCRIPT"):
+                reply = self._load_and_run(wire, call)
+            if isinstance(reply, hiredis.ReplyError):
+                self._idle.append(wire)
+                raise self._refused(reply)
+        self._idle.append(wire)
         return reply
+
+    def _load_and_run(self, wire: _Wire, call: Call) -> Any:
+        try:
+            wire.send(_load(call) + call.packed)
+            wire.read()
+            return wire.read()
+        except BaseException as error:
+            raise self._failed(wire, error) from error
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from celery import Task
 
-from celery_throttle.changes import check_wait, is_slots, unknown_limit
+from celery_throttle.changes import Limits, check_wait, unknown_limit
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need, parts, written_name
+from celery_throttle.needs import Need, has_slots
 from celery_throttle.scope import ArgumentReader, Scope
 from celery_throttle.settings import Spec
 
@@ -111,7 +110,7 @@ class TaskLimits:
         return need
 
     @classmethod
-    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limit]) -> TaskLimits:
+    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
         """Read the attributes of a task.
 
         Raises:
@@ -135,7 +134,11 @@ class TaskLimits:
             costs=amounts,
             cost_reader=ArgumentReader.for_signature(signature, tellers, where),
             fixed=None,
-            slots=tuple(place for place, scope in enumerate(scopes) if is_slots(known[scope.name])),
+            slots=tuple(
+                place
+                for place, scope in enumerate(scopes)
+                if any(map(has_slots, known[scope.name]))
+            ),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
@@ -144,20 +147,22 @@ class TaskLimits:
 
 
 def _read_costs(
-    spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limit]
+    spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limits]
 ) -> list[int | str]:
     """Of each limit the cost in millionths, or the name of the argument that tells it."""
-    given = spec if isinstance(spec, Mapping) else {written_name(one.name): spec for one in scopes}
-    unknown = sorted(set(given) - {written_name(scope.name) for scope in scopes}, key=str)
+    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
+    unknown = sorted(set(given) - {scope.name for scope in scopes}, key=str)
     if unknown:
         raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
     costs: list[int | str] = []
     for scope in scopes:
-        cost = given.get(written_name(scope.name), 1)
+        cost = given.get(scope.name, 1)
         if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
             costs.append(cost[1:-1])
         else:
-            costs.append(known[scope.name].check_cost(cost, scope.name))  # type: ignore[arg-type]  # it checks the type, too
+            for limit in known[scope.name]:
+                amount = limit.check_cost(cost, scope.name)  # type: ignore[arg-type]  # it checks the type, too
+            costs.append(amount)
     return costs
 
 
@@ -179,8 +184,8 @@ def _named(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from error
 
 
-def read_scopes(spec: Spec, known: Mapping[str, Limit], where: str) -> tuple[Scope, ...]:
-    """The limits that a task or a route names; several of one name are one each.
+def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Scope, ...]:
+    """The limits that a task or a route names.
 
     Raises:
         UnknownLimitError, LimitError, ConfigurationError: they name ``where`` and the text.
@@ -199,9 +204,7 @@ def read_scopes(spec: Spec, known: Mapping[str, Limit], where: str) -> tuple[Sco
         for scope in scopes:
             if scope.name not in known:
                 raise unknown_limit(scope.name, known)
-        return tuple(
-            replace(scope, name=name) for scope in scopes for name in parts(scope.name, known)
-        )
+    return scopes
 
 
 def _signature(task: type[Task] | Task) -> inspect.Signature:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_throttle.cli.demo import demo
+from celery_throttle.cli.simulate import simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -14,3 +15,4 @@ def main() -> None:
 
 
 main.add_command(demo)
+main.add_command(simulate)

@@ -14,26 +14,13 @@ from urllib.parse import urlsplit
 
 import click
 
+from celery_throttle.cli.params import LimitType
 from celery_throttle.demo import DemoError
-from celery_throttle.errors import LimitError
 from celery_throttle.limits import Limit
 from celery_throttle.store import is_store_url
 
 #: The exit code of a command that was interrupted.
 INTERRUPTED = 130
-
-
-class LimitType(click.ParamType):
-    """A limit as users write it."""
-
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Text to a limit."""
-        try:
-            return Limit.of(value)
-        except LimitError as error:
-            self.fail(str(error), param, ctx)
 
 
 class UrlType(click.ParamType):

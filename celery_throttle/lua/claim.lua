@@ -57,10 +57,10 @@ local function serve(queue, waiting)
     local at, about = unpack_line(redis.call('HGET', queue[LINES], line))
     local id = redis.call('ZRANGE', line, 0, 0)[1]
     local entry = cmsgpack.unpack(redis.call('HGET', queue[MESSAGES], id))
-    local refs = refs_of(about, entry[2], holder_of(worker, token), till - now)
+    local refs, holder = refs_of(about, entry[2]), holder_of(worker, token)
     local kind, wait, bound = 0, 0, 0
     local expired = entry[3] > 0 and entry[3] <= now
-    if not expired and not look(limits, refs, now, given) then
+    if not expired and not look_at(limits, about, refs, now, given, holder, till - now) then
       wait, bound = decide(refs, now, true)
       kind = wait < 0 and 0 or 1
     end

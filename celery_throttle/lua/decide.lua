@@ -1,143 +1,195 @@
 -- decide.lua: the atomic decision. Reads all limits of a call, then takes from all or none.
 -- uses: definition
 --
--- Library. Twin: `celery_throttle/reference/local.py`. Every script that decides gives it, per limit,
--- a table of
---   name, field        the limit's field in the hash of definitions, and that of its key
---   state, entries     keys: what the algorithm remembers
---   pause, key_pause   keys: until when (us) the whole limit, or this key of it, is paused
---   cost               millionths of a unit to take
---   holder, lease      who takes a slot, and for how long (us) at first; only where there are any
+-- Library. Twin: `celery_throttle/reference/local.py`. A ref is a name and key: a table of
+--   state       key: since when the definition is in force, then the part of each limit
+--   entries     key: what a limit keeps besides, see `log.lua` and `slots.lua`
+--   cost        millionths of a unit to take of each of its limits
+-- and, once it was looked at,
+--   limits      those of its name
+--   since, old_since    of their definition
+--   paused      microseconds from now
+--   at          when what was taken starts
 
--- The state under the limit now in force, see `current` in local.py.
-local function settle_state(ref, state, now, given)
-  local limit, family = ref.limit, ref.limit.family
-  if not state then
-    family.empty(ref)
-    return
+-- Keeps the state of a ref.
+local function write(ref, now, given)
+  local limits = ref.limits
+  local state, lasts = limits[1].algorithm.write(limits[1], now, given)
+  for i = 2, #limits do
+    local part, longer = limits[i].algorithm.write(limits[i], now, given)
+    state, lasts = state .. part, math.max(lasts, longer)
   end
-  local tag, since = struct.unpack('<Bd', state)
-  if tag == limit.tag and since == limit.since and family.read(ref, state) then
-    if family.written(ref) > now + FARTHEST then
-      family.move_back(ref, now)
-      family.write(ref, now, given)
+  redis.call('SET', ref.state, struct.pack('<d', ref.since) .. state, 'PX', expiry(lasts, given))
+end
+
+-- What is in use by the parts of a state, slots aside: their holders stay as they are.
+local function in_use_by(state, at)
+  local found, from = {}, 9
+  while from < #state do
+    local tag, size = struct.unpack('<BH', state, from)
+    if tag ~= SLOTS then
+      found[#found + 1] = algorithm_of(tag, true).in_use(state, from, at)
     end
-    return
+    from = from + size
   end
-  local kind = string.char(tag)
-  local before = since == limit.old_since and limit.since or limit.old_since
-  local in_use = family_of(kind).in_use(kind, state, math.min(before, now))
-  family.empty(ref)
-  if in_use > 0 then
-    local at = math.min(limit.since, now)
-    family.take(ref, math.min(in_use, limit.burst * MILLION), at, at)
-    if now < limit.since then
-      family.write(ref, now, given)
+  return found
+end
+
+-- A state of other limits than those now in force, see `current` in local.py.
+local function carry_over(ref, state, since, now)
+  local before = since == ref.old_since and ref.since or ref.old_since
+  local found, place = in_use_by(state, math.min(before, now)), 0
+  for _, limit in ipairs(ref.limits) do
+    local algorithm = algorithm_of(limit.tag, true)
+    algorithm.read(limit, false, 0, now)
+    if limit.tag ~= SLOTS and #found > 0 then
+      place = place + 1
+      local in_use = math.min(found[place] or math.max(unpack(found)), limit.burst * MILLION)
+      if in_use > 0 then
+        algorithm.fill(limit, in_use, math.min(ref.since, now), now)
+      end
     end
+  end
+  return now < ref.since
+end
+
+-- Whether a state has a part for each limit, by its numbers.
+local function is_of(ref, state)
+  local from = 9
+  for _, limit in ipairs(ref.limits) do
+    local tag, size = 0, 0
+    if from < #state then
+      tag, size = struct.unpack('<BH', state, from)
+    end
+    if tag ~= limit.tag or not algorithm_of(tag, true).is_of(limit, state, from) then
+      return false
+    end
+    from = from + size
+  end
+  return from > #state
+end
+
+-- Where reading a state is not all there is to do: it is of other limits, or was written before the
+-- clock stepped back.
+local function adopt(ref, state, now, given)
+  local since = struct.unpack('<d', state)
+  local keep
+  if since ~= ref.since or not is_of(ref, state) then
+    keep = carry_over(ref, state, since, now)
+  else
+    local from = 9
+    for _, limit in ipairs(ref.limits) do
+      algorithm_of(limit.tag, true).move_back(limit, state, from, now)
+      from = from + select(2, struct.unpack('<BH', state, from))
+    end
+    keep = true
+  end
+  if keep then
+    write(ref, now, given)
   end
 end
 
--- Reads definitions and states of all refs, two calls however many there are. Sets on each ref
--- `limit`, `paused` (us from now) and what its algorithm keeps. Returns nil, or the index of the first
--- ref whose limit nobody has defined, or whose windows are known no longer. Writes a state only if
--- the clock has stepped back.
-local function look(limits, refs, now, given)
-  local fields, keys = {}, {}
-  for i, ref in ipairs(refs) do
-    fields[2 * i - 1], fields[2 * i] = ref.field, ref.name
-    keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = ref.state, ref.pause, ref.key_pause
+-- Reads a state; tells if that is all there is to do.
+local function read(ref, state, now)
+  local limits, from = ref.limits, 9
+  local simple = not state or struct.unpack('<d', state) == ref.since
+  for i = 1, #limits do
+    local limit = limits[i]
+    if not state then
+      limit.algorithm.read(limit, false, 0, now)
+    elseif simple and from < #state then
+      local tag, size = struct.unpack('<BH', state, from)
+      simple = tag == limit.tag and limit.algorithm.read(limit, state, from, now)
+      from = from + size
+    else
+      return false
+    end
   end
-  local definitions = redis.call('HMGET', limits, unpack(fields))
-  local values = redis.call('MGET', unpack(keys))
-  local parsed = {}
-  for i, ref in ipairs(refs) do
-    local definition = definitions[2 * i - 1] or definitions[2 * i]
-    if not definition then
+  return simple and (not state or from > #state)
+end
+
+-- Looks at all refs: `definitions` are two values a ref, for its key and for its name, of the hash of
+-- definitions; `values` three a ref, of its state and of the keys that tell until when (us) the name,
+-- and this key of it, is paused. Returns nil, or the index of the first ref whose limits nobody has
+-- defined, or whose windows are known no longer. Writes a state only if the clock has stepped back.
+local function look(refs, definitions, values, now, given)
+  for i = 1, #refs do
+    local ref, packed = refs[i], definitions[2 * i - 1] or definitions[2 * i]
+    if not packed then
       return i
     end
-    -- Keys of one limit mostly share its definition.
-    local limit = parsed[definition]
-    if not limit then
-      limit = parse(definition)
-      parsed[definition] = limit
+    local _, since, old_since, count = struct.unpack(HEAD, packed)
+    ref.since, ref.old_since = since, old_since
+    local limits, from = { false }, FIRST
+    for place = 1, count do
+      limits[place], from = parse(packed, from, ref)
+      local tag = limits[place].tag
+      if tag == FIXED_WINDOW and limits[place].algorithm.is_stale(limits[place], now) then
+        return i
+      elseif tag == SLIDING_LOG then
+        -- Each log has a zset of its own, slots have the one without a number.
+        limits[place].entries = ref.entries .. '+' .. place
+      end
     end
-    ref.limit = limit
-    if limit.kind == 'f' and limit.family.is_stale(limit, now) then
-      return i
+    ref.limits = limits
+    local state, pause, key_pause = values[3 * i - 2], values[3 * i - 1], values[3 * i]
+    if not read(ref, state, now) then
+      adopt(ref, state, now, given)
     end
-    settle_state(ref, values[3 * i - 2], now, given)
-    local pause, key_pause = values[3 * i - 1], values[3 * i]
-    ref.paused = 0
     if pause or key_pause then
       ref.paused = math.max(0, tonumber(pause or 0) - now, tonumber(key_pause or 0) - now)
     end
   end
 end
 
--- Microseconds until a ref's cost would pass, rounded up; -1 when it is more than the limit can hold.
-local function wait_of(ref, now, lined)
-  local limit = ref.limit
-  if ref.cost > limit.burst * MILLION and limit.kind ~= 'c' then
-    return -1
-  end
-  return math.max(ref.paused, limit.family.wait(ref, ref.cost, now, lined))
-end
-
--- The wait of the whole set and the index of the limit that binds (0 when none does). `lined`: for a
--- task, which can wait in a line.
+-- The wait (us) of the whole set, the ref that binds (0 when none does) and which limit of it; -1 when
+-- a cost is more than a limit can hold.
 local function decide(refs, now, lined)
-  local wait, bound = 0, 0
-  for i, ref in ipairs(refs) do
-    local own = wait_of(ref, now, lined)
-    if own < 0 then
-      return -1, i
+  local wait, bound, limit_bound = 0, 0, 1
+  for i = 1, #refs do
+    local ref = refs[i]
+    local limits = ref.limits
+    if ref.paused > wait then
+      wait, bound, limit_bound = ref.paused, i, 1
     end
-    if own > wait then
-      wait, bound = own, i
+    for place = 1, #limits do
+      local limit = limits[place]
+      if limit.cost > limit.burst * MILLION and limit.tag ~= SLOTS then
+        return -1, i, place
+      end
+      local own = limit.algorithm.check(limit, now, lined)
+      if own > wait then
+        wait, bound, limit_bound = own, i, place
+      end
     end
   end
-  return wait, bound
+  return wait, bound, limit_bound
 end
 
 -- Takes the cost from every ref for a start at `at` (us, not before now).
 local function take(refs, now, at, given)
-  for _, ref in ipairs(refs) do
-    local family = ref.limit.family
-    family.take(ref, ref.cost, now, at)
-    family.write(ref, now, given)
-  end
-end
-
--- The amount that could pass now, and microseconds until the limit is full again.
-local function left(ref, now, exact)
-  local amount, reset = ref.limit.family.left(ref, now, exact)
-  return ref.paused > 0 and 0 or amount, math.max(ref.paused, reset)
-end
-
--- refs out of flat lists, from the given offsets on: four keys each (five with the backlog) and three
--- arguments.
-local function read_refs(count, key, arg, stride)
-  local refs = {}
-  for i = 1, count do
-    refs[i] = {
-      state = KEYS[key], entries = KEYS[key + 1], pause = KEYS[key + 2], key_pause = KEYS[key + 3],
-      name = ARGV[arg], field = ARGV[arg + 1], cost = tonumber(ARGV[arg + 2]),
-    }
-    if stride == 5 then
-      refs[i].backlog = KEYS[key + 4]
+  for i = 1, #refs do
+    local limits = refs[i].limits
+    for place = 1, #limits do
+      limits[place].algorithm.take(limits[place], now, at)
     end
-    key, arg = key + stride, arg + 3
+    write(refs[i], now, given)
   end
-  return refs
 end
 
--- Sets on each ref `waiting`: how many tasks wait in lines at this limit and key.
-local function read_backlogs(refs)
-  local keys = {}
-  for i, ref in ipairs(refs) do
-    keys[i] = ref.backlog
+-- The amount that could pass now (whole units unless `exactly`), microseconds until all is full again, and the limit that has least.
+local function left(ref, now, exactly)
+  local limits = ref.limits
+  local amount, reset, least = math.huge, ref.paused, limits[1]
+  for i = 1, #limits do
+    local own, full = limits[i].algorithm.left(limits[i], now, exactly)
+    own = exactly and own or own - own % MILLION
+    if own < amount then
+      amount, least = own, limits[i]
+    end
+    if full > reset then
+      reset = full
+    end
   end
-  for i, waiting in ipairs(redis.call('MGET', unpack(keys))) do
-    refs[i].waiting = tonumber(waiting or 0)
-  end
+  return ref.paused > 0 and 0 or amount, reset, least
 end

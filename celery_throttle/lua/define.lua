@@ -2,16 +2,16 @@
 -- uses: decide
 --
 -- KEYS  1            hash: definitions of limits
---       then per limit: state and entries of the limit, or of the key defined
+--       then per name or key: state, entries
 -- ARGV  1            now (us), or '' for the server's clock
 --       2            'code' (defaults of the code: never replace one defined at run time)
 --                    | 'reset' (the default of the code again) | 'set' (defined at run time) | 'drop'
 --                    | 'windows' (the windows of calendars have run out: new ones for what is in force)
---       then per limit: name, field, definition (packed by definitions.py; '' with 'drop')
--- Reply {1}, or {0, index} of a limit that 'set' would change between slots and a rate: nothing was
---       done, since workers know from the code whether there is a slot to give back.
+--       then per name or key: name, field, definition (packed by definitions.py; '' with 'drop')
+-- Reply {1}, or {0, index} of one to which 'set' would give slots, or take them from: nothing was done,
+--       since workers know from the code whether there is a slot to give back.
 --
--- What is in use of the limit or key itself is converted at once. The keys of a limit that are not
+-- What is in use of the name or key itself is converted at once. The keys of a name that are not
 -- defined themselves may be many: their states are converted when they are read, by what the
 -- definition says of the one before it.
 
@@ -20,43 +20,50 @@ local now = clock(given)
 
 local function in_force(name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
-  local definition = found[1] or found[2]
-  return definition and parse(definition)
+  return found[1] or found[2]
 end
 
--- Whether two limits admit the same, however their rates are written.
+-- What `definitions.py` packed of a definition: the limits as a table, their numbers, their text.
+local function parts_of(packed, place)
+  local count, limits, from = string.byte(packed, place), {}, place + 1
+  local start, calendar, slots = from, false, false
+  for i = 1, count do
+    limits[i], from = parse(packed, from, {})
+    calendar = calendar or limits[i].tag == FIXED_WINDOW and number(limits[i], 1) == 0
+    slots = slots or limits[i].tag == SLOTS
+  end
+  return { numbers = string.sub(packed, start, from - 1), text = string.sub(packed, from),
+           calendar = calendar, slots = slots }
+end
+
+-- Whether two definitions admit the same, however their rates are written. The windows of a calendar
+-- that are known depend on when somebody looked.
 local function is_same(one, other)
-  if one.tag ~= other.tag or one.burst ~= other.burst or one.p ~= other.p or one.q ~= other.q then
-    return false
+  if one.calendar or other.calendar then
+    return one.text == other.text
   end
-  local function rest(limit)
-    local text = NUMBERS + 24 + 8 * limit.numbers
-    return string.sub(limit.packed, NUMBERS + 24, text - 1), string.sub(limit.packed, text)
-  end
-  local numbers, text = rest(one)
-  local other_numbers, other_text = rest(other)
-  -- The windows of a calendar that are known depend on when somebody looked.
-  if one.kind == 'f' and one.number(1) == 0 then
-    return text == other_text
-  end
-  return numbers == other_numbers
+  return one.numbers == other.numbers
 end
 
-local function put(field, packed, old, origin)
-  local since, old_since = now, old and old.since or now
-  if old and is_same(old, parse(struct.pack('<Bdd', origin, 0, 0) .. packed)) then
-    -- The same limit: what is in use under it needs no conversion.
-    since, old_since = old.since, old.old_since
+local function put(ref, origin)
+  local since, old_since = now, now
+  if ref.old then
+    local _, before, older = struct.unpack(HEAD, ref.old)
+    old_since = before
+    if is_same(parts_of(ref.old, FIRST - 1), parts_of(ref.packed, 1)) then
+      -- The same limits: what is in use under them needs no conversion.
+      since, old_since = before, older
+    end
   end
-  redis.call('HSET', KEYS[1], field, struct.pack('<Bdd', origin, since, old_since) .. packed)
+  redis.call('HSET', KEYS[1], ref.field, struct.pack('<Bdd', origin, since, old_since) .. ref.packed)
 end
 
-local function convert_state(ref, old)
-  ref.limit = in_force(ref.name, ref.field)
-  local state = old and ref.limit and redis.call('GET', ref.state)
-  if state then
-    settle_state(ref, state, now, given)
-    ref.limit.family.write(ref, now, given)
+local function convert_state(ref)
+  local state = ref.old and redis.call('GET', ref.state)
+  local packed = in_force(ref.name, ref.field)
+  if state and packed then
+    look({ ref }, { packed }, { state, false, false }, now, given)
+    write(ref, now, given)
   end
 end
 
@@ -64,26 +71,26 @@ local CODE, SET = string.byte('c'), string.byte('s')
 local refs = {}
 for i = 1, (#KEYS - 1) / 2 do
   local name, field, packed = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
-  local old, new = in_force(name, field), packed ~= '' and string.sub(packed, 1, 1)
-  if mode == 'set' and old and old.kind ~= new and (old.kind == 'c' or new == 'c') then
+  local old = in_force(name, field)
+  if mode == 'set' and old and parts_of(old, FIRST - 1).slots ~= parts_of(packed, 1).slots then
     return { 0, i }
   end
   refs[i] = { name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
-              entries = KEYS[2 * i + 1] }
+              entries = KEYS[2 * i + 1], paused = 0 }
 end
 for _, ref in ipairs(refs) do
   local own = redis.call('HGET', KEYS[1], ref.field)
   local origin = own and string.byte(own)
   if mode == 'drop' then
     redis.call('HDEL', KEYS[1], ref.field)
-    convert_state(ref, ref.old)
+    convert_state(ref)
   elseif mode == 'windows' then
     if own then
-      put(ref.field, ref.packed, ref.old, origin)
+      put(ref, origin)
     end
   elseif mode ~= 'code' or origin ~= SET then
-    put(ref.field, ref.packed, ref.old, mode == 'set' and SET or CODE)
-    convert_state(ref, ref.old)
+    put(ref, mode == 'set' and SET or CODE)
+    convert_state(ref)
   end
 end
 return { 1 }

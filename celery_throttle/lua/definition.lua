@@ -1,35 +1,49 @@
--- definition.lua: what is known of a limit.
--- uses: meters, windows, log, slots
+-- definition.lua: what is known of the limits of a name.
+-- uses: tags, meters
+-- uses rarely: others
 --
--- Library. A definition is packed by `celery_throttle/definitions.py`: a tag, how many numbers, the
--- numbers (burst, p, q and those of the algorithm), the limit as text. In front of it `define.lua`
--- puts the origin ('c' of the code, 's' set at run time), since when (us) it is in force, and since
--- when the definition before it was.
+-- Library. A definition is packed by `celery_throttle/definitions.py`: how many limits; for each its
+-- tag, how many numbers, and these: burst, p, q and those of the algorithm; then the limits as text.
+-- In front of it `define.lua` puts the origin ('c' of the code, 's' set at run time), since when (us)
+-- it is in force, and since when the definition before it was.
+--
+-- An algorithm is a table of functions of a limit at the time `now`:
+--   read(limit, state, from, now)   reads its part of the state, or false; tells if that is all there is
+--                                   to do
+--   check(limit, now, lined)        microseconds until the cost would pass; `lined`: for a task, which
+--                                   can wait in a line
+--   take(limit, now, at)            takes the cost for a start at `at`, not before now
+--   write(limit, now, given)        its part of the state, and microseconds for which that matters
+--   left(limit, now, exactly)       amount that could pass now (whole units unless `exactly`), and
+--                                   microseconds until nothing is in use
+-- and for few decisions
+--   is_of(limit, state, from)       whether a part was written with the numbers of the limit
+--   move_back(limit, state, from, now)    reads as if it had been written now at the latest
+--   in_use(state, from, at)         amount in use at a time, never too little
+--   fill(limit, amount, at, now)    as if nothing but an amount had been taken, at `at`
+--   mark(limit, now)                tells the last take from others, for
+--   settle(limit, mark, cost, actual, now)    whether anything has changed
+-- Meters and fixed windows have one or two more.
 
-local HEAD, NUMBERS = '<BddBHddd', 21
+local HEAD, LIMIT, FIRST = '<BddB', '<BHddd', 19
 
-local makers = {
-  g = make_meters, t = make_meters, l = make_meters, q = make_meters,
-  f = make_fixed_window, w = make_sliding_window, s = make_sliding_log, c = make_slots,
-}
-local families = {}
+local made = {}
 
-local function family_of(kind)
-  -- Made when it is needed: a script is read from its first line at each call.
-  local maker = makers[kind]
-  families[maker] = families[maker] or maker()
-  return families[maker]
+-- The algorithm of a tag; of a meter only what most decisions need, unless `all` of it is asked for.
+local function algorithm_of(tag, all)
+  if tag <= LEAKY_QUEUE and not all then
+    return meters
+  end
+  made[tag] = made[tag] or others()[tag]()
+  return made[tag]
 end
 
-local function parse(packed)
-  local origin, since, old_since, tag, count, burst, p, q = struct.unpack(HEAD, packed)
-  local kind = string.char(tag)
-  local limit = { origin = origin, since = since, old_since = old_since, tag = tag, kind = kind,
-                  packed = packed, burst = burst, p = p, q = q, numbers = count - 3,
-                  family = family_of(kind) }
-  -- The numbers of the algorithm.
-  function limit.number(i)
-    return (struct.unpack('<d', packed, NUMBERS + 16 + 8 * i))
-  end
-  return limit
+-- The limit of a definition that begins at a place in it; and where the next one begins.
+local function parse(packed, from, ref)
+  local tag, count, burst, p, q = struct.unpack(LIMIT, packed, from)
+  return {
+    tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
+    numbers = count - 3, cost = ref.cost, entries = ref.entries,
+    used = 0, at = 0, longest = false, -- so that the table need not grow
+  }, from + 3 + 8 * count
 end

@@ -29,14 +29,29 @@ local function unpack_line(packed)
   return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
 end
 
-local function refs_of(about, costs, holder, lease)
+local function refs_of(about, costs)
   local refs = {}
   for i, names in ipairs(about.limits) do
-    refs[i] = { name = names[1], field = names[2], state = names[3], entries = names[4],
-                pause = names[5], key_pause = names[6], backlog = names[7], cost = costs[i],
-                holder = holder, lease = lease }
+    refs[i] = { state = names[3], entries = names[4], cost = costs[i], paused = 0 }
   end
   return refs
+end
+
+-- Looks at the refs of a line, see `look`. A slot is for the holder, and first for `lease` (us).
+local function look_at(definitions, about, refs, now, given, holder, lease)
+  local fields, keys = {}, {}
+  for i, names in ipairs(about.limits) do
+    fields[2 * i - 1], fields[2 * i] = names[2], names[1]
+    keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = names[3], names[5], names[6]
+  end
+  local unknown = look(refs, redis.call('HMGET', definitions, unpack(fields)),
+                       redis.call('MGET', unpack(keys)), now, given)
+  for i = 1, unknown and 0 or #refs do
+    for _, limit in ipairs(refs[i].limits) do
+      limit.holder, limit.lease = holder, lease
+    end
+  end
+  return unknown
 end
 
 -- A wait of 'never' is not one to come back for in time order: the task is handed out at once.

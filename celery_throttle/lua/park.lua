@@ -26,7 +26,7 @@
 --       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
 --       {'full', index}                                 the queue of a leaky-queue is full
 --       {'never', index, burst}                         the cost can never pass
---       {'unknown', index, now (us)}    limit not defined, or the windows of its calendar have run out
+--       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
 
 local given = ARGV[1]
 local now = clock(given)
@@ -52,15 +52,17 @@ for i = 1, count_of do
   about.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
   costs[i] = tonumber(ARGV[arg + 2])
 end
-local refs = refs_of(about, costs, ARGV[10], tonumber(ARGV[11]))
-local unknown = look(limits, refs, now, given)
+local refs = refs_of(about, costs)
+local unknown = look_at(limits, about, refs, now, given, ARGV[10], tonumber(ARGV[11]))
 if unknown then
   return { 'unknown', unknown, whole(now) }
 end
-read_backlogs(refs)
-local wait, bound = decide(refs, now, true)
+for i, ref in ipairs(refs) do
+  ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
+end
+local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
-  return { 'never', bound, refs[bound].limit.burst }
+  return { 'never', bound, refs[bound].limits[place].burst }
 end
 local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
 if not parked then
@@ -81,13 +83,14 @@ end
 local function expected(position)
   local longest, at = 0, math.max(1, bound)
   for i, ref in ipairs(refs) do
-    local limit = ref.limit
     local before = math.max(position - 1, math.min(ref.waiting,
       position * redis.call('LLEN', about.limits[i][WAITING])))
-    local own = limit.kind == 'c' and 0 or wait_of(ref, now, true)
-      + math.ceil(before * ref.cost / MILLION * limit.p / limit.q)
-    if own > longest then
-      longest, at = own, i
+    for _, limit in ipairs(ref.limits) do
+      local own = limit.tag == SLOTS and 0 or math.max(ref.paused, limit.algorithm.check(limit, now, true))
+        + math.ceil(before * limit.cost / MILLION * limit.p / limit.q)
+      if own > longest then
+        longest, at = own, i
+      end
     end
   end
   return longest, at
@@ -98,8 +101,10 @@ if parked then
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
 for i, ref in ipairs(refs) do
-  if ref.limit.kind == 'q' and ref.waiting >= ref.limit.burst then
-    return { 'full', i }
+  for _, limit in ipairs(ref.limits) do
+    if limit.tag == LEAKY_QUEUE and ref.waiting >= limit.burst then
+      return { 'full', i }
+    end
   end
 end
 local score = score_of(line, tonumber(ARGV[5]), now)

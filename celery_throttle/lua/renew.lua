@@ -1,5 +1,5 @@
 -- renew.lua: leases of slots go on. One that has run out is not taken up again.
--- uses: exact
+-- uses: clock
 --
 -- KEYS  entries, one for each holder
 -- ARGV  1   now (us), or '' for the server's clock

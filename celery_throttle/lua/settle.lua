@@ -1,38 +1,37 @@
 -- settle.lua: what was reserved turns out to be worth more or less: refund or debt.
--- uses: lines
+-- uses: refs, lines
 --
 -- KEYS  1            hash: definitions of limits
---       then per limit: state, entries, pause, pause of the key, waits
+--       then for each ref: state, pause, pause of the key; then for each: entries; then: waits
 -- ARGV  1            now (us), or '' for the server's clock
---       then per limit: name, field, cost (millionths), and as `acquire.lua` told them: since, mark;
---                       actual cost (millionths)
+--       then for each ref: field of the key, field of the name; then for each: cost (millionths);
+--       then: actual cost (millionths); then what `acquire.lua` told: since, how many limits, their marks
 -- Reply {1}
---       {-2, index, now (us)}    limit not defined, or the windows of its calendar have run out
--- If a limit has changed since, nothing is given back of it.
+--       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
+-- If the limits of a name have changed since, nothing is given back, and what is owed counts as taken
+-- now.
 
 local given = ARGV[1]
-local now = clock(given)
-local refs = {}
-for i = 1, (#KEYS - 1) / 5 do
-  local key, arg = 5 * i - 3, 6 * i - 4
-  refs[i] = {
-    state = KEYS[key], entries = KEYS[key + 1], pause = KEYS[key + 2], key_pause = KEYS[key + 3],
-    waits = KEYS[key + 4], name = ARGV[arg], field = ARGV[arg + 1], cost = tonumber(ARGV[arg + 2]),
-    since = tonumber(ARGV[arg + 3]), mark = tonumber(ARGV[arg + 4]),
-    actual = tonumber(ARGV[arg + 5]),
-  }
-end
-local unknown = look(KEYS[1], refs, now, given)
+local now, count = clock(given), (#KEYS - 1) / 5
+local refs, unknown = read_refs(count, 2, 2, now, given)
 if unknown then
   return { -2, unknown, whole(now) }
 end
-for _, ref in ipairs(refs) do
-  local family = ref.limit.family
-  if ref.actual > ref.cost or ref.actual < ref.cost and ref.since == ref.limit.since then
-    if family.settle(ref, ref.mark, ref.cost, ref.actual, now) then
-      family.write(ref, now, given)
-      look_again(ref.waits, now)
+local told = 2 + 4 * count
+for i, ref in ipairs(refs) do
+  local actual, marks = tonumber(ARGV[1 + 3 * count + i]), tonumber(ARGV[told + 1])
+  local same, changed = tonumber(ARGV[told]) == ref.since and marks == #ref.limits, false
+  if actual > ref.cost or actual < ref.cost and same then
+    for place, limit in ipairs(ref.limits) do
+      local mark = same and tonumber(ARGV[told + 1 + place]) or 0
+      local algorithm = algorithm_of(limit.tag, true)
+      changed = algorithm.settle(limit, mark, ref.cost, actual, now) or changed
     end
   end
+  if changed then
+    write(ref, now, given)
+    look_again(KEYS[1 + 4 * count + i], now)
+  end
+  told = told + 2 + marks
 end
 return { 1 }

@@ -1,101 +1,109 @@
 -- windows.lua: algorithms that count in windows.
--- uses: exact
+-- uses: clock, exact
 --
 -- Library. Twin: `celery_throttle/reference/windows.py`, which explains the rules.
 
--- Of a ref it sets `start`, `stop` and `count`. State: tag, since, start, stop, count.
+-- Of a limit it sets `start`, `stop` and `count`. Its part of the state: tag, size, start, stop, count.
 local function make_fixed_window()
-  local family, FORM = {}, '<Bdddd'
+  local fixed, FORM = {}, '<BHddd'
 
-  -- Where windows begin: numbers of the definition after burst, p and q. {period, 1 if from the first
-  -- request}, or {0, moments at which windows of a calendar begin}.
+  -- Where windows begin: the numbers of the definition are {period, 1 if from the first request}, or
+  -- {0, moments at which windows of a calendar begin}.
   local function window_of(limit, at)
-    local period = limit.number(1)
+    local period = number(limit, 1)
     if period > 0 then
-      local start = limit.number(2) == 1 and at or at - at % period
+      local start = number(limit, 2) == 1 and at or at - at % period
       return start, start + period
     end
     local low, high = 2, limit.numbers
     while high - low > 1 do
       local middle = math.floor((low + high) / 2)
-      if limit.number(middle) <= at then
+      if number(limit, middle) <= at then
         low = middle
       else
         high = middle
       end
     end
-    return limit.number(low), limit.number(high)
+    return number(limit, low), number(limit, high)
   end
 
-  -- Whether the windows that are known reach from now on as far as a slot may be booked.
-  function family.is_stale(limit, now)
-    return limit.number(1) == 0
-        and (now < limit.number(2) or now + FARTHEST >= limit.number(limit.numbers))
+  -- Whether the windows that are known do not reach from now on as far as a slot may be booked.
+  function fixed.is_stale(limit, now)
+    return number(limit, 1) == 0
+        and (now < number(limit, 2) or now + FARTHEST >= number(limit, limit.numbers))
   end
 
-  function family.empty(ref)
-    ref.start, ref.stop, ref.count = 0, 0, 0
+  function fixed.read(limit, state, from, now)
+    limit.start, limit.stop, limit.count = 0, 0, 0
+    if state then
+      local _
+      _, _, limit.start, limit.stop, limit.count = struct.unpack(FORM, state, from)
+    end
+    return limit.start <= now + FARTHEST
   end
 
-  function family.read(ref, state)
-    local _
-    _, _, ref.start, ref.stop, ref.count = struct.unpack(FORM, state)
+  function fixed.is_of()
     return true
   end
 
-  function family.written(ref)
-    return ref.start
+  function fixed.move_back(limit, state, from, now)
+    if not fixed.read(limit, state, from, now) then
+      limit.start, limit.stop = window_of(limit, now)
+    end
   end
 
-  function family.move_back(ref, now)
-    ref.start, ref.stop = window_of(ref.limit, now)
-  end
-
-  function family.in_use(_, state, at)
-    local _, _, _, stop, count = struct.unpack(FORM, state)
+  function fixed.in_use(state, from, at)
+    local _, _, _, stop, count = struct.unpack(FORM, state, from)
     return at < stop and count or 0
   end
 
-  function family.wait(ref, cost, now)
-    if now >= ref.stop then
+  function fixed.fill(limit, amount, at)
+    limit.start, limit.stop = window_of(limit, at)
+    limit.count = amount
+  end
+
+  function fixed.check(limit, now)
+    if now >= limit.stop then
       return 0
-    elseif ref.count + cost <= ref.limit.burst * MILLION then
-      return math.max(0, ref.start - now)
+    elseif limit.count + limit.cost <= limit.burst * MILLION then
+      return math.max(0, limit.start - now)
     end
-    return ref.stop - now
+    return limit.stop - now
   end
 
-  function family.take(ref, cost, _, at)
-    if at >= ref.stop then
-      ref.start, ref.stop = window_of(ref.limit, at)
-      ref.count = 0
+  local function add(limit, amount, at)
+    if at >= limit.stop then
+      fixed.fill(limit, 0, at)
     end
-    ref.count = ref.count + cost
+    limit.count = limit.count + amount
   end
 
-  function family.write(ref, now, given)
-    redis.call('SET', ref.state, struct.pack(FORM, ref.limit.tag, ref.limit.since, ref.start,
-                                             ref.stop, ref.count), 'PX', expiry(ref.stop - now, given))
+  function fixed.take(limit, _, at)
+    add(limit, limit.cost, at)
   end
 
-  function family.left(ref, now)
-    if now >= ref.stop then
-      return ref.limit.burst * MILLION, 0
+  function fixed.write(limit, now)
+    return struct.pack(FORM, limit.tag, 27, limit.start, limit.stop, limit.count), limit.stop - now
+  end
+
+  function fixed.left(limit, now)
+    if now >= limit.stop then
+      return limit.burst * MILLION, 0
     end
-    local free = now >= ref.start and math.max(0, ref.limit.burst * MILLION - ref.count) or 0
-    return free, ref.count > 0 and ref.stop - now or 0
+    local free = now >= limit.start and math.max(0, limit.burst * MILLION - limit.count) or 0
+    return free, limit.count > 0 and limit.stop - now or 0
   end
 
-  function family.mark(ref)
-    return ref.start
+  function fixed.mark(limit)
+    return limit.start
   end
 
-  function family.settle(ref, mark, cost, actual, now)
+  function fixed.settle(limit, mark, cost, actual, now)
     local change = actual - cost
-    if now < ref.stop and (mark == ref.start or change > 0) then
-      ref.count = math.max(0, ref.count + change)
+    if now < limit.stop and (mark == limit.start or change > 0) then
+      limit.count = math.max(0, limit.count + change)
     elseif change > 0 then
-      family.take(ref, change, now, now)
+      add(limit, change, now)
     else
       return false
     end
@@ -103,24 +111,25 @@ local function make_fixed_window()
   end
 
   -- What is taken now must not start in the window after it.
-  function family.good_for(ref, now)
-    return ref.stop - now
+  function fixed.good_for(limit, now)
+    return limit.stop - now
   end
 
-  return family
+  return fixed
 end
 
--- Of a ref it sets `start` (of the current part) and `counts`, that of the current part first.
--- State: tag, since, start, part (us), then the counts.
+-- Of a limit it sets `start` (of the current part) and `counts`, that of the current part first.
+-- Its part of the state: tag, size, start, part (us), then the counts.
 local function make_sliding_window()
-  local family, HEAD = {}, '<Bddd'
-  local FIRST = 26
+  local sliding, FORM, HEAD = {}, '<BHdd', 19
+  local _, scaled_down, scaled_up = exact()
 
-  local function part_of(limit)
-    return limit.number(1), limit.number(2) + limit.number(3), limit.number(3) == 1
+  -- Microseconds a part, how many counts, and whether the oldest is weighted.
+  local function parts_of(limit)
+    return number(limit, 1), number(limit, 2) + number(limit, 3), number(limit, 3) == 1
   end
 
-  -- Counts `shift` parts later; nil is 0.
+  -- Counts `shift` parts later.
   local function shifted(counts, shift, size)
     local later = {}
     for i = 1, size do
@@ -137,63 +146,73 @@ local function make_sliding_window()
     return total
   end
 
-  local function bring_to(ref, now)
-    local part, size = part_of(ref.limit)
+  local function bring_to(limit, now)
+    local part, size = parts_of(limit)
     local start = now - now % part
-    if start > ref.start then
-      ref.counts = shifted(ref.counts, (start - ref.start) / part, size)
-      ref.start = start
+    if start > limit.start then
+      limit.counts = shifted(limit.counts, (start - limit.start) / part, size)
+      limit.start = start
     end
   end
 
-  function family.empty(ref)
-    local _, size = part_of(ref.limit)
-    ref.start, ref.counts = 0, shifted({}, 0, size)
-  end
-
-  local function read(state)
-    local _, _, start, part = struct.unpack(HEAD, state)
-    local size = (#state - FIRST + 1) / 8
-    return start, part, size, { struct.unpack('<' .. string.rep('d', size), state, FIRST) }
-  end
-
-  function family.read(ref, state)
-    local own, own_size = part_of(ref.limit)
-    local start, part, size, counts = read(state)
+  local function unpack_part(state, from)
+    local _, bytes, start, part = struct.unpack(FORM, state, from)
+    local size = (bytes - HEAD) / 8
+    local counts = { struct.unpack('<' .. string.rep('d', size), state, from + HEAD) }
     counts[size + 1] = nil  -- where the reading ended
-    ref.start, ref.counts = start, counts
-    return part == own and size == own_size
+    return start, part, size, counts
   end
 
-  function family.written(ref)
-    return ref.start
+  function sliding.read(limit, state, from, now)
+    local own_part, own_size = parts_of(limit)
+    if not state then
+      limit.start, limit.counts = 0, shifted({}, 0, own_size)
+      return true
+    end
+    local part, size
+    limit.start, part, size, limit.counts = unpack_part(state, from)
+    return part == own_part and size == own_size and limit.start <= now + FARTHEST
   end
 
-  function family.move_back(ref, now)
-    ref.start = now - now % part_of(ref.limit)
+  function sliding.is_of(limit, state, from)
+    local own_part, own_size = parts_of(limit)
+    local _, part, size = unpack_part(state, from)
+    return part == own_part and size == own_size
   end
 
-  function family.in_use(_, state, at)
-    local start, part, size, counts = read(state)
+  function sliding.move_back(limit, state, from, now)
+    if not sliding.read(limit, state, from, now) then
+      limit.start = now - now % parts_of(limit)
+    end
+  end
+
+  function sliding.in_use(state, from, at)
+    local start, part, size, counts = unpack_part(state, from)
     local shift = math.max(0, (at - at % part - start) / part)
     return sum(shifted(counts, shift, size), size)
   end
 
-  local function used_at(ref, now)
-    local part, size, weighted = part_of(ref.limit)
-    if not weighted then
-      return sum(ref.counts, size)
-    end
-    local oldest, rest = ref.counts[size], part - math.max(0, now - ref.start)
-    return sum(ref.counts, size - 1) + (rest == part and oldest or scaled_up(oldest, rest, part))
+  function sliding.fill(limit, amount, at)
+    bring_to(limit, at)
+    limit.counts[1] = amount
   end
 
-  function family.wait(ref, cost, now)
-    bring_to(ref, now)
-    local part, size, weighted = part_of(ref.limit)
-    local room, earliest = ref.limit.burst * MILLION - cost, math.max(ref.start, now)
+  local function used_at(limit, now)
+    local part, size, weighted = parts_of(limit)
+    if not weighted then
+      return sum(limit.counts, size)
+    end
+    local oldest, rest = limit.counts[size], part - math.max(0, now - limit.start)
+    return sum(limit.counts, size - 1) + (rest == part and oldest or scaled_up(oldest, rest, part))
+  end
+
+  -- Goes through the parts to come, the current one first, to the first in which the cost fits.
+  function sliding.check(limit, now)
+    bring_to(limit, now)
+    local part, size, weighted = parts_of(limit)
+    local room, earliest = limit.burst * MILLION - limit.cost, math.max(limit.start, now)
     for ahead = 0, size do
-      local counts, start = shifted(ref.counts, ahead, size), ref.start + ahead * part
+      local counts, start = shifted(limit.counts, ahead, size), limit.start + ahead * part
       local elapsed = math.max(0, earliest - start)
       if weighted then
         local oldest, spare = counts[size], room - sum(counts, size - 1)
@@ -209,49 +228,48 @@ local function make_sliding_window()
     end
   end
 
-  function family.take(ref, cost, _, at)
-    bring_to(ref, at)
-    ref.counts[1] = ref.counts[1] + cost
+  function sliding.take(limit, _, at)
+    bring_to(limit, at)
+    limit.counts[1] = limit.counts[1] + limit.cost
   end
 
-  function family.left(ref, now)
-    bring_to(ref, now)
-    local part, size = part_of(ref.limit)
+  function sliding.left(limit, now)
+    bring_to(limit, now)
+    local part, size = parts_of(limit)
     local reset = 0
     for i = size, 1, -1 do
-      if ref.counts[i] > 0 then
-        reset = math.max(reset, ref.start + (size - i + 1) * part - now)
+      if limit.counts[i] > 0 then
+        reset = math.max(reset, limit.start + (size - i + 1) * part - now)
       end
     end
-    local free = now >= ref.start and ref.limit.burst * MILLION - used_at(ref, now) or 0
+    local free = now >= limit.start and limit.burst * MILLION - used_at(limit, now) or 0
     return math.max(0, free), reset
   end
 
-  function family.write(ref, now, given)
-    local part, size = part_of(ref.limit)
-    local _, reset = family.left(ref, now)
-    local state = struct.pack(HEAD, ref.limit.tag, ref.limit.since, ref.start, part)
-        .. struct.pack('<' .. string.rep('d', size), unpack(ref.counts))
-    redis.call('SET', ref.state, state, 'PX', expiry(reset, given))
+  function sliding.write(limit, now)
+    local part, size = parts_of(limit)
+    local _, reset = sliding.left(limit, now)
+    local head = struct.pack(FORM, limit.tag, HEAD + 8 * size, limit.start, part)
+    return head .. struct.pack('<' .. string.rep('d', size), unpack(limit.counts)), reset
   end
 
-  function family.mark(ref)
-    return ref.start
+  function sliding.mark(limit)
+    return limit.start
   end
 
-  function family.settle(ref, mark, cost, actual, now)
-    bring_to(ref, now)
-    local part, size = part_of(ref.limit)
-    local change, place = actual - cost, math.floor((ref.start - mark) / part) + 1
+  function sliding.settle(limit, mark, cost, actual, now)
+    bring_to(limit, now)
+    local part, size = parts_of(limit)
+    local change, place = actual - cost, math.floor((limit.start - mark) / part) + 1
     if place < 1 or place > size then
       if change < 0 then
         return false
       end
       place = 1
     end
-    ref.counts[place] = math.max(0, ref.counts[place] + change)
+    limit.counts[place] = math.max(0, limit.counts[place] + change)
     return true
   end
 
-  return family
+  return sliding
 end

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from celery_throttle.costs import MILLION, Cost, in_units, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits import ALGORITHMS, Limit
-from celery_throttle.rates import Rate
+from celery_throttle.needs import Written, read
+from celery_throttle.rates import MAX_UNITS, Rate
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.reference.slots import Slots
@@ -19,6 +20,9 @@ from celery_throttle.reference.windows import FixedWindow, SlidingWindow
 from celery_throttle.scope import LimitRef
 
 _MICROSECONDS = 1_000_000
+
+#: What a reservation was worth counts up to here: as much as is sent to a server.
+_MOST = (MAX_UNITS + 1) * MILLION
 
 STATES: Mapping[str, type[State]] = {
     "gcra": Gcra,
@@ -34,62 +38,87 @@ STATES: Mapping[str, type[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A limit in force, and what it takes to read a state that was written before it was.
+    """The limits of a name in force, and what it takes to read states that were written before.
 
     Attributes:
-        limit: The limit.
-        since: When it came into force, in microseconds.
-        old_since: When the one before it came into force; as ``since`` if there was none.
+        limits: All of them have to allow.
+        since: When they came into force, in microseconds.
+        old_since: When those before came into force; as ``since`` if there were none.
     """
 
-    limit: Limit
+    limits: tuple[Limit, ...]
     since: int
     old_since: int
 
-    def followed_by(self, limit: Limit, now: int) -> Definition:
+    def followed_by(self, limits: tuple[Limit, ...], now: int) -> Definition:
         """Return the definition that takes the place of this one."""
-        return self if same(limit, self.limit) else Definition(limit, now, self.since)
+        same = [*map(numbers, limits)] == [*map(numbers, self.limits)]
+        return self if same else Definition(limits, now, self.since)
 
 
-def same(one: Limit, other: Limit) -> bool:
-    """Whether two limits admit the same, however their rates are written."""
-
-    def numbers(limit: Limit) -> tuple[object, ...]:
-        window = isinstance(limit.rate, Rate) and "burst" not in ALGORITHMS[limit.algorithm]
-        period = limit.rate.period_us if window and isinstance(limit.rate, Rate) else None
-        kind = limit.algorithm, limit.window, limit.parts, limit.oldest
-        return *kind, limit.burst, limit.ticks, period
-
-    return numbers(one) == numbers(other)
+def numbers(limit: Limit) -> tuple[object, ...]:
+    """What two limits have in common that admit the same, however their rates are written."""
+    window = isinstance(limit.rate, Rate) and "burst" not in ALGORITHMS[limit.algorithm]
+    period = limit.rate.period_us if window and isinstance(limit.rate, Rate) else None
+    kind = limit.algorithm, limit.window, limit.parts, limit.oldest
+    return *kind, limit.burst, limit.ticks, period
 
 
-def current(definition: Definition, state: State | None, now: int) -> tuple[State, bool]:
-    """Return the state under a definition, and whether it must be kept even if nothing is taken.
+States = tuple[State, ...]
 
-    A state that was written under another definition keeps its units, not its time: one unit used
-    under "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units count
-    by the old definition until the limit changed, and from then on as if they had been taken at
-    that moment. If the limit changed more than once since, nothing counts as paid off between these
-    changes: too little may be admitted, never too much.
+
+def current(definition: Definition, states: States | None, now: int) -> tuple[States, bool]:
+    """Return the states under a definition, and whether to keep them even if nothing is taken.
+
+    What was written under another definition keeps its units, not its time: one unit used under
+    "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units count by the
+    old definition until that changed, and from then on as if they had been taken at that moment. If
+    it changed more than once since, nothing counts as paid off between these changes: too little
+    may be admitted, never too much. Of several limits each goes on with the units of the one in its
+    place, or with the most of any. Slots in use stay in use.
 
     Who reads a state after the clock has stepped back must keep the result, or the time that was
     forgiven would have to pass anyway.
     """
-    limit, since = definition.limit, definition.since
-    kind = STATES[limit.algorithm]
-    if state is None:
-        return kind.empty(limit, since), False
-    if type(state) is kind and state.since == since and state.is_of(limit):
-        back = is_ahead(state.written(), now)
-        return (state.moved_back(limit, now), True) if back else (state, False)
-    before = since if state.since == definition.old_since else definition.old_since
-    in_use = min(state.in_use(min(before, now)), limit.burst * MILLION)
-    empty, at = kind.empty(limit, since), min(since, now)
-    return empty.take(limit, in_use, at, at) if in_use else empty, now < since
+    limits, since = definition.limits, definition.since
+    kinds = [STATES[limit.algorithm] for limit in limits]
+    if states is None:
+        return tuple(
+            kind.empty(limit, since) for kind, limit in zip(kinds, limits, strict=True)
+        ), False
+    if [type(state) for state in states] == kinds and all(
+        state.since == since and state.is_of(limit)
+        for state, limit in zip(states, limits, strict=True)
+    ):
+        back = [is_ahead(state.written(), now) for state in states]
+        moved = (
+            state.moved_back(limit, now) if ahead else state
+            for state, limit, ahead in zip(states, limits, back, strict=True)
+        )
+        return tuple(moved), any(back)
+    return _carried_over(definition, states, now), now < since
+
+
+def _carried_over(definition: Definition, states: States, now: int) -> States:
+    since = definition.since
+    before = since if states[0].since == definition.old_since else definition.old_since
+    held = next((state for state in states if isinstance(state, Slots)), None)
+    found = [state.in_use(min(before, now)) for state in states if not isinstance(state, Slots)]
+    carried: list[State] = []
+    rest = iter(found)
+    for limit in definition.limits:
+        state = STATES[limit.algorithm].empty(limit, since)
+        if isinstance(state, Slots):
+            carried.append(replace(held, since=since) if held else state)
+            continue
+        in_use = min(next(rest, max(found, default=0)), limit.burst * MILLION)
+        at = min(since, now)
+        carried.append(state.fill(limit, in_use, at))
+    return tuple(carried)
 
 
 class Look(NamedTuple):
-    """One limit at the time of a decision, and the cost that is asked of it."""
+    """One limit of a name and key at the time of a decision, and the cost that is asked of it."""
 
     ref: LimitRef
     limit: Limit
@@ -106,11 +135,11 @@ class Look(NamedTuple):
 
 
 class Take(NamedTuple):
-    """What was taken of one limit: its mark, its cost, and the definition's time."""
+    """What was taken: the cost, the definition's time, and of each limit the mark."""
 
-    mark: int
     cost: int
     since: int
+    marks: tuple[int, ...]
 
 
 Reservation = Mapping[LimitRef, Take]
@@ -122,18 +151,18 @@ class Local:
     Not for several threads at once. It keeps the state of every key it has seen.
 
     Args:
-        limits: Name to limit, as text or :class:`Limit`.
+        limits: Name to limit, as text or :class:`Limit`, or to several.
     """
 
-    def __init__(self, limits: Mapping[str, str | Limit] | None = None) -> None:
+    def __init__(self, limits: Mapping[str, Written] | None = None) -> None:
         self._definitions: dict[LimitRef, Definition] = {}
-        self._states: dict[LimitRef, State] = {}
-        for name, limit in (limits or {}).items():
-            self.define(LimitRef(name, None), limit, 0)
+        self._states: dict[LimitRef, States] = {}
+        for name, written in (limits or {}).items():
+            self.define(LimitRef(name, None), written, 0)
 
-    def define(self, ref: LimitRef, limit: str | Limit, now: int) -> None:
-        """Define a limit, or one key of it; units in use stay in use."""
-        new = Limit.of(limit)
+    def define(self, ref: LimitRef, written: Written, now: int) -> None:
+        """Define the limits of a name, or of one key of it; units in use stay in use."""
+        new = read(written, ref.name)
         old = self._in_force(ref)
         if old is None:
             self._definitions[ref] = Definition(new, now, now)
@@ -143,11 +172,16 @@ class Local:
             self._states[ref], _ = current(definition, self._states[ref], now)
 
     def reset(self, ref: LimitRef) -> None:
-        """Forget what was used of one limit and key."""
-        self._states.pop(ref, None)
+        """Forget what was used of one name and key. Slots in use stay in use."""
+        states = self._states.pop(ref, ())
+        if any(isinstance(state, Slots) for state in states):
+            definition = self._defined(ref)
+            nothing, _ = current(definition, None, 0)
+            held = next(state for state in states if isinstance(state, Slots))
+            self._states[ref] = tuple(held if isinstance(one, Slots) else one for one in nothing)
 
     def acquire(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
-        """Take the cost of each limit from it, or nothing from any.
+        """Take the cost of each from all its limits, or nothing from any.
 
         Raises:
             CostError: a cost can never pass.
@@ -162,7 +196,7 @@ class Local:
     def acquire_up_to(self, refs: Iterable[LimitRef], most: Cost, now: int) -> Decision:
         """Take what all limits have, at most so many units; whole units, if that is whole."""
         wanted = millionths(most, allow_zero=True)
-        looks = [self._look(ref, wanted, now) for ref in refs]
+        looks = [look for ref in refs for look in self._look(ref, wanted, now)]
         granted = min(wanted, *(look.state.left(look.limit, now)[0] for look in looks))
         if wanted % MILLION == 0:
             granted -= granted % MILLION
@@ -176,30 +210,56 @@ class Local:
         if not self._decide(costs, now):
             return None
         return {
-            ref: Take(self._states[ref].mark(), millionths(cost), self._states[ref].since)
+            ref: Take(
+                millionths(cost),
+                self._states[ref][0].since,
+                tuple(state.mark() for state in self._states[ref]),
+            )
             for ref, cost in costs.items()
         }
 
     def settle(self, reservation: Reservation, actual: Mapping[LimitRef, Cost], now: int) -> None:
         """Give back what was reserved too much, or owe what was reserved too little.
 
-        If a limit has changed since, nothing is given back.
+        If the limits have changed since, nothing is given back, and what is owed counts as taken
+        now.
         """
         for ref, take in reservation.items():
-            cost = millionths(actual[ref], allow_zero=True)
-            look = self._look(ref, 0, now)
-            if cost > take.cost or (cost < take.cost and look.state.since == take.since):
-                self._states[ref] = look.state.settle(look.limit, take.mark, take.cost, cost, now)
+            worth = min(millionths(actual[ref], allow_zero=True), _MOST)
+            looks = self._look(ref, 0, now)
+            same = looks[0].state.since == take.since and len(looks) == len(take.marks)
+            if worth > take.cost or (worth < take.cost and same):
+                marks = take.marks if same else (0,) * len(looks)
+                self._states[ref] = tuple(
+                    look.state.settle(look.limit, mark, take.cost, worth, now)
+                    for look, mark in zip(looks, marks, strict=True)
+                )
+
+    def renew(self, reservation: Reservation, lease: int, now: int) -> None:
+        """Let slots that were reserved go on for ``lease`` microseconds from now."""
+        self._each_slots(reservation, lambda state, mark: state.renew(mark, now + lease))
+
+    def release(self, reservation: Reservation) -> None:
+        """Give slots that were reserved back."""
+        self._each_slots(reservation, lambda state, mark: state.release(mark))
+
+    def _each_slots(self, reservation: Reservation, change: Callable[[Slots, int], Slots]) -> None:
+        for ref, take in reservation.items():
+            states = self._states.get(ref, ())
+            marks = dict(zip(states, take.marks, strict=False))
+            self._states[ref] = tuple(
+                change(state, marks[state]) if isinstance(state, Slots) else state
+                for state in states
+            )
 
     def _decide(self, costs: Mapping[LimitRef, Cost], now: int, *, take: bool = True) -> Decision:
         if not costs:
             raise LimitValueError("no limit was named; allowed: one or more")
+        looks: list[Look] = []
         for ref, cost in costs.items():
-            self._defined(ref).limit.check_cost(cost, ref.name, allow_zero=not take)
-        looks = [
-            self._look(ref, millionths(cost, allow_zero=not take), now)
-            for ref, cost in costs.items()
-        ]
+            for limit in self._defined(ref).limits:
+                amount = limit.check_cost(cost, ref.name, allow_zero=not take)
+            looks += self._look(ref, amount, now)
         return self._decided(looks, now, take=take)
 
     def _decided(self, looks: Sequence[Look], now: int, *, take: bool = True) -> Decision:
@@ -208,7 +268,8 @@ class Local:
         delay = max(look.delay(now) for look in looks) if wait == 0 else 0
         if wait == 0 and take:
             looks = [look.taken(now) for look in looks]
-            self._states.update((look.ref, look.state) for look in looks)
+            for ref in {look.ref for look in looks}:
+                self._states[ref] = tuple(look.state for look in looks if look.ref == ref)
         left = [look.state.left(look.limit, now) for look in looks]
         units = [amount // MILLION for amount, _ in left]
         told = waits.index(wait) if wait else units.index(min(units))
@@ -234,9 +295,12 @@ class Local:
             raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; allowed: {known}")
         return definition
 
-    def _look(self, ref: LimitRef, cost: int, now: int) -> Look:
+    def _look(self, ref: LimitRef, cost: int, now: int) -> list[Look]:
         definition = self._defined(ref)
-        state, keep = current(definition, self._states.get(ref), now)
+        states, keep = current(definition, self._states.get(ref), now)
         if keep:
-            self._states[ref] = state
-        return Look(ref, definition.limit, state, cost)
+            self._states[ref] = states
+        return [
+            Look(ref, limit, state, cost)
+            for limit, state in zip(definition.limits, states, strict=True)
+        ]

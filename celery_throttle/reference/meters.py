@@ -72,6 +72,9 @@ class Meter(State):
     def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
         return self.keep(limit, self.since, self.used(max(at, now)) + _ticks(limit, cost), at)
 
+    def fill(self: M, limit: Limit, amount: int, at: int) -> M:
+        return self.keep(limit, self.since, _ticks(limit, amount), at)
+
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         p, q = limit.ticks
         used = self.used(now)

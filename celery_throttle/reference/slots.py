@@ -64,6 +64,13 @@ class Slots(State):
         """The state once a slot is given back."""
         return replace(self, leases=tuple(one for one in self.leases if one.number != mark))
 
+    def renew(self, mark: int, until: int) -> Slots:
+        """The state once a lease ends at another time; one that has been given back does not."""
+        leases = sorted(
+            one._replace(until=until) if one.number == mark else one for one in self.leases
+        )
+        return replace(self, leases=tuple(leases))
+
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         live = self.live(now)
         return max(0, limit.burst - len(live)) * MILLION, live[-1].until - now if live else 0

@@ -53,6 +53,10 @@ class State(ABC):
     def take(self: Self, limit: Limit, cost: int, now: int, at: int) -> Self:
         """The state once ``cost`` is taken at ``now`` for a start at ``at``, whatever the limit."""
 
+    def fill(self: Self, limit: Limit, amount: int, at: int) -> Self:
+        """Of nothing in use, the state as if an amount had been taken at a time."""
+        return self.take(limit, amount, at, at) if amount else self
+
     @abstractmethod
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         """The amount that could pass now, and microseconds until nothing is in use, rounded up."""

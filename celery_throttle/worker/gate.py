@@ -26,7 +26,7 @@ from celery_throttle.errors import (
     ThrottleError,
     WaitTooLongError,
 )
-from celery_throttle.needs import Need, written_name
+from celery_throttle.needs import Need
 from celery_throttle.plans import cost_too_high
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
@@ -237,8 +237,9 @@ class Gate:
             len(need.refs),
         ]
         for ref, cost in zip(need.refs, need.costs, strict=True):
-            names += (*keys.decision(ref), keys.backlog(ref), keys.waiting(queue, ref))
-            names += (keys.waits(ref), keys.waited(ref.name))
+            state, *pauses = keys.decision(ref)
+            names += (state, keys.entries(ref), *pauses, keys.backlog(ref))
+            names += (keys.waiting(queue, ref), keys.waits(ref), keys.waited(ref.name))
             args += (ref.name, keys.field(ref), cost)
         args += self.acknowledged()
         return Call(script("park"), names, args)
@@ -268,7 +269,7 @@ class Gate:
         logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
         self._parked(wait)
         fields = {
-            "limit": written_name(ref.name),
+            "limit": ref.name,
             "key": ref.key,
             "retry_after": wait,
             "position": position,
@@ -292,14 +293,14 @@ class Gate:
             limits,
             WaitTooLongError(
                 retry_after=expected / MICROSECONDS,
-                limit=written_name(ref.name),
+                limit=ref.name,
                 key=ref.key,
                 max_wait=limits.max_wait,
             ),
         )
 
     def _full(self, request: Any, limits: TaskLimits, ref: LimitRef) -> None:
-        self._turn_away(request, limits, QueueFullError(written_name(ref.name), ref.key))
+        self._turn_away(request, limits, QueueFullError(ref.name, ref.key))
 
     def _turn_away(self, request: Any, limits: TaskLimits, error: ThrottleError) -> None:
         if not limits.drop:

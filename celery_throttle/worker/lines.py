@@ -128,7 +128,9 @@ class Watch:
             bring=self._bring_again,
             later=c.timer.call_after,
         )
-        limits = ", ".join(f"{name} {limit}" for name, limit in settings.limits.items())
+        limits = ", ".join(
+            f"{name} {' and '.join(map(str, own))}" for name, own in settings.limits.items()
+        )
         logger.info("Limits are kept at %s: %s", self._store.url, limits)
         self._running = True
         if c.hub is None:

@@ -1,0 +1,168 @@
+"""What each algorithm costs: bytes of one key of a limit, and decisions a second.
+
+*Bytes* are what the server says that the keys of one limit and key take (MEMORY USAGE, every entry
+looked at), with 100 units of it in use, taken one by one; of GCRA without a burst no more than one
+can be. The limiter is told the time, so that the units of a sliding window or log lie all over the
+period, as they mostly do. The definition of the limit, which all its keys share, is not in it.
+
+*Decisions* are allowed ones under a limit of a million a second that never binds, beside the plain
+call, redis-py's ``evalsha`` of the least that can decide, in the same rounds; server and callers
+share one processor, see ``pinned.py``. Windows and the log are of one second, save the calendar's,
+so that what lies in other parts of them comes and goes. A slot is given back each time, which takes
+a second call: a decision about a slot is two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from uuid import uuid4
+
+import redis
+
+from benchmarks.pinned import PLAIN, WHERE, Side, Times, compare, pinned_server, plain
+from benchmarks.results import Figure, Options, Result
+from celery_throttle import Decision, Limiter
+from celery_throttle.plans import Holder
+from celery_throttle.testing import ManualClock
+
+UNITS = 100
+MANY = 1_000_000
+
+#: Some midnight, in microseconds.
+MIDNIGHT = 20_000 * 86_400_000_000
+
+NAME, KEY = "api", "tenant-42"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One algorithm: a limit as text, for some units in a period, and how units are taken of it.
+
+    Attributes:
+        spread: whether the units in use lie all over the period.
+        slots: whether what is taken is slots.
+    """
+
+    name: str
+    limit: str
+    spread: bool = False
+    slots: bool = False
+
+    @property
+    def small(self) -> str:
+        """The limit with :data:`UNITS` a day."""
+        return self.limit.format(rate=f"{UNITS}/d", units=UNITS)
+
+    @property
+    def large(self) -> str:
+        """The limit with :data:`MANY` a second."""
+        return self.limit.format(rate=f"{MANY}/s", units=UNITS if self.slots else MANY)
+
+
+CASES = (
+    Case("gcra", "{rate}"),
+    Case("gcra, burst", "{rate} burst {units}"),
+    Case("token-bucket", "{rate} burst {units} using token-bucket"),
+    Case("leaky-bucket", "{rate} burst {units} using leaky-bucket"),
+    Case("leaky-queue", "{rate} burst {units} using leaky-queue"),
+    Case("fixed-window", "{rate} using fixed-window"),
+    Case("fixed-window, first-request", "{rate} using fixed-window from first-request"),
+    Case("fixed-window, calendar", "{units}/d using fixed-window in Europe/Berlin"),
+    Case("sliding-log", "{rate} using sliding-log", spread=True),
+    Case("sliding-window", "{rate} using sliding-window", spread=True),
+    Case("sliding-window, 10 parts", "{rate} using sliding-window parts 10", spread=True),
+    Case(
+        "sliding-window, 10 parts, dropped",
+        "{rate} using sliding-window parts 10 oldest dropped",
+        spread=True,
+    ),
+    Case("slots", "{units} at once", slots=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What the keys of one limit and key take, with so many units in use.
+
+    ``strings`` has the lengths of those that are strings.
+    """
+
+    units: int
+    keys: int
+    bytes: int
+    strings: Sequence[int]
+
+
+def run(options: Options) -> Result:
+    """Look at the keys of each, then time all of them."""
+    with pinned_server() as url:
+        options.say("algorithms: sizes")
+        sizes = [_fill(url, case) for case in CASES]
+        options.say(f"algorithms: timing, {WHERE}")
+        sides = {case.name: _side(url, case) for case in CASES}
+        times = compare({PLAIN: plain(url, MANY, MANY), **sides}, options)
+    # GCRA needs one string and nothing else; more or less than one is an error here.
+    [length] = sizes[0].strings
+    return Result(
+        name="algorithms",
+        theirs=f"a plain evalsha, {WHERE}",
+        figures=[
+            Figure("gcra: keys", "", sizes[0].keys, at_most=1),
+            Figure("  length of the state, a string", "bytes", length, at_most=64),
+            *(
+                figure
+                for case, size in zip(CASES, sizes, strict=True)
+                for figure in _figures(case, size, times)
+            ),
+        ],
+    )
+
+
+def _fill(url: str, case: Case) -> Size:
+    """Take units one by one, and look."""
+    clock = ManualClock(MIDNIGHT)
+    limiter = Limiter(url, {NAME: case.small}, clock=clock)
+    take = _slot(limiter) if case.slots else limiter[NAME, KEY].acquire
+    units = 0
+    for _ in range(UNITS):
+        units += bool(take())
+        # A little less than the period in all: the first of them is still in use at the end.
+        clock.advance(0.98 * 86_400 / UNITS if case.spread else 0)
+    with redis.Redis.from_url(url) as client:
+        # Everything that there is now, but for the definition.
+        keys = [key for key in client.scan_iter() if key != limiter.keys.limits.encode()]
+        size = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
+        strings = [client.strlen(key) for key in keys if client.type(key) == b"string"]
+        client.flushdb()
+    return Size(units, len(keys), size, strings)
+
+
+def _side(url: str, case: Case) -> Side:
+    limiter = Limiter(url, {NAME: case.large}, prefix=f"{{{case.name}}}")
+    return Side(_slot(limiter, give_back=True) if case.slots else limiter[NAME, KEY].acquire)
+
+
+def _slot(limiter: Limiter, *, give_back: bool = False) -> Callable[[], Decision]:
+    """What ``slot()`` does on the server, without the thread that renews the lease."""
+    need, plans = limiter.need([(NAME, KEY)], 1), limiter.plans
+
+    def take() -> Decision:
+        holder = f"{os.getpid()} {uuid4().hex}"
+        taken = limiter.run_plan(
+            plans.acquire(need, None, mode="slot", holder=Holder(holder, lease=30.0))
+        )
+        if give_back:
+            limiter.run_plan(plans.release(need.refs, holder))
+        return taken.decision
+
+    return take
+
+
+def _figures(case: Case, size: Size, times: Times) -> Iterator[Figure]:
+    yield Figure(f"{case.name}: a key, {size.units} in use", "bytes", size.bytes)
+    each = [1e6 / took for took in times.rounds[case.name]]
+    plainly = median(1e6 / took for took in times.rounds[PLAIN])
+    yield Figure("  decisions", "1/s", median(each), plainly, rounds=each)

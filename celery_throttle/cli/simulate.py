@@ -1,0 +1,155 @@
+"""``celery-throttle simulate``: its options; what they mean is in the package simulate."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from celery_throttle.cli.params import LimitType
+from celery_throttle.extras import needed
+from celery_throttle.limits import Limit
+from celery_throttle.simulate import SimulateError, generated, memory, traces, views
+from celery_throttle.simulate.run import Mode, play
+from celery_throttle.simulate.times import parse_duration
+
+_PLOTS = (".svg", ".png")
+
+
+class DurationType(click.ParamType):
+    """A duration such as ``0.5s``, in microseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text to microseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except SimulateError as error:
+            self.fail(error.message, param, ctx)
+
+
+def _traces() -> str:
+    """The forms of a trace, for the help."""
+    rows = [(one.form, one.about) for one in generated.GENERATORS.values()]
+    rows += [
+        ("FILE", "CSV: a time and, if you like, a cost in each row"),
+        ("-", "the same from standard input"),
+    ]
+    width = max(len(form) for form, _ in rows)
+    return "\n".join(f"  {form:{width}}  {about}" for form, about in rows)
+
+
+_HELP = f"""Show what limits would have made of a trace of requests, without a server.
+
+Each limit decides alone over all of the trace, by the algorithms that the server runs too. For
+each the table shows how many requests were admitted and refused, the most units in any one window
+of its period, how long the admitted ones waited, and the memory of one key.
+
+TRACE is one of
+
+\b
+{_traces()}
+
+To all but files, cost=2 may be added: what each request costs. Durations and periods are a number
+and us, ms, s, m, h, d, w or month. Times are seconds, such as 61.5, times of a day, such as
+12:00:05, or dates, such as 2026-07-01T09:30:00Z, in UTC where they name no zone. A file may begin
+with a row of names; blank lines and those that begin with # are skipped.
+
+\b
+  celery-throttle simulate edges:100@60s,300s \\
+      --limit "100/m using fixed-window" --limit "100/m using sliding-log"
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("trace")
+@click.option(
+    "--limit",
+    "limits",
+    type=LimitType(),
+    multiple=True,
+    required=True,
+    help="A limit, such as '10/s burst 5' or '10 at once'. May be given several times.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.DROP.value,
+    show_default=True,
+    help="A refused request is gone (drop), or waits in a line, as tasks do (wait).",
+)
+@click.option(
+    "--duration",
+    type=DurationType(),
+    default=0,
+    help="How long each request holds its slot, for limits such as '10 at once': '0.5s'.",
+)
+@click.option("--each", is_flag=True, help="Show what becomes of each request instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option(
+    "--memory/--no-memory",
+    "with_memory",
+    default=True,
+    help="Measure the memory on a private Valkey server, if one can be started (the default).",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw the admissions over time to this file: .svg or .png.",
+)
+def simulate(
+    trace: str,
+    limits: tuple[Limit, ...],
+    mode: str,
+    duration: int,
+    *,
+    each: bool,
+    as_json: bool,
+    with_memory: bool,
+    plot: Path | None,
+) -> None:
+    """See the help above."""
+    if plot is not None:
+        _check_plot(plot)
+    requests = _read(trace)
+    runs = [play(requests, limit, Mode(mode), duration) for limit in limits]
+    measured = memory.measure(runs) if with_memory and (as_json or not each) else None
+    simulation = views.Simulation(requests, Mode(mode), runs, measured)
+    if as_json:
+        click.echo(json.dumps(simulation.as_dict(each=each), indent=2))
+    else:
+        views.show(views.arrivals(simulation) if each else views.summary(simulation))
+    if plot is not None:
+        from celery_throttle.simulate.plot import save  # noqa: PLC0415  # an extra
+
+        try:
+            save(simulation, plot)
+        except OSError as error:
+            raise SimulateError(f"cannot write {plot}: {error}") from None
+
+
+def _read(text: str) -> traces.Trace:
+    generator = generated.find(text)
+    if generator is not None:
+        return generated.generate(generator, text)
+    if text != traces.STDIN and not Path(text).exists():
+        forms = ", ".join(repr(one.form) for one in generated.GENERATORS.values())
+        raise SimulateError(f"{text!r} is neither a file nor a trace; allowed: {forms}")
+    return traces.read(text)
+
+
+def _check_plot(path: Path) -> None:
+    """Raise what keeps a plot from being made, before anything is run."""
+    if path.suffix.lower() not in _PLOTS:
+        allowed = " or ".join(_PLOTS)
+        raise SimulateError(f"{str(path)!r} is no plot; allowed: a name that ends in {allowed}")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise SimulateError(f"cannot write {path}: there is no such directory, or it is not yours")
+    with needed("matplotlib", "a plot", "plot"):
+        import matplotlib as mpl  # noqa: F401, PLC0415  # an extra
