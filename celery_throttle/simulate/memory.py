@@ -1,8 +1,8 @@
 """Memory of one key of a limit, measured: a private server is told what the limit admitted.
 
-It is what ``MEMORY USAGE`` says of the keys that one limit and key has, at the moment of the run at
-which most is remembered. Most algorithms keep a few numbers whatever happens; a sliding log keeps
-each admission of one period, slots each holder.
+It is what ``MEMORY USAGE`` says of all that the server keeps for one limit and key, at the moment
+of the run at which most is remembered. Most algorithms keep a few numbers whatever happens; a
+sliding log keeps each admission of one period, slots each holder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import click
@@ -29,6 +30,12 @@ from celery_throttle.testing import ManualClock
 
 #: The limit and key. Longer names take as many bytes more, once or twice.
 _REF = LimitRef("limit", "key")
+
+_REMEMBER_EACH = ("sliding-log", CONCURRENCY)
+
+#: Takes of which each is measured, where all need the same: the size of a value depends a little on
+#: where the server puts it.
+_TAKES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +75,32 @@ def _bytes(url: str, client: Any, run: Run) -> int:
     clock = ManualClock()
     limiter = Limiter(url, {_REF.name: run.limit}, clock=clock)
     try:
-        _replay(limiter, clock, run)
-        keys = (limiter.keys.state(_REF), limiter.keys.entries(_REF))
-        return sum(client.memory_usage(key, samples=0) or 0 for key in keys)
+        if run.limit.algorithm in _REMEMBER_EACH:
+            most = fullest(run, by_count=True)
+            for number in range(most.first, most.stop):
+                _take(limiter, clock, run, number)
+            return _used(limiter, client)
+        sizes = []
+        for _ in range(_TAKES):
+            _take(limiter, clock, run, 0)
+            sizes.append(_used(limiter, client))
+            limiter[_REF].reset()
+        return median_low(sizes)
     finally:
         limiter.store.close()
 
 
-def _replay(limiter: Limiter, clock: ManualClock, run: Run) -> None:
-    """Admit what is remembered at the fullest moment; of most algorithms one take is as good."""
-    most = fullest(run, by_count=True)
-    remembers_each = run.limit.algorithm in ("sliding-log", CONCURRENCY)
-    stop = most.stop if remembers_each else most.first + 1
-    for number, (start, arrival) in enumerate(run.admitted[most.first : stop]):
-        clock.now = start
-        need = limiter.need([_REF], arrival.cost)
-        if run.limit.algorithm == CONCURRENCY:
-            # Named as a held slot names its holder: a process id and a random number.
-            holder = Holder(f"{12345} {number:032x}", run.hold / MICROSECONDS)
-            limiter.run_plan(limiter.plans.acquire(need, None, mode="slot", holder=holder))
-        else:
-            limiter.run_plan(limiter.plans.decide(need, None))
+def _used(limiter: Limiter, client: Any) -> int:
+    keys = (key for key in client.scan_iter() if key.decode() != limiter.keys.limits)
+    return sum(client.memory_usage(key, samples=0) for key in keys)
+
+
+def _take(limiter: Limiter, clock: ManualClock, run: Run, number: int) -> None:
+    clock.now, arrival = run.admitted[number]
+    need = limiter.need([_REF], arrival.cost)
+    if run.limit.algorithm == CONCURRENCY:
+        # Named as a held slot names its holder: a process id and a random number.
+        holder = Holder(f"{12345} {number:032x}", run.hold / MICROSECONDS)
+        limiter.run_plan(limiter.plans.acquire(need, None, mode="slot", holder=holder))
+    else:
+        limiter.run_plan(limiter.plans.decide(need, None))

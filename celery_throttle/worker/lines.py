@@ -202,10 +202,12 @@ class Watch:
 
     def _on_released(self) -> None:
         """Somebody may wait for the slot. Comes from whatever thread ended the task."""
-        if self._running:
-            self._release.set_from_elsewhere(0)
-        else:
+        if not self._running:
             self._call(0)
+        elif self._c.hub is not None:
+            self._c.hub.call_soon(self._on_release)  # sooner than any timer
+        else:
+            self._release.set(0)
 
     def _on_release(self) -> None:
         if self._slots.unreported():

@@ -1,0 +1,148 @@
+"""Slots of tasks: never more than there are, and given back however a task ends."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+import pytest
+import redis
+
+from tests.apps import slots
+from tests.workers import StartWorker, Worker
+
+pytestmark = pytest.mark.workers
+
+LEASE = 2.0
+
+
+def send(url: str, task: str, calls: list[tuple[object, ...]]) -> None:
+    slots.app.conf.update(broker_url=url)
+    with slots.app.connection_for_write(url) as link:
+        for arguments in calls:
+            getattr(slots, task).apply_async(arguments, connection=link)
+
+
+class Note(NamedTuple):
+    kind: str
+    number: int
+    at: float
+    worker: int
+
+
+def notes(client: redis.Redis) -> list[Note]:
+    lines: list[bytes] = client.lrange("slots-notes", 0, -1)  # type: ignore[assignment]  # not async
+    found = [line.decode().split() for line in lines]
+    return [Note(kind, int(number), float(at), int(pid)) for kind, number, at, pid in found]
+
+
+def numbers(client: redis.Redis, kind: str) -> list[int]:
+    return sorted(note.number for note in notes(client) if note.kind == kind)
+
+
+def wait_until(client: redis.Redis, kind: str, count: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while len(set(numbers(client, kind))) < count:
+        assert time.monotonic() < deadline, notes(client)
+        time.sleep(0.05)
+
+
+def most_at_once(found: list[Note], killed: Mapping[int, float]) -> int:
+    """How many ran at once; a run that was cut off ended when its worker was killed."""
+    runs = Counter[tuple[int, int]]()
+    changes = []
+    for note in found:
+        change = 1 if note.kind == "begin" else -1
+        changes.append((note.at, change))
+        runs[note.number, note.worker] += change
+    for (_, worker), cut_off in runs.items():
+        changes += [(killed[worker], -1) for _ in range(cut_off)]
+    return max(accumulate(change for _, change in sorted(changes)))
+
+
+def slots_free(client: redis.Redis, name: str) -> bool:
+    return client.zcard(f"{{throttle}}:entries:{name}") == 0
+
+
+@pytest.mark.timeout(180)
+def test_never_more_than_there_are(redis_url: str, start_worker: StartWorker) -> None:
+    for _ in range(3):
+        start_worker("tests.apps.slots", redis_url, concurrency=5, env={"THROTTLE_URL": redis_url})
+    send(redis_url, "ten", [(number, 0.02) for number in range(200)])
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(client, "end", 200)
+        assert numbers(client, "begin") == list(range(200))
+        assert most_at_once(notes(client), {}) == 10
+        deadline = time.monotonic() + 10
+        while not slots_free(client, "ten"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        client.delete("slots-notes")
+
+
+@pytest.mark.timeout(180)
+def test_a_slot_beside_a_rate(redis_url: str, start_worker: StartWorker) -> None:
+    start_worker("tests.apps.slots", redis_url, concurrency=5, env={"THROTTLE_URL": redis_url})
+    send(redis_url, "both", [(number, 0.02) for number in range(40)])
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(client, "end", 40)
+        assert most_at_once(notes(client), {}) == 2
+        client.delete("slots-notes")
+
+
+@pytest.mark.timeout(180)
+def test_given_back_however_a_task_ends(redis_url: str, start_worker: StartWorker) -> None:
+    worker = start_worker("tests.apps.slots", redis_url, env={"THROTTLE_URL": redis_url})
+    hows = ["fail", "retry", "time", "die", "return"]
+    send(redis_url, "ends", list(enumerate(hows)))
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(client, "begin", len(hows))
+        deadline = time.monotonic() + 10
+        while not slots_free(client, "one"):
+            assert time.monotonic() < deadline, worker.log()
+            time.sleep(0.05)
+        assert numbers(client, "begin") == [0, 1, 1, 2, 3, 4]
+        client.delete("slots-notes")
+
+
+@pytest.mark.timeout(180)
+def test_killed_workers_slots_are_back_within_the_lease(redis_url: str) -> None:
+    tasks = 120
+    killed: dict[int, float] = {}
+
+    def start() -> Worker:
+        env = {"THROTTLE_URL": redis_url}
+        worker = Worker("tests.apps.slots", redis_url, concurrency=6, env=env)
+        worker.start()
+        return worker
+
+    workers = [start(), start()]
+    try:
+        for worker in workers:
+            worker.wait_until_ready()
+        send(redis_url, "ten_late", [(number, 0.1) for number in range(tasks)])
+        with redis.Redis.from_url(redis_url) as client:
+            # Celery's Redis transport loses what it is handing over, see test_crash.py.
+            deadline = time.monotonic() + 60
+            while client.exists("slots") or client.exists("unacked"):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            for victim in (0, 1):
+                running = len(notes(client))
+                wait_until(client, "begin", min(tasks, running // 2 + 12))
+                workers[victim].kill()
+                killed[workers[victim].pid] = time.time()
+                workers[victim].wait()
+                workers[victim].close()
+                workers[victim] = start()
+            wait_until(client, "end", tasks)
+            found, ended = notes(client), set(numbers(client, "end"))
+            client.delete("slots-notes")
+    finally:
+        for worker in workers:
+            worker.close()
+    assert most_at_once(found, killed) <= 10
+    assert ended == set(range(tasks))
