@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -31,9 +31,6 @@ Reference = str | tuple[str, Any] | LimitRef
 
 #: Bound limits, and needs, that are kept.
 _KEPT = 1024
-
-# A whole cost, and names: what may be kept. A key may be 1 or True, which are one to a dict.
-_SIMPLE = {int, str}
 
 
 class Limiter:
@@ -91,13 +88,15 @@ class Limiter:
 
     def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
         """What a call needs of some limits, checked."""
-        asked = (cost, *limits) if isinstance(limits, (list, tuple)) else ()
-        need = self._needs.get(asked) if {*map(type, asked)} == _SIMPLE else None
+        if type(cost) is not int or not isinstance(limits, (list, tuple)) or not _is_plain(limits):
+            return needed(as_refs(limits), cost, least)
+        asked = (cost, *limits)
+        need = self._needs.get(asked)
         if need is None:
+            if len(self._needs) >= _KEPT:
+                self._needs.clear()
             need = needed(as_refs(limits), cost, least)
-            if {*map(type, asked)} == _SIMPLE and least:
-                if len(self._needs) >= _KEPT:
-                    self._needs.clear()
+            if least:
                 self._needs[asked] = need
         return need
 
@@ -259,6 +258,17 @@ class Limiter:
                 self.clock.advance(step.seconds)
             else:
                 await asyncio.sleep(step.seconds)
+
+
+def _is_plain(limits: Sequence[Reference]) -> bool:
+    """Whether a dict can tell them from others: it takes 1 and True for the same key."""
+    for item in limits:
+        if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
+            if type(item[0]) is not str or type(item[1]) is not str:
+                return False
+        elif type(item) is not str:
+            return False
+    return True
 
 
 def as_ref(item: Reference) -> LimitRef:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits import CONCURRENCY, Limit, check_name
 from celery_throttle.scope import LimitRef
+
+if TYPE_CHECKING:
+    from celery_throttle.scripts import Call
 
 #: What users write for one name: a limit, or several that all have to allow.
 Written = str | Limit | Sequence[str | Limit]
@@ -20,11 +23,37 @@ MAX_LIMITS = 20
 Costs = Cost | Mapping[str, Cost]
 
 
-class Need(NamedTuple):
-    """Names and keys, and of each the cost in millionths of a unit."""
+class Need:
+    """Names and keys, and of each the cost in millionths of a unit.
 
-    refs: tuple[LimitRef, ...]
-    costs: tuple[int, ...]
+    Immutable, and kept by those who need the same again and again: it remembers its hash, and the
+    calls that were made for it.
+
+    Attributes:
+        refs, costs: one cost for each.
+        calls: by what they are for; see :class:`celery_throttle.plans.Plans`.
+    """
+
+    __slots__ = ("_hash", "calls", "costs", "refs")
+
+    def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> None:
+        self.refs = refs
+        self.costs = costs
+        self.calls: dict[tuple[str, str], Call] = {}
+        self._hash = hash((refs, costs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Need):
+            return NotImplemented
+        return (self.refs, self.costs) == (other.refs, other.costs)
+
+    def __repr__(self) -> str:
+        return f"Need(refs={self.refs!r}, costs={self.costs!r})"
 
 
 def read_limits(limits: Mapping[str, Written]) -> dict[str, tuple[Limit, ...]]:
@@ -42,13 +71,15 @@ def read(written: Written, name: str) -> tuple[Limit, ...]:
     Raises:
         LimitError: one is wrong, there are none, too many, or two numbers of slots.
     """
-    if isinstance(written, (str, Limit)) or not isinstance(written, Sequence):
+    if isinstance(written, (str, bytes, Limit)) or not isinstance(written, Sequence):
         return (Limit.of(written),)
     limits = tuple(Limit.of(one) for one in written)
     if not 1 <= len(limits) <= MAX_LIMITS:
         raise LimitValueError(f"{name!r} has {len(limits)} limits; allowed: 1 to {MAX_LIMITS}")
     if sum(map(has_slots, limits)) > 1:
-        raise LimitValueError(f"{shown(written)} for {name!r} says twice how many at once")
+        raise LimitValueError(
+            f"{shown(written)} for {name!r} says twice how many at once; allowed: once"
+        )
     return limits
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -30,9 +30,6 @@ from celery_throttle.needs import Costs, Need, costs_of
 from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
-
-#: Calls that are kept to be sent again.
-_KEPT = 1024
 
 #: Seconds between two looks for a slot, which may be given back at any time.
 _LOOK = 0.02
@@ -75,8 +72,6 @@ class Reserved(NamedTuple):
 class Plans(Changes):
     """The operations on the limits of one prefix."""
 
-    _calls: dict[tuple[Need, str], Call] = field(default_factory=dict, init=False, repr=False)
-
     def acquire(
         self,
         need: Need,
@@ -112,7 +107,7 @@ class Plans(Changes):
 
     def decide(self, need: Need, max_wait: float | None) -> Plan[Decision]:
         """Give the decision of :meth:`acquire`."""
-        call = self._calls.get((need, "take")) if max_wait is None else None
+        call = need.calls.get(("take", self.keys.prefix)) if max_wait is None else None
         if call is not None:  # no more than that, for a call that is made all the time
             reply = yield call
             if reply[0] == 1:
@@ -171,9 +166,12 @@ class Plans(Changes):
 
         Raises as :meth:`check`.
         """
-        call = None if holder or longest is not None else self._calls.get((need, mode))
+        kept = holder is None and longest is None and self.clock is None
+        call = need.calls.get((mode, self.keys.prefix)) if kept else None
         if call is None:
             call = self._acquire_call(need, mode, holder, longest)
+            if kept:
+                need.calls[mode, self.keys.prefix] = call
         reply: Sequence[int] = yield call
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(need.refs, int(reply[2]))
@@ -189,12 +187,8 @@ class Plans(Changes):
         if holder is not None:
             args += (holder.name, to_us(holder.lease))
         delay = "" if longest is None else to_us(longest)
-        call = Call(script("acquire"), [self.keys.limits, *names], [self.now(), mode, delay, *args])
-        if self.clock is None and holder is None and longest is None:
-            if len(self._calls) >= _KEPT:
-                self._calls.clear()
-            self._calls[need, mode] = call
-        return call
+        keys = [self.keys.limits, *names]
+        return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
 
     def gate_call(self, wants: Sequence[Want], ahead: int) -> Call:
         """The call of ``gate.lua`` for some tasks.

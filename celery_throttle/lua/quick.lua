@@ -1,34 +1,42 @@
--- quick.lua: the commonest decision, made before anything else is: one name and key, all of whose
--- limits are GCRA, is asked for whole units. What is not so simple falls through to the long way.
+-- quick.lua: the commonest decision, made before anything else is: all limits are GCRA, none is paused
+-- and whole units are asked for. What is not so simple falls through to the long way.
 --
 -- Goes in front of `acquire.lua`, with its keys, arguments and replies. The rules are those of
 -- `decide.lua` and `meters.lua`, in one piece: to make functions and to call them takes longer than
 -- all the rest. The tests hold both ways against the reference.
 
-if #KEYS == 5 and ARGV[2] == 'take' then
-  local packed = redis.call('HMGET', KEYS[1], ARGV[4], ARGV[5])
-  packed = packed[1] or packed[2]
-  local values, cost = redis.call('MGET', KEYS[2], KEYS[3], KEYS[4]), ARGV[6] / 1000000
-  local state, now = values[1], nil
-  if packed and not values[2] and not values[3] and cost % 1 == 0 then
-    if ARGV[1] == '' then
-      now = redis.call('TIME')
-      now = now[1] * 1000000 + now[2]
-    else
-      now = tonumber(ARGV[1])
+if ARGV[2] == 'take' then
+  local count, now = (#KEYS - 1) / 4, nil
+  local definitions = redis.call('HMGET', KEYS[1], unpack(ARGV, 4, 3 + 2 * count))
+  local values = redis.call('MGET', unpack(KEYS, 2, 1 + 3 * count))
+  if ARGV[1] == '' then
+    now = redis.call('TIME')
+    now = now[1] * 1000000 + now[2]
+  else
+    now = tonumber(ARGV[1])
+  end
+  -- If all allow it: units left, microseconds until nothing is in use, states and how long they last.
+  local units, burst, reset, states, lasts = math.huge, 0, 0, {}, {}
+  -- If one refuses.
+  local wait, bound, refused_units, refused_burst, refused_reset = 0, 0, 0, 0, 0
+  local simple = true
+  for i = 1, count do
+    local packed, state = definitions[2 * i - 1] or definitions[2 * i], values[3 * i - 2]
+    local cost = ARGV[3 + 2 * count + i] / 1000000
+    if not packed or values[3 * i - 1] or values[3 * i] or cost % 1 > 0 then
+      simple = false
+      break
     end
-    local _, since, _, count = struct.unpack('<BddB', packed)
-    local simple = not state or #state == 8 + 43 * count and struct.unpack('<d', state) == since
-    -- If all allow it, and if one refuses: units left, microseconds until nothing is in use.
-    local units, burst, reset, parts = math.huge, 0, 0, ''
-    local wait, refused_units, refused_burst, refused_reset = 0, 0, 0, 0
-    for i = 1, simple and count or 0 do
-      local tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * i - 8)
+    local _, since, _, limits = struct.unpack('<BddB', packed)
+    simple = not state or #state == 8 + 43 * limits and struct.unpack('<d', state) == since
+    local parts, full_of_all = '', 0
+    for place = 1, simple and limits or 0 do
+      local tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
       simple = tag == 1 and numbers == 3 and cost <= capacity
       local used = 0
       if simple and state then
         local at, old_p, old_q, tat, ticks
-        tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<BHddddd', state, 43 * i - 34)
+        tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<BHddddd', state, 43 * place - 34)
         used = (tat - now) * q + ticks
         used = used > 0 and used or 0
         simple = tag == 1 and old_p == p and old_q == q and at <= now + 20000
@@ -36,35 +44,44 @@ if #KEYS == 5 and ARGV[2] == 'take' then
       if not simple then
         break
       end
-      local rest = used % q
-      local full = rest > 0 and (used - rest) / q + 1 or used / q
-      refused_reset = full > refused_reset and full or refused_reset
-      local after = used - capacity * p + cost * p
-      if after > 0 then
-        rest = after % q
-        local own = rest > 0 and (after - rest) / q + 1 or after / q
+      local over = used - capacity * p + cost * p
+      if over > 0 then
+        local rest = over % q
+        local own = rest > 0 and (over - rest) / q + 1 or over / q
         if own > wait then
-          wait, refused_burst = own, capacity
-          refused_units = math.floor(math.max(0, capacity * p - used) / p)
+          local free = capacity * p - used
+          wait, bound, refused_burst = own, i, capacity
+          refused_units = free > 0 and math.floor(free / p) or 0
         end
       else
-        local own = math.floor(-after / p)
+        local own = math.floor(-over / p)
         if own < units then
           units, burst = own, capacity
         end
-        used = used + cost * p
-        rest = used % q
-        full = (used - rest) / q
-        reset = full + (rest > 0 and 1 or 0) > reset and full + (rest > 0 and 1 or 0) or reset
-        parts = parts .. struct.pack('<BHddddd', 1, 43, now, p, q, now + full, rest)
       end
+      local rest = used % q
+      local full = rest > 0 and (used - rest) / q + 1 or used / q
+      refused_reset = full > refused_reset and full or refused_reset
+      used = used + cost * p
+      rest = used % q
+      full = (used - rest) / q
+      parts = parts .. struct.pack('<BHddddd', 1, 43, now, p, q, now + full, rest)
+      full = rest > 0 and full + 1 or full
+      full_of_all = full > full_of_all and full or full_of_all
     end
-    if simple and wait > 0 then
-      return { 0, wait, 1, refused_units, refused_reset, refused_burst, 0 }
-    elseif simple then
-      local lasts = math.ceil((reset + 1) / 1000) + (ARGV[1] == '' and 0 or 3600000)
-      redis.call('SET', KEYS[2], struct.pack('<d', since) .. parts, 'PX', lasts)
-      return { 1, units, reset, burst, 0, tonumber(ARGV[6]) }
+    if not simple then
+      break
     end
+    states[i], lasts[i] = struct.pack('<d', since) .. parts, full_of_all
+    reset = full_of_all > reset and full_of_all or reset
+  end
+  if simple and wait > 0 then
+    return { 0, wait, bound, refused_units, refused_reset, refused_burst, 0 }
+  elseif simple then
+    for i = 1, count do
+      local ms = math.ceil((lasts[i] + 1) / 1000) + (ARGV[1] == '' and 0 or 3600000)
+      redis.call('SET', KEYS[3 * i - 1], states[i], 'PX', ms)
+    end
+    return { 1, units, reset, burst, 0, tonumber(ARGV[4 + 2 * count]) }
   end
 end

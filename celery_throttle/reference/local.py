@@ -230,10 +230,12 @@ class Local:
             same = looks[0].state.since == take.since and len(looks) == len(take.marks)
             if worth > take.cost or (worth < take.cost and same):
                 marks = take.marks if same else (0,) * len(looks)
-                self._states[ref] = tuple(
+                settled = tuple(
                     look.state.settle(look.limit, mark, take.cost, worth, now)
                     for look, mark in zip(looks, marks, strict=True)
                 )
+                if any(one is not look.state for one, look in zip(settled, looks, strict=True)):
+                    self._states[ref] = settled
 
     def renew(self, reservation: Reservation, lease: int, now: int) -> None:
         """Let slots that were reserved go on for ``lease`` microseconds from now."""

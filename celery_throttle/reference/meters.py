@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
 from celery_throttle.rates import MAX_EXACT
 from celery_throttle.reference.state import State, divided_up
 
-M = TypeVar("M", bound="Meter")
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Meter(State):
 
     @classmethod
     @abstractmethod
-    def keep(cls: type[M], limit: Limit, since: int, used: int, at: int) -> M:
+    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
         """What to keep when ``used`` ticks are in use at the time ``at``."""
 
     @abstractmethod
@@ -72,7 +71,7 @@ class Meter(State):
     def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
         return self.keep(limit, self.since, self.used(max(at, now)) + _ticks(limit, cost), at)
 
-    def fill(self: M, limit: Limit, amount: int, at: int) -> M:
+    def fill(self, limit: Limit, amount: int, at: int) -> Self:
         return self.keep(limit, self.since, _ticks(limit, amount), at)
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FARTHEST, Limit
 
-Self = TypeVar("Self", bound="State")
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class State(ABC):
 
     @classmethod
     @abstractmethod
-    def empty(cls: type[Self], limit: Limit, since: int) -> Self:
+    def empty(cls, limit: Limit, since: int) -> Self:
         """Nothing in use."""
 
     def is_of(self, _limit: Limit) -> bool:
@@ -38,7 +39,7 @@ class State(ABC):
         """The latest time this knows of: more than ``FARTHEST`` ahead if the clock stepped back."""
 
     @abstractmethod
-    def moved_back(self: Self, limit: Limit, now: int) -> Self:
+    def moved_back(self, limit: Limit, now: int) -> Self:
         """The same in use, as if it had been written at ``now``: the clock has stepped back."""
 
     @abstractmethod
@@ -50,10 +51,10 @@ class State(ABC):
         """Microseconds until ``cost``, at most the burst, would pass; rounded up."""
 
     @abstractmethod
-    def take(self: Self, limit: Limit, cost: int, now: int, at: int) -> Self:
+    def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
         """The state once ``cost`` is taken at ``now`` for a start at ``at``, whatever the limit."""
 
-    def fill(self: Self, limit: Limit, amount: int, at: int) -> Self:
+    def fill(self, limit: Limit, amount: int, at: int) -> Self:
         """Of nothing in use, the state as if an amount had been taken at a time."""
         return self.take(limit, amount, at, at) if amount else self
 
@@ -66,7 +67,7 @@ class State(ABC):
         """What tells the last take from others, for :meth:`settle`."""
 
     @abstractmethod
-    def settle(self: Self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> Self:
+    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> Self:
         """The state once it is known that the take of ``mark`` was worth ``actual``, not ``cost``.
 
         What was refunded is never more than what is left of that take; what is owed may go beyond

@@ -143,18 +143,28 @@ def _outcome(outcome: Outcome) -> str:
 def show(table: Table) -> None:
     """Print a table: drawn on a terminal, plain text elsewhere."""
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        with needed("rich", "a table on a terminal", "demo"):
-            from rich.console import Console  # noqa: PLC0415  # an extra
-            from rich.table import Table as Drawn  # noqa: PLC0415  # an extra
-        drawn = Drawn(title=table.title or None, caption=table.note or None, title_justify="left")
-        for number, name in enumerate(table.head):
-            drawn.add_column(name, justify="right" if number else "left")
-        for row in table.rows:
-            drawn.add_row(*row)
-        Console().print(drawn, markup=False)
-        return
-    for line in lines(table):
-        print(line)
+        _draw(table)
+    else:
+        for line in lines(table):
+            print(line)
+
+
+def _draw(table: Table) -> None:
+    with needed("rich", "a table on a terminal", "demo"):
+        from rich import box  # noqa: PLC0415  # an extra
+        from rich.console import Console  # noqa: PLC0415  # an extra
+        from rich.table import Table as Drawn  # noqa: PLC0415  # an extra
+        from rich.text import Text  # noqa: PLC0415  # an extra
+    drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(table.head):
+        words = name.replace(" ", "\n") if table.title and place else name
+        drawn.add_column(Text(words), justify="right" if place else "left", no_wrap=place > 0)
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    console = Console()
+    for part in (Text(table.title, "bold"), drawn, Text(table.note, "dim")):
+        if part:
+            console.print(part)
 
 
 def lines(table: Table) -> list[str]:
