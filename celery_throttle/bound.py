@@ -35,13 +35,11 @@ class BoundLimit:
 
     def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
-        limiter = self.limiter
-        return limiter.run_plan(limiter.plans.decide(self._need(cost), max_wait))
+        return self.limiter.decide(self._need(cost), max_wait)
 
     async def aacquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
-        limiter = self.limiter
-        return await limiter.arun_plan(limiter.plans.decide(self._need(cost), max_wait))
+        return await self.limiter.adecide(self._need(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire_up_to`."""

@@ -88,17 +88,32 @@ class Limiter:
 
     def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
         """What a call needs of some limits, checked."""
-        if type(cost) is not int or not isinstance(limits, (list, tuple)) or not _is_plain(limits):
+        if type(cost) is not int or not isinstance(limits, (list, tuple)):
             return needed(as_refs(limits), cost, least)
         asked = (cost, *limits)
-        need = self._needs.get(asked)
-        if need is None:
+        try:
+            return self._needs[asked]
+        except (KeyError, TypeError):  # a key may be of a type that no dict takes
+            need = needed(as_refs(limits), cost, least)
+        if least and _is_plain(limits):
             if len(self._needs) >= _KEPT:
                 self._needs.clear()
-            need = needed(as_refs(limits), cost, least)
-            if least:
-                self._needs[asked] = need
+            self._needs[asked] = need
         return need
+
+    def decide(self, need: Need, max_wait: float | None) -> Decision:
+        """:meth:`acquire` for what is needed."""
+        call = self.plans.ready(need) if max_wait is None else None
+        decision = None if call is None else self.plans.told(need, self.store.run(call))
+        return self.run_plan(self.plans.decide(need, max_wait)) if decision is None else decision
+
+    async def adecide(self, need: Need, max_wait: float | None) -> Decision:
+        """:meth:`decide` for asyncio."""
+        call = self.plans.ready(need) if max_wait is None else None
+        decision = None if call is None else self.plans.told(need, await self.store.arun(call))
+        if decision is None:
+            decision = await self.arun_plan(self.plans.decide(need, max_wait))
+        return decision
 
     def acquire(
         self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
@@ -121,13 +136,13 @@ class Limiter:
 
         A caller outside tasks cannot join a line: it competes freely with those that wait in one.
         """
-        return self.run_plan(self.plans.decide(self.need(limits, cost), max_wait))
+        return self.decide(self.need(limits, cost), max_wait)
 
     async def aacquire(
         self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:
         """:meth:`acquire` for asyncio."""
-        return await self.arun_plan(self.plans.decide(self.need(limits, cost), max_wait))
+        return await self.adecide(self.need(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[Reference], most: Costs) -> Decision:
         """Take what there is of every limit, at most ``most`` units, and the same from each.

@@ -107,15 +107,22 @@ class Plans(Changes):
 
     def decide(self, need: Need, max_wait: float | None) -> Plan[Decision]:
         """Give the decision of :meth:`acquire`."""
-        call = need.calls.get(("take", self.keys.prefix)) if max_wait is None else None
-        if call is not None:  # no more than that, for a call that is made all the time
-            reply = yield call
-            if reply[0] == 1:
-                return _allowed(reply, need.costs[0])
-            if reply[0] == 0:
-                return _refused(need, reply)[1]
         taken = yield from self.acquire(need, max_wait)
         return taken.decision
+
+    def ready(self, need: Need) -> Call | None:
+        """The call of :meth:`acquire`, if it was made before: what is asked all the time.
+
+        An end runs it without a plan, and gives what :meth:`told` reads.
+        """
+        return need.calls.get(("take", self.keys.prefix))
+
+    @staticmethod
+    def told(need: Need, reply: Sequence[int]) -> Decision | None:
+        """The decision of a reply; None if it is something that a plan has to deal with."""
+        if reply[0] == 1:
+            return _allowed(reply, need.costs[0])
+        return _refused(need, reply)[1] if reply[0] == 0 else None
 
     def peek(self, need: Need) -> Plan[Decision]:
         """Decide, and take nothing."""
@@ -243,17 +250,10 @@ _TOO_MUCH = (MAX_UNITS + 1) * MILLION
 
 
 def _allowed(reply: Sequence[int], granted: int) -> Decision:
-    units, rest = divmod(granted, MILLION)
-    return Decision(
-        True,  # noqa: FBT003  # by position: this is what every allowed call passes through
-        reply[3],
-        reply[1],
-        0.0,
-        reply[2] / MICROSECONDS,
-        None,
-        granted / MILLION if rest else units,
-        reply[4] / MICROSECONDS,
-    )
+    _, remaining, reset, burst, delay, *_ = reply
+    units = in_units(granted) if granted % MILLION else granted // MILLION
+    # By position: this is what every allowed call passes through.
+    return Decision(True, burst, remaining, 0.0, reset / 1e6, None, units, delay / 1e6)  # noqa: FBT003  # see above
 
 
 def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:

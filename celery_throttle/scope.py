@@ -252,6 +252,6 @@ class ArgumentReader:
         if argument.default is Parameter.empty:
             raise KeyValueError(
                 f"{self.where} was called without the argument {shown(argument.name)}, "
-                "which the key of its limit is made of; allowed: by position or by name"
+                "which tells the key or the cost of its limit; allowed: by position or by name"
             )
         return argument.default

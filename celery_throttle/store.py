@@ -80,8 +80,10 @@ class _Wire:
 
     def send(self, command: bytes) -> None:
         """Send, over a new connection if there is none or the server has closed it."""
-        if self._socket is not None and time.monotonic() - self._used > _FRESH and self._is_stale():
+        now = time.monotonic()
+        if now - self._used > _FRESH and self._socket is not None and self._is_stale():
             self.close()
+        self._used = now
         if self._socket is None:
             self._connection.connect()
             self._socket = self._connection._sock  # noqa: SLF001  # see the class
@@ -90,14 +92,14 @@ class _Wire:
 
     def read(self) -> Any:
         """One reply; an error that the server replied is given, not raised."""
-        reply = self._reader.gets()
+        reader = self._reader
+        reply = reader.gets()
         while reply is False:
             data = self._socket.recv(65536)
             if not data:
                 raise ConnectionResetError("the server closed the connection")
-            self._reader.feed(data)
-            reply = self._reader.gets()
-        self._used = time.monotonic()
+            reader.feed(data)
+            reply = reader.gets()
         return reply
 
     # A server that restarted has closed what lay idle. Seen before anything is sent, that costs a
@@ -198,7 +200,10 @@ class Store:
             reply = wire.read()
         except BaseException as error:
             raise self._failed(wire, error) from error
-        return self._done(wire, call, reply)
+        if type(reply) is not list:
+            return self._done(wire, call, reply)
+        self._idle.append(wire)  # all there is to do for most
+        return reply
 
     def begin(self, call: Call) -> Begun:
         """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""

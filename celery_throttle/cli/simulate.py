@@ -59,7 +59,8 @@ TRACE is one of
 To all but files, cost=2 may be added: what each request costs. Durations and periods are a number
 and us, ms, s, m, h, d, w or month. Times are seconds, such as 61.5, times of a day, such as
 12:00:05, or dates, such as 2026-07-01T09:30:00Z, in UTC where they name no zone. A file may begin
-with a row of names; blank lines and those that begin with # are skipped.
+with a row of names; blank lines and those that begin with # are skipped. A sliding log is counted
+entry by entry, which takes some milliseconds a request where it holds thousands.
 
 \b
   celery-throttle simulate edges:100@60s,300s \\

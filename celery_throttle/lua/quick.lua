@@ -27,19 +27,25 @@ if ARGV[2] == 'take' then
       simple = false
       break
     end
-    local _, since, _, limits = struct.unpack('<BddB', packed)
-    simple = not state or #state == 8 + 43 * limits and struct.unpack('<d', state) == since
-    local parts, full_of_all = '', 0
+    local _, since, _, limits, tag, numbers, capacity, p, q = struct.unpack('<BddBBHddd', packed)
+    simple = not state or #state == 8 + 43 * limits
+    local parts, full_of_all = nil, 0
     for place = 1, simple and limits or 0 do
-      local tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
+      if place > 1 then
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
+      end
       simple = tag == 1 and numbers == 3 and cost <= capacity
       local used = 0
       if simple and state then
-        local at, old_p, old_q, tat, ticks
-        tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<BHddddd', state, 43 * place - 34)
+        local old_since, at, old_p, old_q, tat, ticks = since, nil, nil, nil, nil, nil
+        if place == 1 then
+          old_since, tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<dBHddddd', state)
+        else
+          tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<BHddddd', state, 43 * place - 34)
+        end
         used = (tat - now) * q + ticks
         used = used > 0 and used or 0
-        simple = tag == 1 and old_p == p and old_q == q and at <= now + 20000
+        simple = tag == 1 and old_since == since and old_p == p and old_q == q and at <= now + 20000
       end
       if not simple then
         break
@@ -65,14 +71,18 @@ if ARGV[2] == 'take' then
       used = used + cost * p
       rest = used % q
       full = (used - rest) / q
-      parts = parts .. struct.pack('<BHddddd', 1, 43, now, p, q, now + full, rest)
+      if place == 1 then
+        parts = struct.pack('<dBHddddd', since, 1, 43, now, p, q, now + full, rest)
+      else
+        parts = parts .. struct.pack('<BHddddd', 1, 43, now, p, q, now + full, rest)
+      end
       full = rest > 0 and full + 1 or full
       full_of_all = full > full_of_all and full or full_of_all
     end
     if not simple then
       break
     end
-    states[i], lasts[i] = struct.pack('<d', since) .. parts, full_of_all
+    states[i], lasts[i] = parts, full_of_all
     reset = full_of_all > reset and full_of_all or reset
   end
   if simple and wait > 0 then

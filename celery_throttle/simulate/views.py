@@ -48,7 +48,7 @@ class Simulation:
         limits = [one.as_dict() for one in self.figures]
         if each:
             for about, run in zip(limits, self.runs, strict=True):
-                about["starts"] = [one.start for one in run.outcomes]
+                about["starts_us"] = [one.start for one in run.outcomes]
         about = {
             "trace": self.trace.name,
             "mode": self.mode.value,
@@ -57,7 +57,7 @@ class Simulation:
             "server": self.memory.server if self.memory else None,
             "limits": limits,
         }
-        return {**about, "times": [one.time for one in self.trace.arrivals]} if each else about
+        return {**about, "times_us": [one.time for one in self.trace.arrivals]} if each else about
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +155,12 @@ def _draw(table: Table) -> None:
         from rich.console import Console  # noqa: PLC0415  # an extra
         from rich.table import Table as Drawn  # noqa: PLC0415  # an extra
         from rich.text import Text  # noqa: PLC0415  # an extra
-    drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(table.head):
-        words = name.replace(" ", "\n") if table.title and place else name
-        drawn.add_column(Text(words), justify="right" if place else "left", no_wrap=place > 0)
+    drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    drawn.add_column(Text(table.head[0]), overflow="fold")
+    for name in table.head[1:]:
+        # Of the figures' names one word stands above the other; limits are left as they are.
+        name_in_two = Text(name.replace(" ", "\n", 1) if table.title else name)
+        drawn.add_column(name_in_two, justify="right", no_wrap=bool(table.title))
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     console = Console()
