@@ -88,14 +88,15 @@ class Limiter:
 
     def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
         """What a call needs of some limits, checked."""
-        if type(cost) is not int or not isinstance(limits, (list, tuple)):
+        kind = type(limits)
+        if type(cost) is not int or (kind is not list and kind is not tuple):
             return needed(as_refs(limits), cost, least)
         asked = (cost, *limits)
         try:
             return self._needs[asked]
         except (KeyError, TypeError):  # a key may be of a type that no dict takes
             need = needed(as_refs(limits), cost, least)
-        if least and _is_plain(limits):
+        if least and isinstance(limits, (list, tuple)) and _is_plain(limits):
             if len(self._needs) >= _KEPT:
                 self._needs.clear()
             self._needs[asked] = need

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from celery_throttle.costs import Cost, millionths
+from celery_throttle.costs import Cost, in_units, millionths
 from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits import CONCURRENCY, Limit, check_name
 from celery_throttle.scope import LimitRef
@@ -31,14 +31,16 @@ class Need:
 
     Attributes:
         refs, costs: one cost for each.
+        units: the first cost, in units.
         calls: by what they are for; see :class:`celery_throttle.plans.Plans`.
     """
 
-    __slots__ = ("_hash", "calls", "costs", "refs")
+    __slots__ = ("_hash", "calls", "costs", "refs", "units")
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> None:
         self.refs = refs
         self.costs = costs
+        self.units = in_units(costs[0])
         self.calls: dict[tuple[str, str], Call] = {}
         self._hash = hash((refs, costs))
 

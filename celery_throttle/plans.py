@@ -86,7 +86,7 @@ class Plans(Changes):
             longest = None if max_wait is None else left
             reply = yield from self._ask(need, mode, holder, longest)
             if reply[0] == Outcome.ALLOWED:
-                decision = _allowed(reply, need.costs[0])
+                decision = _allowed(reply, need.units)
                 if max_wait is not None and decision.delay > 0:
                     yield Sleep(decision.delay)
                 return Reserved(need, decision, reply[6:])
@@ -121,7 +121,7 @@ class Plans(Changes):
     def told(need: Need, reply: Sequence[int]) -> Decision | None:
         """The decision of a reply; None if it is something that a plan has to deal with."""
         if reply[0] == 1:
-            return _allowed(reply, need.costs[0])
+            return _allowed(reply, need.units)
         return _refused(need, reply)[1] if reply[0] == 0 else None
 
     def peek(self, need: Need) -> Plan[Decision]:
@@ -135,7 +135,7 @@ class Plans(Changes):
         """Take what there is of all limits, at most the cost."""
         reply = yield from self._ask(need, "upto")
         if reply[0] == Outcome.ALLOWED:
-            return _allowed(reply, reply[5])
+            return _allowed(reply, in_units(reply[5]))
         return _refused(need, reply)[1]
 
     def settle(self, reserved: Reserved, actual: Costs) -> Plan[None]:
@@ -144,7 +144,8 @@ class Plans(Changes):
         keys, args = self._named(need)
         names = [self.keys.limits, *keys, *(self.keys.waits(ref) for ref in need.refs)]
         worth = [min(amount, _TOO_MUCH) for amount in costs_of(need.refs, actual, least=0)]
-        call = Call(script("settle"), names, [self.now(), *args, *worth, *reserved.marks])
+        about = [self.now(), int(has_keys(need.refs)), *args, *worth, *reserved.marks]
+        call = Call(script("settle"), names, about)
         reply = yield call
         if reply[0] == Outcome.UNKNOWN:
             yield from self.register_missing(need.refs, int(reply[2]))
@@ -208,7 +209,7 @@ class Plans(Changes):
         costs = [cost for want in wants for cost in want.need.costs]
         names, about = self._named(Need(tuple(refs), tuple(costs)))
         keys = [self.keys.limits, *names, *(self.keys.backlog(ref) for ref in refs)]
-        args: list[Argument] = [self.now(), ahead, len(wants)]
+        args: list[Argument] = [self.now(), ahead, len(wants), int(has_keys(refs))]
         for want in wants:
             args += (want.times, len(want.need.refs))
         return Call(script("gate"), keys, [*args, *about])
@@ -216,8 +217,12 @@ class Plans(Changes):
     def _named(self, need: Need) -> tuple[list[str], list[Argument]]:
         """Keys and arguments of some limits, as ``refs.lua`` reads them."""
         keys = self.keys
-        states = [name for ref in need.refs for name in keys.decision(ref)]
-        fields = [name for ref in need.refs for name in (keys.field(ref), ref.name)]
+        if has_keys(need.refs):
+            states = [name for ref in need.refs for name in keys.decision(ref)]
+            fields = [name for ref in need.refs for name in (keys.field(ref), ref.name)]
+        else:
+            states = [name for ref in need.refs for name in (keys.state(ref), keys.pause(ref))]
+            fields = [ref.name for ref in need.refs]
         # What is above any burst may have too many digits to be sent.
         costs = [min(cost, _TOO_MUCH) for cost in need.costs]
         return [*states, *(keys.entries(ref) for ref in need.refs)], [*fields, *costs]
@@ -249,11 +254,23 @@ class Plans(Changes):
 _TOO_MUCH = (MAX_UNITS + 1) * MILLION
 
 
-def _allowed(reply: Sequence[int], granted: int) -> Decision:
-    _, remaining, reset, burst, delay, *_ = reply
-    units = in_units(granted) if granted % MILLION else granted // MILLION
+def has_keys(refs: Sequence[LimitRef]) -> bool:
+    """Whether any of them is a key of its limit."""
+    return any(ref.key is not None for ref in refs)
+
+
+def _allowed(reply: Sequence[int], granted: float) -> Decision:
     # By position: this is what every allowed call passes through.
-    return Decision(True, burst, remaining, 0.0, reset / 1e6, None, units, delay / 1e6)  # noqa: FBT003  # see above
+    return Decision(
+        True,  # noqa: FBT003  # see above
+        reply[3],
+        reply[1],
+        0.0,
+        reply[2] / 1e6,
+        None,
+        granted,
+        reply[4] / 1e6,
+    )
 
 
 def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:

@@ -3,7 +3,7 @@
 -- uses: refs
 --
 -- KEYS  1            hash: definitions of limits
---       then for each ref: state, pause, pause of the key; then for each: entries
+--       then for each ref: state, pause, pause of the key; then for each: entries; see `refs.lua`
 -- ARGV  1            now (us), or '' for the server's clock
 --       2            'take' | 'peek' | 'upto' (as much of the costs as there is) | 'reserve' | 'slot'
 --       3            the longest delay (us) of a leaky-queue that is accepted, '' for any
@@ -18,8 +18,11 @@
 -- A refusal writes nothing.
 
 local given, mode = ARGV[1], ARGV[2]
-local now, count = clock(given), (#KEYS - 1) / 4
-local refs, unknown = read_refs(count, 2, 4, now, given)
+-- Three keys and two arguments a ref if none has a key, else four and three.
+local others = mode == 'slot' and 5 or 3
+local now, keyed = clock(given), 3 * (#ARGV - others) ~= 2 * (#KEYS - 1)
+local count = (#KEYS - 1) / (keyed and 4 or 3)
+local refs, unknown = read_refs(count, 2, 4, keyed, now, given)
 if unknown then
   return { -2, unknown, whole(now) }
 end

@@ -108,13 +108,13 @@ local function read(ref, state, now)
   return simple and (not state or from > #state)
 end
 
--- Looks at all refs: `definitions` are two values a ref, for its key and for its name, of the hash of
--- definitions; `values` three a ref, of its state and of the keys that tell until when (us) the name,
--- and this key of it, is paused. Returns nil, or the index of the first ref whose limits nobody has
+-- Looks at all refs: `definitions` are two values a ref (`fields`), for its key and for its name, of
+-- the hash of definitions; `values` three a ref (`keys`), of its state and of the keys that tell until
+-- when (us) the name, and this key of it, is paused. Where no ref has a key it is one less. Returns nil, or the index of the first ref whose limits nobody has
 -- defined, or whose windows are known no longer. Writes a state only if the clock has stepped back.
-local function look(refs, definitions, values, now, given)
+local function look(refs, definitions, fields, values, keys, now, given)
   for i = 1, #refs do
-    local ref, packed = refs[i], definitions[2 * i - 1] or definitions[2 * i]
+    local ref, packed = refs[i], definitions[fields * (i - 1) + 1] or definitions[fields * i]
     if not packed then
       return i
     end
@@ -132,7 +132,8 @@ local function look(refs, definitions, values, now, given)
       end
     end
     ref.limits = limits
-    local state, pause, key_pause = values[3 * i - 2], values[3 * i - 1], values[3 * i]
+    local first = keys * (i - 1) + 1
+    local state, pause, key_pause = values[first], values[first + 1], values[keys * i]
     if not read(ref, state, now) then
       adopt(ref, state, now, given)
     end

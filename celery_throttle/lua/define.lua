@@ -62,7 +62,7 @@ local function convert_state(ref)
   local state = ref.old and redis.call('GET', ref.state)
   local packed = in_force(ref.name, ref.field)
   if state and packed then
-    look({ ref }, { packed }, { state, false, false }, now, given)
+    look({ ref }, { packed }, 1, { state, false, false }, 3, now, given)
     write(ref, now, given)
   end
 end

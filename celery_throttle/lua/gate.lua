@@ -7,6 +7,7 @@
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how far ahead (us) a start may be booked
 --       3   how many tasks
+--       4   '1' if any ref has a key; see `refs.lua`
 --       then for each task: how many times its cost is wanted, how many refs;
 --       then for each ref: field of the key, field of the name; then for each: cost (millionths)
 -- Reply per task
@@ -21,12 +22,13 @@
 
 local given, ahead = ARGV[1], tonumber(ARGV[2])
 local now, tasks = clock(given), tonumber(ARGV[3])
-local count = (#KEYS - 1) / 5
-local all, unknown = read_refs(count, 2, 4 + 2 * tasks, now, given)
+local keyed = ARGV[4] == '1'
+local count = (#KEYS - 1) / (keyed and 5 or 4)
+local all, unknown = read_refs(count, 2, 5 + 2 * tasks, keyed, now, given)
 if unknown then
   return { { -2, unknown, whole(now) } }
 end
-local backlogs = redis.call('MGET', unpack(KEYS, 2 + 4 * count))
+local backlogs = redis.call('MGET', unpack(KEYS, #KEYS - count + 1))
 
 -- How many times a single limit admits: in all, at once, and the wait of the first later one.
 local function times_of(limit, wanted)
@@ -79,11 +81,11 @@ end
 local replies, at = {}, 0
 for i = 1, tasks do
   local refs, others = {}, false
-  for j = 1, tonumber(ARGV[3 + 2 * i]) do
+  for j = 1, tonumber(ARGV[4 + 2 * i]) do
     at = at + 1
     refs[j] = all[at]
     others = others or tonumber(backlogs[at] or 0) > 0 or has_slots(all[at])
   end
-  replies[i] = admit(refs, tonumber(ARGV[2 + 2 * i]), others)
+  replies[i] = admit(refs, tonumber(ARGV[3 + 2 * i]), others)
 end
 return replies

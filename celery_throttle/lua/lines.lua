@@ -44,8 +44,8 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
     fields[2 * i - 1], fields[2 * i] = names[2], names[1]
     keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = names[3], names[5], names[6]
   end
-  local unknown = look(refs, redis.call('HMGET', definitions, unpack(fields)),
-                       redis.call('MGET', unpack(keys)), now, given)
+  local unknown = look(refs, redis.call('HMGET', definitions, unpack(fields)), 2,
+                       redis.call('MGET', unpack(keys)), 3, now, given)
   for i = 1, unknown and 0 or #refs do
     for _, limit in ipairs(refs[i].limits) do
       limit.holder, limit.lease = holder, lease

@@ -6,9 +6,12 @@
 -- all the rest. The tests hold both ways against the reference.
 
 if ARGV[2] == 'take' then
-  local count, now = (#KEYS - 1) / 4, nil
-  local definitions = redis.call('HMGET', KEYS[1], unpack(ARGV, 4, 3 + 2 * count))
-  local values = redis.call('MGET', unpack(KEYS, 2, 1 + 3 * count))
+  -- Three keys and two arguments a ref if none has a key, else four and three; see `refs.lua`.
+  local fields = 2 * (#KEYS - 1) == 3 * (#ARGV - 3) and 1 or 2
+  local keys = fields + 1
+  local count, now = (#KEYS - 1) / (keys + 1), nil
+  local definitions = redis.call('HMGET', KEYS[1], unpack(ARGV, 4, 3 + fields * count))
+  local values = redis.call('MGET', unpack(KEYS, 2, 1 + keys * count))
   if ARGV[1] == '' then
     now = redis.call('TIME')
     now = now[1] * 1000000 + now[2]
@@ -21,9 +24,9 @@ if ARGV[2] == 'take' then
   local wait, bound, refused_units, refused_burst, refused_reset = 0, 0, 0, 0, 0
   local simple = true
   for i = 1, count do
-    local packed, state = definitions[2 * i - 1] or definitions[2 * i], values[3 * i - 2]
-    local cost = ARGV[3 + 2 * count + i] / 1000000
-    if not packed or values[3 * i - 1] or values[3 * i] or cost % 1 > 0 then
+    local packed = definitions[fields * i - fields + 1] or definitions[fields * i]
+    local state, cost = values[keys * i - keys + 1], ARGV[3 + fields * count + i] / 1000000
+    if not packed or values[keys * i - keys + 2] or values[keys * i] or cost % 1 > 0 then
       simple = false
       break
     end
@@ -90,8 +93,8 @@ if ARGV[2] == 'take' then
   elseif simple then
     for i = 1, count do
       local ms = math.ceil((lasts[i] + 1) / 1000) + (ARGV[1] == '' and 0 or 3600000)
-      redis.call('SET', KEYS[3 * i - 1], states[i], 'PX', ms)
+      redis.call('SET', KEYS[keys * i - keys + 2], states[i], 'PX', ms)
     end
-    return { 1, units, reset, burst, 0, tonumber(ARGV[4 + 2 * count]) }
+    return { 1, units, reset, burst, 0, tonumber(ARGV[4 + fields * count]) }
   end
 end

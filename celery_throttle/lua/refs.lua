@@ -4,18 +4,19 @@
 --
 -- Library. KEYS from `key` on: state, pause, pause of the key, for each ref; then for each its entries.
 -- ARGV from `arg` on: field of the key and of the name, for each ref; then for each its cost (millionths
--- of a unit).
+-- of a unit). If no ref has a key, its pause and its field are left out: then `keyed` is false.
 
-local function read_refs(count, key, arg, now, given)
+local function read_refs(count, key, arg, keyed, now, given)
   local refs = {}
-  local entries, cost = key + 3 * count - 1, arg + 2 * count - 1
+  local keys, fields = keyed and 3 or 2, keyed and 2 or 1
+  local entries, cost = key + keys * count - 1, arg + fields * count - 1
   for i = 1, count do
     refs[i] = {
-      state = KEYS[key + 3 * i - 3], entries = KEYS[entries + i], cost = tonumber(ARGV[cost + i]),
+      state = KEYS[key + keys * (i - 1)], entries = KEYS[entries + i], cost = tonumber(ARGV[cost + i]),
       paused = 0, limits = false, since = 0, old_since = 0,
     }
   end
-  local unknown = look(refs, redis.call('HMGET', KEYS[1], unpack(ARGV, arg, cost)),
-                       redis.call('MGET', unpack(KEYS, key, entries)), now, given)
+  local unknown = look(refs, redis.call('HMGET', KEYS[1], unpack(ARGV, arg, cost)), fields,
+                       redis.call('MGET', unpack(KEYS, key, entries)), keys, now, given)
   return refs, unknown
 end

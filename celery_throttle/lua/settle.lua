@@ -4,6 +4,7 @@
 -- KEYS  1            hash: definitions of limits
 --       then for each ref: state, pause, pause of the key; then for each: entries; then: waits
 -- ARGV  1            now (us), or '' for the server's clock
+--       2            '1' if any ref has a key; see `refs.lua`
 --       then for each ref: field of the key, field of the name; then for each: cost (millionths);
 --       then: actual cost (millionths); then what `acquire.lua` told: since, how many limits, their marks
 -- Reply {1}
@@ -12,14 +13,16 @@
 -- now.
 
 local given = ARGV[1]
-local now, count = clock(given), (#KEYS - 1) / 5
-local refs, unknown = read_refs(count, 2, 2, now, given)
+local now, keyed = clock(given), ARGV[2] == '1'
+local count = (#KEYS - 1) / (keyed and 5 or 4)
+local refs, unknown = read_refs(count, 2, 3, keyed, now, given)
 if unknown then
   return { -2, unknown, whole(now) }
 end
-local told = 2 + 4 * count
+local costs = 3 + (keyed and 2 or 1) * count
+local told = costs + 2 * count
 for i, ref in ipairs(refs) do
-  local actual, marks = tonumber(ARGV[1 + 3 * count + i]), tonumber(ARGV[told + 1])
+  local actual, marks = tonumber(ARGV[costs + count + i - 1]), tonumber(ARGV[told + 1])
   local same, changed = tonumber(ARGV[told]) == ref.since and marks == #ref.limits, false
   if actual > ref.cost or actual < ref.cost and same then
     for place, limit in ipairs(ref.limits) do
@@ -30,7 +33,7 @@ for i, ref in ipairs(refs) do
   end
   if changed then
     write(ref, now, given)
-    look_again(KEYS[1 + 4 * count + i], now)
+    look_again(KEYS[#KEYS - count + i], now)
   end
   told = told + 2 + marks
 end
