@@ -11,7 +11,7 @@ from celery_throttle import definitions
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.keys import Keys
 from celery_throttle.limits import Limit
-from celery_throttle.needs import Written, read
+from celery_throttle.needs import Written, has_slots, read
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 
@@ -92,16 +92,17 @@ class Changes:
             LimitError: they are wrong, or would give slots to a name without, or the reverse.
         """
         if written is not None:
-            refused = yield from self._define("set", [ref], [read(written, ref.name)])
+            limits = read(written, ref.name)
+            known = self.limits.get(ref.name, limits)
+            if any(map(has_slots, limits)) != any(map(has_slots, known)):
+                raise _other_sort(ref.name, written)
+            refused = yield from self._define("set", [ref], [limits])
         elif ref.key is None and ref.name in self.limits:
             refused = yield from self._define("reset", [ref], [self.limits[ref.name]])
         else:
             refused = yield from self._define("drop", [ref], [None])
         if refused is not None:
-            raise LimitValueError(
-                f"limit {ref.name!r} cannot become {shown(written)}: workers know from the code "
-                "whether it has slots; allowed: limits that have them if the ones before do"
-            )
+            raise _other_sort(ref.name, written)
         yield from self._touch(ref.name)
 
     def _define(
@@ -142,6 +143,13 @@ class Changes:
         """Forget what was used of a limit or one key of it, and lift its pause."""
         yield Call(script("reset"), [self.keys.state(ref), self.keys.pause(ref)])
         yield from self._touch(ref.name)
+
+
+def _other_sort(name: str, written: Written | None) -> LimitValueError:
+    return LimitValueError(
+        f"limit {name!r} cannot become {shown(written)}: workers know from the code whether it has "
+        "slots; allowed: limits that have them if the ones before do"
+    )
 
 
 def to_us(seconds: float) -> int:

@@ -93,9 +93,9 @@ class Plans(Changes):
             bound, decision = _refused(need, reply)
             if max_wait is None:
                 return Reserved(need, decision, ())
-            slots_bind = bool(reply[6])
+            slots_bind, too_long = reply[6] == 1, reply[6] == 2  # noqa: PLR2004  # see acquire.lua
             wait = decision.retry_after or 0.0
-            if left <= 0 or (wait > left and not slots_bind):
+            if left <= 0 or too_long or (wait > left and not slots_bind):
                 raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
             left -= yield from self._sleep(min(wait, left, _LOOK) if slots_bind else wait)
 

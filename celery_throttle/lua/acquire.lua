@@ -11,7 +11,9 @@
 --       then of 'slot': who takes it, and for how long (us) at first
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' for
 --                      each ref: since when (us) its limits are in force, how many, a mark for each
---       {0, wait (us), index that binds, remaining, reset (us), burst, whether slots bind}    refused
+--       {0, wait (us), index that binds, remaining, reset (us), burst, sort}    refused. The sort is 1 if
+--                      slots bind, which may be given back before; 2 if the delay is too long, which
+--                      does not get better by coming later
 --       {-1, index, burst}       can never pass
 --       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
 --       {-3, index}              has slots, which only 'slot' takes
@@ -85,7 +87,9 @@ if bound > 0 then
 end
 remaining = math.floor(remaining / MILLION)
 if wait > 0 then
-  return { 0, wait, bound, remaining, reset, narrow.burst, narrow.tag == SLOTS and 1 or 0 }
+  local longest = tonumber(ARGV[3])
+  local sort = narrow.tag == SLOTS and 1 or longest and delay > longest and 2 or 0
+  return { 0, wait, bound, remaining, reset, narrow.burst, sort }
 end
 local reply = { 1, remaining, reset, narrow.burst, delay, granted }
 if mode == 'reserve' then

@@ -79,7 +79,7 @@ local function write_meter(limit, now)
   elseif tag == TOKEN_BUCKET then
     first, second = limit.burst * limit.p - level, limit.burst
   end
-  return struct.pack(METER, tag, 43, at, limit.p, q, first, second), at - now + level / q + 1
+  return struct.pack(METER, tag, 43, at, limit.p, q, first, second), at - now + divided_up(level, q)
 end
 
 local function left_meter(limit, _, exactly)

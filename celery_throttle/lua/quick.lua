@@ -92,7 +92,7 @@ if ARGV[2] == 'take' then
     return { 0, wait, bound, refused_units, refused_reset, refused_burst, 0 }
   elseif simple then
     for i = 1, count do
-      local ms = math.ceil((lasts[i] + 1) / 1000) + (ARGV[1] == '' and 0 or 3600000)
+      local ms = math.ceil(lasts[i] / 1000) + (ARGV[1] == '' and 0 or 3600000)
       redis.call('SET', KEYS[keys * i - keys + 2], states[i], 'PX', ms)
     end
     return { 1, units, reset, burst, 0, tonumber(ARGV[4 + fields * count]) }
