@@ -17,7 +17,7 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # The plots in docs/; the tests check that these commands still give the figures they show.
-plots: .venv/.plot
+plots: .venv/.demo .venv/.plot
 	$(BIN)/celery-throttle simulate edges:100@60s,300s --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --limit "100/m burst 100" --no-memory --plot docs/plots/edges.svg
 	$(BIN)/celery-throttle simulate steady:5/s,180s --limit "100/m" --limit "100/m burst 100" --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --no-memory --plot docs/plots/overload.svg
 	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --no-memory --plot docs/plots/random.svg

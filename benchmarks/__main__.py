@@ -25,6 +25,7 @@ NAMES = (
     "parks",
     "memory",
     "decisions",
+    "slots",
     "speed",
     "algorithms",
 )

@@ -55,13 +55,15 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Worker:
-    """A real prefork worker with two processes. It leaves marks of what it does."""
+    """A real prefork worker. It leaves marks of what it does."""
 
-    def __init__(self, app: str, queue: str, directory: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, app: str, queue: str, directory: Path, settings: dict[str, Any], processes: int
+    ) -> None:
         self._directory = directory
         self._log = directory / "log"
         command = (sys.executable, "-m", "celery", "-A", f"benchmarks.apps.{app}", "worker")
-        options = ("--pool", "prefork", "--concurrency", "2", "--loglevel", "WARNING")
+        options = ("--pool", "prefork", "--concurrency", str(processes), "--loglevel", "WARNING")
         names = ("--queues", queue, "--hostname", f"{directory.name}@localhost")
         quick_start = ("--without-mingle", "--without-gossip")
         with self._log.open("wb") as log:
@@ -176,12 +178,14 @@ class Stage:
         server = ends.enter_context(ValkeyServer())
         return f"{server.connection_url}/0"
 
-    def worker(self, app: str, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX) -> Worker:
+    def worker(
+        self, app: str, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX, processes: int = 2
+    ) -> Worker:
         """Start a worker of ``plain``, ``ours`` or ``recipe``; it may not be ready yet."""
         directory = self._root / uuid4().hex
         directory.mkdir()
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": prefix}
-        worker = Worker(app, queue, directory, {**self._settings, **urls})
+        worker = Worker(app, queue, directory, {**self._settings, **urls}, processes)
         self._ends.callback(worker.end)
         return worker
 

@@ -1,4 +1,4 @@
-"""Servers, started once; clean databases and workers for each test."""
+"""Servers, started once; clean databases, ends of limiters and workers for each test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.ends import MakeEnd, make_ends
 from tests.servers import (
     Server,
     assert_nothing_left_behind,
@@ -60,6 +61,12 @@ def _clean_database(url: str) -> Iterator[str]:
         client.flushall()
         yield url
         assert_nothing_left_behind(client)
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def end_of(request: pytest.FixtureRequest) -> Iterator[MakeEnd]:
+    """Makes the end of a limiter, once of each kind."""
+    yield from make_ends(request.param)
 
 
 @pytest.fixture(scope="session")

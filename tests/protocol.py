@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import redis
 
-from celery_throttle.keys import Keys
-from celery_throttle.limiter import Reference, as_refs
-from celery_throttle.limits import Limit
-from celery_throttle.plans import Plans, Want
+from celery_throttle.limiter import Limiter, Reference, as_ref
+from celery_throttle.needs import Costs, Written
+from celery_throttle.plans import Want
 from celery_throttle.scripts import Call, script
-from celery_throttle.store import Store
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
@@ -48,33 +47,31 @@ class Protocol:
     """Workers and queues without Celery: every call says what time it is."""
 
     url: str
-    limits: dict[str, str]
-    now: int = 1_000 * SECOND
-    keys: Keys = field(default_factory=Keys)
+    limits: Mapping[str, Written]
+    clock: ManualClock = field(default_factory=lambda: ManualClock(1_000 * SECOND))
     tokens: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.store = Store(self.url)
+        self.limiter = Limiter(self.url, self.limits, clock=self.clock)
+        self.store, self.keys = self.limiter.store, self.limiter.keys
         self.client: Any = redis.Redis.from_url(self.url)  # its stubs mix sync and async replies
-        self.plans = Plans(
-            {name: Limit.parse(text) for name, text in self.limits.items()}, self.keys
-        )
-        self._run(self.plans.register(self.plans.limits))
+        self.limiter.register()
 
-    def _run(self, plan: Any) -> None:
-        for call in plan:
-            self.store.run(call)
+    def close(self) -> None:
+        self.store.close()
+        self.client.close()
 
-    def define(self, name: str, text: str) -> None:
-        ref = as_refs([name])[0]
-        args: list[Any] = [self.now, "set", name, name, Limit.parse(text).definition()]
-        self.store.run(Call(script("define"), [self.keys.limits, self.keys.state(ref)], args))
-        self.store.run(Call(script("touch"), [self.keys.waits(name)], [self.now, "0"]))
+    @property
+    def now(self) -> int:
+        return self.clock.now
 
-    def gate_call(self, tasks: Sequence[tuple[Sequence[Reference], int]]) -> Call:
-        wants = [Want(as_refs(limits), cost) for limits, cost in tasks]
-        plans = Plans(self.plans.limits, self.keys, ManualClock(self.now))
-        return plans.gate_call(wants, 20_000)
+    @now.setter
+    def now(self, now: int) -> None:
+        self.clock.now = now
+
+    def gate_call(self, tasks: Sequence[tuple[Sequence[Reference], Costs]]) -> Call:
+        wants = [Want(self.limiter.need(limits, cost)) for limits, cost in tasks]
+        return self.limiter.plans.gate_call(wants, 20_000)
 
     def park(
         self,
@@ -82,21 +79,26 @@ class Protocol:
         limits: Sequence[Reference],
         *,
         queue: str = "q",
-        cost: int = 1,
+        cost: Costs = 1,
         rank: int = 0,
         expires: int = 0,
         max_wait: int = FOREVER,
         redelivered: bool = False,
         acknowledged: Sequence[str] = (),
         message: bytes = b"message",
+        holder: str = "",
+        lease: int = 30 * SECOND,
     ) -> Parked:
-        keys, refs = self.keys, as_refs(limits)
-        names = [keys.limits, keys.parks, keys.line(queue, refs), *keys.queue(queue)]
+        keys, need = self.keys, self.limiter.need(limits, cost)
+        names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
         args: list[Any] = [self.now, task_id, f"{task_id} 0 0", int(redelivered), rank, expires]
-        args += [max_wait, 60 * SECOND, message, len(refs)]
-        for ref in refs:
-            names += [*keys.decision(ref), keys.waiting(queue, ref), keys.waits(ref.name)]
-            args += [ref.name, keys.field(ref), cost]
+        args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
+        args += [len(need.refs)]
+        for ref, amount in zip(need.refs, need.costs, strict=True):
+            state, *pauses = keys.decision(ref)
+            names += [state, keys.entries(ref), *pauses, keys.backlog(ref)]
+            names += [keys.waiting(queue, ref), keys.waits(ref), keys.waited(ref.name)]
+            args += [ref.name, keys.field(ref), amount]
         outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
         if outcome == b"parked":
             position, expected, _, wait = about
@@ -112,6 +114,7 @@ class Protocol:
         ahead: int = 0,
         lease: int = 30 * SECOND,
         settled: Sequence[int] = (),
+        released: Sequence[tuple[Reference, str]] = (),
     ) -> list[Claimed]:
         keys = self.keys
         names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
@@ -129,7 +132,10 @@ class Protocol:
             first,
             SECOND,
         ]
-        args += [len(settled), *settled]
+        args += [len(settled), len(released), *settled]
+        for reference, holder in released:
+            ref = as_ref(reference)
+            args += [keys.entries(ref), keys.waits(ref), holder]
         self.ask, self.dead, *rows = self.store.run(Call(script("claim"), names, args))
         return [self._row(row) for row in rows]
 
@@ -152,11 +158,13 @@ class Protocol:
         token, kind, starts, waited, message, task_id = row
         return Claimed(token, kind == 1, starts, waited, message, task_id.decode())
 
-    def drain(self, seconds: float, *, step: int = 1_000, room: int = 10) -> list[tuple[int, str]]:
+    def drain(
+        self, seconds: float, *, step: int = 1_000, room: int = 10, ahead: int = 0
+    ) -> list[tuple[int, str]]:
         """What one worker that asks every millisecond takes: time and task id."""
         taken = []
         for _ in range(round(seconds * SECOND / step)):
-            claims = self.claim(room=room)
+            claims = self.claim(room=room, ahead=ahead)
             taken += [(self.now + claim.starts, claim.id) for claim in claims]
             self.claim(room=0, settled=[claim.token for claim in claims])
             self.now += step
@@ -192,7 +200,20 @@ class Protocol:
         assert sorted(due) == sorted(client.keys("{throttle}:waiting:*")), (
             "a list no claim looks at"
         )
-        waits = [one for key in client.keys("{throttle}:waits:*") for one in client.hkeys(key)]
-        assert sorted(waits) == sorted(due)
-        backlog = sum(int(client.get(key)) for key in client.keys("{throttle}:backlog:*"))
-        assert backlog == sum(tasks.values())
+        waits = {key: client.hkeys(key) for key in client.keys("{throttle}:waits:*")}
+        assert sorted(chain.from_iterable(waits.values())) == sorted(due)
+        waited = [
+            (key.split(b":")[2], one)
+            for key in client.keys("{throttle}:waited:*")
+            for one in client.smembers(key)
+        ]
+        assert sorted(waited) == sorted((key.split(b":")[2], key) for key in waits)
+        waiting: Counter[bytes] = Counter()
+        for key in client.keys("{throttle}:waiting:*"):
+            limit = key.removeprefix(b"{throttle}:waiting:").rpartition(b"/")[0]
+            for line in client.lrange(key, 0, -1):
+                waiting[limit] += client.zcard(line)
+        assert waiting == {
+            key.removeprefix(b"{throttle}:backlog:"): int(client.get(key))
+            for key in client.keys("{throttle}:backlog:*")
+        }

@@ -27,6 +27,7 @@ WHILE_TASKS_WAIT = (
     "due:",
     "waiting:",
     "waits:",
+    "waited:",
     "backlog:",
     "workers",
 )

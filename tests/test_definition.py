@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from celery_throttle import (
     ConfigurationError,
     CostError,
     KeyTemplateError,
+    KeyValueError,
+    Limit,
     LimitError,
     LimitSyntaxError,
     LimitValueError,
@@ -25,6 +29,12 @@ from tests.servers import free_port
 from tests.workers import Worker
 
 LIMITS = {"stripe": "100/s burst 20", "mail": "10/m"}
+MORE_LIMITS = {
+    **LIMITS,
+    "github": ["5000/h using fixed-window", "10 at once"],
+    "tokens": ["100/s burst 50", "1000/h using sliding-log"],
+    "slots": "3 at once",
+}
 
 
 @pytest.fixture
@@ -34,7 +44,7 @@ def app() -> Iterator[Celery]:
 
 
 def define(app: Celery, **options: Any) -> Task:
-    def charge(order_id: int, *, tenant_id: int = 0, card: str = "") -> None: ...
+    def charge(order_id: int, *, tenant_id: int = 0, card: str = "", units: Any = 1) -> None: ...
 
     options = {"name": "shop.charge", "lazy": False, "shared": False, **options}
     task: Task = app.task(**options)(charge)
@@ -77,7 +87,7 @@ def test_an_unknown_argument(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(KeyTemplateError) as caught:
         define(app, throttle="mail:{tenant}")
-    for part in ("task 'shop.charge'", "'tenant'", "order_id, tenant_id, card"):
+    for part in ("task 'shop.charge'", "'tenant'", "order_id, tenant_id, card, units"):
         assert part in str(caught.value)
 
 
@@ -105,20 +115,173 @@ def test_no_limit_or_one_twice(app: Celery, spec: list[str]) -> None:
     assert repr(spec) in str(caught.value)
 
 
-@pytest.mark.parametrize("cost", [0, -1, 1.5, "2", True, None, 21])
+@pytest.mark.parametrize(
+    "cost",
+    [0, -1, -0.5, "2", True, None, 21, 20.000001, 1e300, 10**400, float("nan"), float("inf"), [1]],
+    ids=lambda cost: repr(cost)[:10],
+)
 def test_a_cost_that_can_never_pass(app: Celery, cost: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
         define(app, throttle="stripe", throttle_cost=cost)
-    assert repr(cost) in str(caught.value)
+    assert f"cost {cost!r}"[:80] in str(caught.value)
 
 
 def test_a_cost_above_the_burst_of_one_of_the_limits(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
-    with pytest.raises(CostError, match="its burst, 1") as caught:
+    with pytest.raises(CostError, match=r"allowed: at most 1$") as caught:
         define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=2)
     assert "limit 'mail'" in str(caught.value)
     assert "task 'shop.charge'" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["units", "unit s", "1", "", "units!r", "tenant.id"])
+def test_a_cost_that_no_argument_tells(app: Celery, name: str) -> None:
+    Throttle(app, limits=LIMITS)
+    if name == "units":
+        define(app, throttle="stripe", throttle_cost=f"{{{name}}}")
+        return
+    with pytest.raises(CostError, match=r"task 'shop\.charge'.*is not allowed") as caught:
+        define(app, throttle="stripe", throttle_cost=f"{{{name}}}")
+    assert repr(f"{{{name}}}") in str(caught.value)
+
+
+@pytest.mark.parametrize("cost", ["{unit}", {"stripe": "{unit}"}])
+def test_a_cost_that_an_unknown_argument_tells(app: Celery, cost: Any) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(KeyTemplateError) as caught:
+        define(app, throttle="stripe", throttle_cost=cost)
+    for part in ("task 'shop.charge'", "'unit'", "order_id, tenant_id, card, units"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mail", "strippe", "stripe:{card}", "", None, 5])
+def test_a_cost_of_a_limit_that_the_task_does_not_name(app: Celery, name: Any) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(LimitError, match=r"task 'shop\.charge'.*no limit of the task") as caught:
+        define(app, throttle="stripe", throttle_cost={name: 1})
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cost", "offending"),
+    [
+        ({"stripe": 21}, "cost 21"),
+        ({"mail": 1.5}, "cost 1.5"),
+        ({"stripe": 0}, "cost 0"),
+        ({"stripe": {"stripe": 1}}, "cost {'stripe': 1}"),
+        ({"stripe": "{a b}"}, "cost '{a b}'"),
+    ],
+)
+def test_a_cost_by_the_name_of_the_limit_that_can_never_pass(
+    app: Celery, cost: Mapping[str, Any], offending: str
+) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
+        define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=cost)
+    assert offending in str(caught.value)
+
+
+def test_a_cost_above_one_of_several_limits_of_a_name(app: Celery) -> None:
+    Throttle(app, limits=MORE_LIMITS)
+    define(app, name="shop.other", throttle="tokens", throttle_cost=50)
+    with pytest.raises(CostError, match=r"can never fit.*'tokens' \(100/s burst 50\)"):
+        define(app, throttle="tokens", throttle_cost=51)
+
+
+def costs_of(throttle: Throttle, task: Task, **arguments: Any) -> tuple[int, ...]:
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    return limits.need((1,), arguments).costs
+
+
+@pytest.mark.parametrize(
+    ("cost", "costs"),
+    [
+        (1, (1_000_000, 1_000_000)),
+        (0.5, (500_000, 500_000)),
+        (Decimal("0.25"), (250_000, 250_000)),
+        (Fraction(1, 3), (333_333, 333_333)),
+        ({"stripe": 20}, (20_000_000, 1_000_000)),
+        ({"stripe": 2.5, "mail": 0.5}, (2_500_000, 500_000)),
+        ({}, (1_000_000, 1_000_000)),
+        ("{units}", (3_500_000, 3_500_000)),
+        ({"stripe": "{units}"}, (3_500_000, 1_000_000)),
+        ({"stripe": "{units}", "mail": 0.125}, (3_500_000, 125_000)),
+    ],
+)
+def test_costs_that_are_right(app: Celery, cost: Any, costs: tuple[int, ...]) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    task = define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=cost)
+    assert costs_of(throttle, task, units=3.5) == costs
+
+
+def test_a_cost_that_an_argument_tells(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    task = define(app, throttle="stripe", throttle_cost="{units}")
+    assert costs_of(throttle, task) == (1_000_000,)  # the argument's default
+    assert costs_of(throttle, task, units=Decimal("2.5")) == (2_500_000,)
+    for units in (0, -1, None, "5", True, float("nan"), [1]):
+        with pytest.raises(CostError, match=re.escape(f"cost {units!r} is not allowed")):
+            costs_of(throttle, task, units=units)
+    required = define(app, name="shop.other", throttle="stripe", throttle_cost="{order_id}")
+    limits = throttle.task_limits(required)
+    assert limits is not None
+    assert limits.need((4,), {}).costs == limits.need((), {"order_id": 4}).costs == (4_000_000,)
+    with pytest.raises(KeyValueError, match=r"task 'shop\.other'.*'order_id'"):
+        limits.need((), {})
+
+
+def test_what_every_call_needs_is_found_once(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    fixed = throttle.task_limits(define(app, throttle="stripe", throttle_cost=0.5))
+    assert fixed is not None
+    assert fixed.fixed == fixed.need((1,), {})
+    keyed = define(app, name="shop.keyed", throttle="mail:{card}")
+    told = define(app, name="shop.told", throttle="stripe", throttle_cost={"stripe": "{units}"})
+    for task in (keyed, told):
+        limits = throttle.task_limits(task)
+        assert limits is not None
+        assert limits.fixed is None
+
+
+def test_limits_of_a_name_that_has_several_and_slots_among_them(app: Celery) -> None:
+    throttle = Throttle(app, limits=MORE_LIMITS)
+    task = define(app, throttle=["stripe", "github:{tenant_id}", "tokens", "slots"])
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    assert [ref.name for ref in limits.need((1,), {}).refs] == [
+        "stripe",
+        "github",
+        "tokens",
+        "slots",
+    ]
+    assert limits.slots == (1, 3)
+    # Of slots one is taken, whatever the cost.
+    define(app, name="shop.other", throttle="slots", throttle_cost=1000)
+
+
+@pytest.mark.parametrize("limits", [[], ["1/s", "1/fortnight"], ["1 at once", "2 at once"], None])
+def test_several_limits_of_a_name_that_cannot_be_read(app: Celery, limits: Any) -> None:
+    with pytest.raises(LimitError, match="allowed:"):
+        Throttle(app, limits={"github": limits})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10 at once burst 2",
+        "0 at once",
+        "10/d using fixed-window in Mars/Base",
+        "10/d using fixed-window at 02:30 in America/New_York",
+        "10/s using sliding-window parts 3",
+        "10/s parts 2",
+        "10/s burst 2 using sliding-log",
+    ],
+)
+def test_a_clause_that_cannot_be(app: Celery, text: str) -> None:
+    with pytest.raises(LimitError, match=r"allowed|it is for"):
+        Throttle(app, limits={"stripe": text})
 
 
 @pytest.mark.parametrize("wait", [-1, "5", float("nan"), float("inf"), True])
@@ -147,7 +310,7 @@ def test_what_is_right_is_accepted(app: Celery) -> None:
     )
     limits = throttle.task_limits(task)
     assert limits is not None
-    stripe, mail = limits.refs((1,), {"tenant_id": 42})
+    stripe, mail = limits.need((1,), {"tenant_id": 42}).refs
     assert (stripe.name, stripe.key, mail.name, mail.key) == ("stripe", None, "mail", "42")
 
 
@@ -171,7 +334,7 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     task = app.register_task(Charge())
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert [ref.key for ref in limits.refs((7,), {})] == ["7"]
+    assert [ref.key for ref in limits.need((7,), {}).refs] == ["7"]
 
 
 def test_a_base_of_the_apps_own_stays(app: Celery) -> None:
@@ -242,7 +405,7 @@ def test_limits_from_a_configuration_with_a_namespace(app: Celery) -> None:
 
     app.config_from_object(Config, namespace="CELERY")
     throttle = Throttle(app)
-    assert {name: str(limit) for name, limit in throttle.limits.items()} == LIMITS
+    assert throttle.limits == {name: (Limit.parse(text),) for name, text in LIMITS.items()}
     assert throttle.settings.url == "valkey://somewhere/3"
     limits = throttle.task_limits(define(app))
     assert limits is not None
@@ -253,7 +416,7 @@ def test_an_argument_beats_the_configuration(app: Celery) -> None:
     app.conf.throttle_limits = {"mail": "1/s"}
     app.conf.throttle_url = "redis://elsewhere/1"
     throttle = Throttle(app, limits=LIMITS, url="redis://here/2")
-    assert {name: str(limit) for name, limit in throttle.limits.items()} == LIMITS
+    assert throttle.limits == {name: (Limit.parse(text),) for name, text in LIMITS.items()}
     assert throttle.settings.url == "redis://here/2"
 
 

@@ -10,10 +10,13 @@ import contextlib
 import gc
 import math
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -40,59 +43,12 @@ from celery_throttle.limits import ALGORITHMS, Limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.store import Store
 from celery_throttle.testing import ManualClock
+from tests.ends import End, MakeEnd
 from tests.servers import Server, free_port, valkey_command
 
 START = 1_700_000_000_000_000
 LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}
-
-
-class End:
-    """Calls the methods of a limiter, or of one limit of it, by one of its two ends."""
-
-    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._target = target
-        self._loop = loop
-
-    def __getitem__(self, item: Any) -> End:
-        return End(self._target[item], self._loop)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        loop = self._loop
-        if loop is None:
-            method: Callable[..., Any] = getattr(self._target, name)
-            return method
-        return lambda *args, **options: loop.run_until_complete(
-            getattr(self._target, f"a{name}")(*args, **options)
-        )
-
-
-MakeEnd = Callable[[Limiter], End]
-
-
-@pytest.fixture(params=["sync", "asyncio"])
-def end_of(request: pytest.FixtureRequest) -> Iterator[MakeEnd]:
-    if request.param == "sync":
-        limiters: list[Limiter] = []
-
-        def sync_end(limiter: Limiter) -> End:
-            limiters.append(limiter)
-            return End(limiter, None)
-
-        yield sync_end
-        for limiter in limiters:
-            limiter.store.close()
-        return
-    loop = asyncio.new_event_loop()
-    ends: list[Limiter] = []
-
-    def asyncio_end(limiter: Limiter) -> End:
-        ends.append(limiter)
-        return End(limiter, loop)
-
-    yield asyncio_end
-    for limiter in ends:
-        loop.run_until_complete(limiter.store.aclose())
-    loop.close()
+METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 
 
 @pytest.fixture
@@ -140,6 +96,13 @@ def changes(client: redis.Redis) -> int:
     return int(client.info("persistence")["rdb_changes_since_last_save"])
 
 
+def limit_of(capacity: int, algorithm: str) -> str:
+    """What drains emits a unit each 0.1 s; what counts in windows does so for a second."""
+    if algorithm in METERS:
+        return f"10/s burst {capacity} using {algorithm}"
+    return f"{capacity}/s using {algorithm}"
+
+
 def about(decision: Decision) -> tuple[bool, int, float | None, float]:
     return decision.allowed, decision.remaining, decision.retry_after, decision.reset_after
 
@@ -149,10 +112,13 @@ def about(decision: Decision) -> tuple[bool, int, float | None, float]:
 
 def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
-    assert about(api.acquire(4)) == (True, 1, 0.0, 0.4)
+    taken = api.acquire(4)
+    assert about(taken) == (True, 1, 0.0, 0.4)
+    assert (taken.limit, taken.bound_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
     refused = api.acquire(3)
     assert about(refused) == (False, 1, 0.2, 0.4)
     assert (refused.limit, refused.bound_by, bool(refused)) == (5, "api", False)
+    assert (refused.granted, refused.delay) == (0, 0.0)
     clock.advance(0.2)
     assert about(api.acquire(3)) == (True, 0, 0.0, 0.5)
 
@@ -166,6 +132,75 @@ def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
         assert about(api.peek(cost=0)) == (True, 1, 0.0, 0.4)
     clock.advance(10)
     assert about(api.peek(5)) == (True, 5, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("half", [0.5, Decimal("0.5"), Fraction(1, 2)])
+def test_a_cost_may_be_a_fraction(limiter: End, clock: ManualClock, half: Any) -> None:
+    api = limiter["api"]
+    taken = api.acquire(half)
+    assert about(taken) == (True, 4, 0.0, 0.05)  # of four and a half, four whole ones remain
+    assert (taken.granted, type(taken.granted)) == (0.5, float)
+    assert about(api.acquire(half)) == (True, 4, 0.0, 0.1)
+    assert about(api.acquire(4)) == (True, 0, 0.0, 0.5)
+    assert about(api.acquire(half)) == (False, 0, 0.05, 0.5)
+    assert about(api.acquire(Fraction(1, 10_000))) == (False, 0, 0.00001, 0.5)
+    clock.advance(0.05)
+    assert api.peek(half)
+    assert not api.peek(0.500001)
+    assert api.acquire(0.2).reset_after == 0.47
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_fractions_add_up_to_the_capacity_and_no_more(plain: Limiter, algorithm: str) -> None:
+    plain.define("job", limit_of(3, algorithm))
+    job = plain["job"]
+    costs: list[Any] = [0.1, Fraction(1, 4), Decimal("0.65"), 1, 1e-6, 0.999999]
+    assert [job.acquire(cost).allowed for cost in costs] == [True] * len(costs)
+    assert not job.acquire(1e-6)
+    assert job.peek(0).remaining == 0
+
+
+def test_each_limit_may_have_a_cost_of_its_own(limiter: End) -> None:
+    both = ["api", ("bulk", 7)]
+    assert about(limiter.acquire(both, {"bulk": 2.5})) == (True, 4, 0.0, 0.1)
+    assert limiter["bulk", 7].peek(0).remaining == 47
+    assert limiter.peek(both, {"api": 4, "bulk": 47.5})
+    refused = limiter.acquire(both, {"api": 4, "bulk": 48})
+    assert (refused.bound_by, refused.retry_after) == ("bulk", 0.005)
+    with pytest.raises(LimitError, match=r"'mail'.*allowed: api, bulk"):
+        limiter.acquire(both, {"mail": 2})
+    with pytest.raises(CostError, match=r"cost 6 can never pass limit 'api'"):
+        limiter.acquire(both, {"api": 6})
+    assert limiter["api"].peek(0).remaining == 4
+
+
+def test_acquire_up_to_takes_what_there_is(limiter: End, clock: ManualClock) -> None:
+    api = limiter["api"]
+    taken = api.acquire_up_to(3)
+    assert (about(taken), taken.granted) == ((True, 2, 0.0, 0.3), 3)
+    taken = api.acquire_up_to(3)
+    assert (about(taken), taken.granted) == ((True, 0, 0.0, 0.5), 2)
+    refused = api.acquire_up_to(3)
+    assert (about(refused), refused.granted) == ((False, 0, 0.1, 0.5), 0)
+    assert refused.bound_by == "api"
+    clock.advance(0.15)
+    assert api.acquire_up_to(0.25).granted == 0.25
+    taken = api.acquire_up_to(3)  # whole units, if the cost is whole
+    assert (about(taken), taken.granted) == ((True, 0, 0.0, 0.475), 1)
+    assert api.acquire_up_to(2.5).granted == 0.25
+    nothing = api.acquire_up_to(0)
+    assert (about(nothing), nothing.granted) == ((True, 0, 0.0, 0.5), 0)
+    clock.advance(10)
+    assert api.acquire_up_to(10**400).granted == 5  # above the burst, and above any
+
+
+def test_acquire_up_to_takes_the_same_from_each(limiter: End) -> None:
+    limiter["bulk"].acquire(48)
+    taken = limiter.acquire_up_to(["api", "bulk"], 5)
+    assert (taken.granted, taken.remaining) == (2, 0)
+    assert limiter["api"].peek(0).remaining == 3
+    assert limiter.acquire_up_to(["api", "bulk"], 5).bound_by == "bulk"
+    assert limiter["api"].peek(0).remaining == 3
 
 
 def test_a_key_is_a_limit_of_its_own(limiter: End) -> None:
@@ -269,6 +304,63 @@ def test_who_loses_the_race_waits_again_but_no_longer_than_it_may(
     assert clock.now == START + 2_000_000
     assert mail.acquire(max_wait=2.0)
     assert clock.now == START + 4_000_000
+
+
+def test_a_leaky_queue_tells_when_what_it_took_may_start(
+    any_server_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    queue = end_of(Limiter(any_server_url, {"q": "10/s burst 3 using leaky-queue"}, clock=clock))
+    taken = [queue["q"].acquire() for _ in range(3)]
+    assert [(one.allowed, one.delay, one.remaining) for one in taken] == [
+        (True, 0.0, 2),
+        (True, 0.1, 1),
+        (True, 0.2, 0),
+    ]
+    refused = queue["q"].acquire()
+    assert (about(refused), refused.delay) == ((False, 0, 0.1, 0.3), 0.0)
+    clock.advance(0.05)
+    assert queue["q"].acquire().retry_after == 0.05
+    clock.advance(0.05)
+    taken = [queue["q"].peek(), queue["q"].acquire(), queue["q"].acquire()]
+    assert [(one.allowed, one.delay) for one in taken] == [(True, 0.2), (True, 0.2), (False, 0.0)]
+    clock.advance(10)
+    assert queue["q"].acquire(2.5).delay == 0.0
+    assert queue["q"].acquire(0.5).delay == 0.25
+    clock.advance(0.2)
+    assert queue.acquire(["q"]).delay == 0.1
+
+
+def test_a_leaky_queue_is_waited_for(
+    any_server_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    limiter = Limiter(any_server_url, {"q": "10/s burst 3 using leaky-queue"}, clock=clock)
+    queue = end_of(limiter)["q"]
+    queue.acquire()
+    assert queue.acquire(max_wait=0.1).delay == 0.1
+    assert clock.now == START + 100_000  # its delay has passed
+    assert queue.acquire(max_wait=0.1).delay == 0.1
+    assert clock.now == START + 200_000
+    assert [queue.acquire().delay for _ in range(2)] == [0.1, 0.2]
+    assert queue.acquire().retry_after == 0.1
+    assert queue.acquire(max_wait=0.5)  # for room in the queue, then for its turn
+    assert clock.now == START + 500_000
+
+
+def test_a_leaky_queue_that_is_too_long_is_not_waited_for(
+    any_server_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    limiter = Limiter(any_server_url, {"q": "10/s burst 9 using leaky-queue"}, clock=clock)
+    queue = end_of(limiter)["q"]
+    queue.acquire(3)
+    for max_wait in (0, 0.1, 0.2, 0.299999):
+        with pytest.raises(Throttled) as caught:
+            queue.acquire(max_wait=max_wait)
+        # As long as it takes until somebody who waits so long would pass.
+        assert caught.value.retry_after == pytest.approx(0.3 - max_wait)
+        assert clock.now == START, max_wait
+    assert queue.peek(0).remaining == 6
+    assert queue.acquire(max_wait=0.3)
+    assert clock.now == START + 300_000
 
 
 # Pause and reset
@@ -375,10 +467,22 @@ parts = pytest.mark.parametrize("part", ["job", ("job", "key")])
 def test_another_algorithm_keeps_the_units_in_use(
     plain: Limiter, part: Any, before: str, after: str
 ) -> None:
-    plain.define("job", f"10/s burst 5 using {before}")
+    plain.define("job", limit_of(5, before))
     plain[part].acquire(4)
-    plain.define("job", f"10/s burst 5 using {after}")
-    assert about(plain[part].peek(2)) == (False, 1, 0.1, 0.4)
+    plain.define("job", limit_of(5, after))
+    peeked = plain[part].peek(2)
+    if after in METERS:
+        assert about(peeked) == (False, 1, 0.1, 0.4)
+        return
+    # One of the four must pass out of the window, which begins at this moment.
+    wait, reset = {
+        "fixed-window": (1.0, 1.0),
+        "sliding-log": (1.0, 1.0),
+        "sliding-window": (1.25, 2.0),  # the four are weighted with three quarters by then
+    }[after]
+    assert about(peeked) == (False, 1, wait, reset)
+    assert plain[part].acquire(1)
+    assert not plain[part].acquire(1)
 
 
 @parts
@@ -446,7 +550,8 @@ def test_an_unknown_limit_is_named(limiter: End) -> None:
 def test_a_clock_that_stands_still_gives_the_burst_and_no_more(
     plain: Limiter, algorithm: str
 ) -> None:
-    plain.define("job", f"1000000/s burst 3 using {algorithm}")
+    meter = f"1000000/s burst 3 using {algorithm}"
+    plain.define("job", meter if algorithm in METERS else limit_of(3, algorithm))
     assert [bool(plain["job"].acquire()) for _ in range(20)] == [True] * 3 + [False] * 17
 
 
@@ -455,16 +560,21 @@ def test_a_clock_that_stands_still_gives_the_burst_and_no_more(
 def test_a_clock_that_steps_back_gives_nothing_and_costs_little(
     plain: Limiter, clock: ManualClock, algorithm: str, back: int
 ) -> None:
-    plain.define("job", f"10/s burst 2 using {algorithm}")
+    # Without the step: until one unit of two may pass, and how many do then.
+    wait, passing = {
+        "fixed-window": (1.0, 2),
+        "sliding-log": (1.0, 2),
+        "sliding-window": (1.5, 1),
+    }.get(algorithm, (0.1, 1))
+    plain.define("job", limit_of(2, algorithm))
     plain["job"].acquire(2)
     clock.now -= back
     refused = plain["job"].acquire()
     assert refused.retry_after is not None
     assert not refused
-    assert refused.retry_after <= 0.1 + min(back / 1e6, 0.02)
+    assert refused.retry_after <= wait + min(back / 1e6, 0.02)
     clock.advance(refused.retry_after)
-    assert plain["job"].acquire()
-    assert not plain["job"].acquire()
+    assert [plain["job"].acquire().allowed for _ in range(3)].count(True) == passing
 
 
 @pytest.mark.parametrize(
@@ -475,16 +585,27 @@ def test_a_clock_that_steps_back_gives_nothing_and_costs_little(
         ("7/day burst 7 using token-bucket", 5),
         ("3/s burst 300", 200),
         ("1/52w using token-bucket", 1),
+        ("7/h burst 5 using leaky-bucket", 3),
+        ("7/h burst 5 using leaky-queue", 3.5),
+        ("7/h using fixed-window", 5),
+        ("7/d using fixed-window in Asia/Kolkata", 5),
+        ("1/month using fixed-window from first-request", 1),
+        ("1/120s using sliding-log", 1),
+        ("7/h using sliding-window parts 6", 3),
+        ("1/h using sliding-window oldest dropped", 1),
     ],
 )
 def test_a_state_lasts_until_the_limit_is_full_again(
-    any_server_url: str, client: redis.Redis, limit: str, cost: int
+    any_server_url: str, client: redis.Redis, limit: str, cost: float
 ) -> None:
     limiter = Limiter(any_server_url, {"job": limit})
     for _ in range(1 + (cost == 1)):  # a refusal does not shorten it either
         reset = limiter["job", "k"].acquire(cost).reset_after
         lasts = client.pttl("{throttle}:state:job:k")
         assert 0 <= math.ceil(reset * 1000) - lasts <= 5000
+        if "sliding-log" in limit:
+            lasts = client.pttl("{throttle}:entries:job:k+1")
+            assert 0 <= math.ceil(reset * 1000) - lasts <= 5000
     limiter["job", "k"].pause(50)
     assert 0 <= 50_000 - client.pttl("{throttle}:pause:job:k") <= 5000
     limiter.store.close()
@@ -495,29 +616,50 @@ def test_no_state_is_too_short_lived_to_be_kept(
     any_server_url: str, client: redis.Redis, algorithm: str
 ) -> None:
     """An expiry of 0 is an error in Redis, or no state at all."""
-    limiter = Limiter(any_server_url, {"job": f"1000000000/s using {algorithm}"})
+    period = "s" if algorithm in METERS else "us"
+    limiter = Limiter(any_server_url, {"job": f"1000000000/{period} using {algorithm}"})
     for number in range(200):
         assert limiter["job", number].acquire()
         assert limiter["job", number].pause(0) == 0
-    assert all(client.pttl(key) <= 1 for key in client.scan_iter("{throttle}:[sp]*"))
+    assert all(client.pttl(key) <= 1 for key in client.scan_iter("{throttle}:[esp]*"))
     limiter.store.close()
 
 
 # Wrong values
 
 
-@pytest.mark.parametrize("cost", [0, -1, True, 1.5, 1.0, "1", None, math.nan, b"1"])
+@pytest.mark.parametrize(
+    "cost",
+    [0, 0.0, -1, -0.5, -1e300, True, "1", None, math.nan, math.inf, Decimal("NaN"), 1j, b"1"],
+)
 def test_a_cost_that_is_no_cost(limiter: End, cost: Any) -> None:
-    with pytest.raises(CostError, match=f"cost {cost!r} "):
+    wrong = re.escape(f"cost {cost!r} ")
+    with pytest.raises(CostError, match=wrong):
         limiter["api"].acquire(cost)
     if cost != 0:
-        with pytest.raises(CostError, match=f"cost {cost!r} "):
-            limiter["api"].peek(cost)
+        for call in (limiter["api"].peek, limiter["api"].acquire_up_to):
+            with pytest.raises(CostError, match=wrong):
+                call(cost)
     assert limiter["api"].peek(0).remaining == 5
 
 
-@pytest.mark.parametrize("cost", [6, 2**53 + 1, 10**400])
-def test_a_cost_above_the_burst_can_never_pass(limiter: End, cost: int) -> None:
+@pytest.mark.parametrize(
+    "cost",
+    [
+        pytest.param(cost, id=repr(cost)[:20])
+        for cost in (
+            6,
+            5.000001,
+            2**53 + 1,
+            10**400,
+            1e300,
+            Decimal("1E+999999"),
+            Fraction(10**400, 3),
+            Fraction(2 * 10**400 + 1, 2),
+        )
+    ],
+)
+def test_a_cost_above_the_burst_can_never_pass(limiter: End, cost: Any) -> None:
     for call in (limiter["api"].acquire, limiter["api"].peek):
         with pytest.raises(CostError, match=r"never.*'api'.* 5\b"):
             call(cost)

@@ -5,58 +5,131 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import FrozenInstanceError, replace
+import struct
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
+from itertools import pairwise
+from math import gcd
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle import errors
+import celery_throttle
+from celery_throttle import definitions, errors
+from celery_throttle.calendars import Calendar
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     CostError,
     LimitError,
     LimitSyntaxError,
     LimitValueError,
+    QueueFullError,
     Throttled,
     ThrottleError,
     WaitTooLongError,
 )
 from celery_throttle.limits import (
     ALGORITHMS,
-    MAX_EXACT,
-    MAX_PERIOD_US,
-    MAX_UNITS,
+    CONCURRENCY,
+    FARTHEST,
+    MAX_PARTS,
+    MAX_SLOTS,
+    Concurrency,
     Limit,
-    Rate,
     check_name,
 )
+from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, Rate
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+MONTH = 2_629_746 * SECOND  # a twelfth of 365.2425 days
+
+METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 
 rates = st.builds(Rate, st.integers(1, MAX_UNITS), st.integers(1, MAX_PERIOD_US)) | st.builds(
     lambda count, multiple, unit: Rate(count, multiple * unit),
     st.integers(1, 10_000),
-    st.integers(1, 52),
-    st.sampled_from([1, 1_000, SECOND, MINUTE, HOUR, DAY, 7 * DAY]),
+    st.integers(1, 12),
+    st.sampled_from([1, 1_000, SECOND, MINUTE, HOUR, DAY, 7 * DAY, MONTH]),
+)
+# No clock of these zones is changed at these hours.
+calendars = st.builds(
+    Calendar,
+    st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"]),
+    st.integers(4, 22),
+    st.integers(0, 59),
 )
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> Limit:
+def meters(draw: st.DrawFn) -> Limit:
     rate = draw(rates)
     highest = min(MAX_UNITS, MAX_EXACT // rate.interval[0])
-    return Limit(rate, draw(st.integers(1, highest)), draw(st.sampled_from(ALGORITHMS)))
+    return Limit(rate, draw(st.integers(1, highest)), draw(st.sampled_from(METERS)))
+
+
+@st.composite
+def fixed_windows(draw: st.DrawFn) -> Limit:
+    window = draw(st.sampled_from(["epoch", "first-request"]) | calendars)
+    count = draw(st.integers(1, MAX_UNITS))
+    rate = Rate(count, draw(st.sampled_from([DAY, 7 * DAY, MONTH])))
+    return Limit(
+        rate if isinstance(window, Calendar) else draw(rates),
+        algorithm="fixed-window",
+        window=window,
+    )
+
+
+@st.composite
+def sliding_windows(draw: st.DrawFn) -> Limit:
+    parts = draw(st.integers(1, MAX_PARTS))
+    period = parts * draw(st.integers(1, MAX_PERIOD_US // parts))
+    return Limit(
+        Rate(draw(st.integers(1, MAX_UNITS)), period),
+        algorithm="sliding-window",
+        parts=parts,
+        oldest=draw(st.sampled_from(["weighted", "dropped"])),
+    )
+
+
+limits = st.one_of(
+    meters(),
+    fixed_windows(),
+    sliding_windows(),
+    st.builds(lambda rate: Limit(rate, algorithm="sliding-log"), rates),
+    st.builds(lambda slots: Limit(Concurrency(slots)), st.integers(1, MAX_SLOTS)),
+)
 
 
 def assert_names(error: BaseException, offending: object) -> None:
     assert repr(offending) in str(error)
     assert "allowed" in str(error)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """A rate or slots, and clauses that may mean nothing or contradict each other."""
+    head = draw(st.sampled_from(["10/s", "7/d", "9/month", "3 at once", "1/7us", "5"]))
+    clauses = [
+        *(f"using {algorithm}" for algorithm in ALGORITHMS),
+        "burst 3",
+        "burst 0",
+        "from first-request",
+        "from epoch",
+        "in UTC",
+        "in America/New_York",
+        "at 07:30",
+        "at 02:30",
+        "parts 7",
+        "parts 10",
+        "oldest dropped",
+        "oldest weighted",
+    ]
+    return " ".join([head, *draw(st.lists(st.sampled_from(clauses), max_size=4))])
 
 
 class TestRate:
@@ -72,6 +145,8 @@ class TestRate:
             ("10/m", 10, MINUTE),
             ("3/2w", 3, 14 * DAY),
             ("1/366d", 1, MAX_PERIOD_US),
+            ("1000/month", 1000, MONTH),
+            ("1/12months", 1, 12 * MONTH),
             ("10_000/s", 10_000, SECOND),
             ("1/1_000ms", 1, SECOND),
             ("007/s", 7, SECOND),
@@ -94,6 +169,7 @@ class TestRate:
             ("h hour hours", HOUR),
             ("d day days", DAY),
             ("w week weeks", 7 * DAY),
+            ("month months", MONTH),
         ],
     )
     def test_knows_every_unit(self, words: str, period_us: int) -> None:
@@ -114,7 +190,8 @@ class TestRate:
             ("100/", ""),
             ("100/5", ""),
             ("100/fortnight", "fortnight"),
-            ("100/5month", "month"),
+            ("100/5moon", "moon"),
+            ("100/mo", "mo"),
             ("1.5/s", "1.5"),
             ("1/1.5s", "1.5"),
             ("1e3/s", "1e3"),
@@ -135,7 +212,17 @@ class TestRate:
 
     @pytest.mark.parametrize(
         "text",
-        ["0/s", "-5/s", "1/0s", "1/-3s", "1000000001/s", "1/367d", "1/53w", "1/31622400001ms"],
+        [
+            "0/s",
+            "-5/s",
+            "1/0s",
+            "1/-3s",
+            "1000000001/s",
+            "1/367d",
+            "1/53w",
+            "1/31622400001ms",
+            "1/13month",
+        ],
     )
     def test_refuses_numbers_out_of_range(self, text: str) -> None:
         with pytest.raises(LimitValueError) as caught:
@@ -164,6 +251,7 @@ class TestRate:
             ("3/s", (1_000_000, 3)),
             ("6/2s", (1_000_000, 3)),
             ("7/w", (DAY, 1)),
+            ("1000/month", (MONTH // 1000, 1)),
             ("1000000000/us", (1, 1_000_000_000)),
         ],
     )
@@ -181,6 +269,10 @@ class TestRate:
             ("5000/24h", "5000/d"),
             ("1/90 minutes", "1/90m"),
             ("1/7d", "1/w"),
+            ("1/30d", "1/30d"),
+            ("1/Months", "1/month"),
+            ("2/2629746s", "2/month"),
+            ("1/12months", "1/12month"),
             ("1/1001us", "1/1001us"),
             ("10_000/s", "10000/s"),
         ],
@@ -215,7 +307,52 @@ class TestLimit:
             ("100/s using gcra", Limit(Rate(100, SECOND))),
             ("100/s burst 20 using token-bucket", Limit(Rate(100, SECOND), 20, "token-bucket")),
             ("100/s using token-bucket burst 20", Limit(Rate(100, SECOND), 20, "token-bucket")),
+            ("100/s burst 9 using leaky-bucket", Limit(Rate(100, SECOND), 9, "leaky-bucket")),
+            ("100/s burst 9 using leaky-queue", Limit(Rate(100, SECOND), 9, "leaky-queue")),
             (" 5 / 10 sec  BURST\t1_000\nUsing  GCRA ", Limit(Rate(5, 10 * SECOND), 1000)),
+            ("9/h using fixed-window", Limit(Rate(9, HOUR), algorithm="fixed-window")),
+            ("9/h using sliding-log", Limit(Rate(9, HOUR), algorithm="sliding-log")),
+            ("9/h Using Sliding-Window", Limit(Rate(9, HOUR), algorithm="sliding-window")),
+            (
+                "9/h using fixed-window FROM First-Request",
+                Limit(Rate(9, HOUR), algorithm="fixed-window", window="first-request"),
+            ),
+            (
+                "9/h from epoch using fixed-window",
+                Limit(Rate(9, HOUR), algorithm="fixed-window"),
+            ),
+            (
+                "9/d using fixed-window in Europe/Berlin",
+                Limit(Rate(9, DAY), algorithm="fixed-window", window=Calendar("Europe/Berlin")),
+            ),
+            (
+                "9/24h IN Europe/Berlin  AT 7:05 using fixed-window",
+                Limit(
+                    Rate(9, DAY), algorithm="fixed-window", window=Calendar("Europe/Berlin", 7, 5)
+                ),
+            ),
+            (
+                "9/7d at 23:59 using fixed-window",
+                Limit(Rate(9, 7 * DAY), algorithm="fixed-window", window=Calendar("UTC", 23, 59)),
+            ),
+            (
+                "9/month using fixed-window",
+                Limit(Rate(9, MONTH), algorithm="fixed-window", window=Calendar()),
+            ),
+            (
+                "9/month using fixed-window from first-request",
+                Limit(Rate(9, MONTH), algorithm="fixed-window", window="first-request"),
+            ),
+            (
+                "9/h using sliding-window parts 60 oldest dropped",
+                Limit(Rate(9, HOUR), algorithm="sliding-window", parts=60, oldest="dropped"),
+            ),
+            (
+                "9/h oldest Weighted parts 1_00 using sliding-window",
+                Limit(Rate(9, HOUR), algorithm="sliding-window", parts=100),
+            ),
+            ("10 at once", Limit(Concurrency(10))),
+            (" 1_0\tAt  ONCE\n", Limit(Concurrency(10))),
         ],
     )
     def test_reads(self, text: str, limit: Limit) -> None:
@@ -224,6 +361,34 @@ class TestLimit:
     def test_burst_is_one_and_the_algorithm_gcra_unless_given(self) -> None:
         limit = Limit.parse("100/s")
         assert (limit.burst, limit.algorithm) == (1, "gcra")
+
+    @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(METERS)))
+    def test_where_there_is_no_burst_it_is_the_count(self, algorithm: str) -> None:
+        limit = Limit.parse(f"100/s using {algorithm}")
+        assert limit.burst == 100
+        assert limit == Limit(Rate(100, SECOND), 100, algorithm)
+        with pytest.raises(LimitValueError, match=f"'burst' means nothing to {algorithm}; it is"):
+            Limit(Rate(100, SECOND), 99, algorithm)
+
+    def test_slots_are_a_limit_of_an_algorithm_of_their_own(self) -> None:
+        limit = Limit.parse("10 at once")
+        assert (limit.rate, limit.burst, limit.algorithm) == (Concurrency(10), 10, CONCURRENCY)
+        assert (limit.period, limit.ticks) == (None, (0, 1))
+
+    @pytest.mark.parametrize(
+        ("text", "period"),
+        [
+            ("1/d", "d"),
+            ("1/24h", "d"),
+            ("1/w", "w"),
+            ("1/month", "month"),
+            ("1/2d", None),
+            ("1/30d", None),
+            ("1/h", None),
+        ],
+    )
+    def test_knows_the_periods_that_a_calendar_has(self, text: str, period: str | None) -> None:
+        assert Limit.parse(text).period == period
 
     def test_of_passes_a_limit_through(self) -> None:
         limit = Limit.parse("100/s burst 20")
@@ -247,6 +412,32 @@ class TestLimit:
             ("100/s burst using gcra", ""),
             ("100/s burst 2 burst 3", "100/s burst 2 burst 3"),
             ("100/s using gcra Using gcra", "100/s using gcra Using gcra"),
+            ("1/d using fixed-window in UTC in UTC", "1/d using fixed-window in UTC in UTC"),
+            ("1/d using fixed-window at", ""),
+            ("1/d using fixed-window at noon", "noon"),
+            ("1/d using fixed-window at 7", "7"),
+            ("1/d using fixed-window at 24:00", "24:00"),
+            ("1/d using fixed-window at 07:60", "07:60"),
+            ("1/d using fixed-window at 07:05:00", "07:05:00"),
+            (
+                "1/d using fixed-window in UTC from epoch",
+                "1/d using fixed-window in UTC from epoch",
+            ),
+            (
+                "1/d using fixed-window at 07:00 from first-request",
+                "1/d using fixed-window at 07:00 from first-request",
+            ),
+            ("1/s using sliding-window parts", ""),
+            ("1/s using sliding-window parts two", "two"),
+            ("1/s using sliding-window parts 1.5", "1.5"),
+            ("at once", "at once"),
+            ("10 atonce", "10 atonce"),
+            ("10at once", "10at once"),
+            ("ten at once", "ten"),
+            ("1.5 at once", "1.5"),
+            ("10/s at once", "10/s"),
+            ("10 at once burst 3", "10"),
+            ("10 at once using gcra", "10"),
             (None, None),
             (100, 100),
             (b"100/s", b"100/s"),
@@ -268,6 +459,29 @@ class TestLimit:
             ("100/s burst 1000000001", "100/s burst 1000000001"),
             ("100/s using", ""),
             ("100/s using leaky", "leaky"),
+            ("100/s using concurrency", "concurrency"),
+            ("100/s using leaky burst 3 parts 7", "leaky"),
+            ("0 at once", "0 at once"),
+            ("-1 at once", "-1 at once"),
+            ("100001 at once", "100001 at once"),
+            ("1/s using sliding-window parts 0", "1/s using sliding-window parts 0"),
+            ("1/s using sliding-window parts -2", "1/s using sliding-window parts -2"),
+            ("1/s using sliding-window parts 101", "1/s using sliding-window parts 101"),
+            ("1/s using sliding-window parts 3", "1/s using sliding-window parts 3"),
+            ("1/3us using sliding-window parts 2", "1/3us using sliding-window parts 2"),
+            ("1/s using sliding-window oldest", ""),
+            ("1/s using sliding-window oldest sold", "sold"),
+            ("1/d using fixed-window from", ""),
+            ("1/d using fixed-window from monday", "monday"),
+            ("1/d using fixed-window in", ""),
+            ("1/d using fixed-window in Mars/Base", "Mars/Base"),
+            ("1/d using fixed-window in Europe", "Europe"),
+            ("1/d using fixed-window in ../UTC", "../UTC"),
+            ("1/d using fixed-window in /etc/passwd", "/etc/passwd"),
+            ("1/d using fixed-window in U\0TC", "U\0TC"),
+            ("1/h using fixed-window in UTC", "1/h using fixed-window in UTC"),
+            ("1/2d using fixed-window at 07:00", "1/2d using fixed-window at 07:00"),
+            ("1/30d using fixed-window in UTC", "1/30d using fixed-window in UTC"),
             ("100/s using gcra twice", "gcra twice"),
             ("1/d burst 52125", "1/d burst 52125"),
         ],
@@ -277,9 +491,59 @@ class TestLimit:
             Limit.parse(text)
         assert_names(caught.value, offending)
 
-    def test_an_unknown_algorithm_is_told_the_known_ones(self) -> None:
-        with pytest.raises(LimitValueError, match="allowed: gcra, token-bucket"):
-            Limit(Rate(1, SECOND), 1, "sliding")
+    @pytest.mark.parametrize(
+        "text", ["9" * 5000 + " at once", f"1/s using sliding-window parts {'9' * 5000}"]
+    )
+    def test_a_huge_number_is_refused_in_a_short_message(self, text: str) -> None:
+        with pytest.raises(LimitValueError, match=r"'9999.*allowed") as caught:
+            Limit.parse(text)
+        assert len(str(caught.value)) < 300
+
+    @pytest.mark.parametrize("algorithm", ["sliding", "", "GCRA", CONCURRENCY, None, 5, ["gcra"]])
+    def test_an_unknown_algorithm_is_told_the_known_ones(self, algorithm: Any) -> None:
+        known = ", ".join(ALGORITHMS)
+        with pytest.raises(LimitValueError, match=f"allowed: {known}$") as caught:
+            Limit(Rate(1, SECOND), 1, algorithm)
+        assert_names(caught.value, algorithm)
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    @pytest.mark.parametrize(
+        ("clause", "fields"),
+        [
+            ("burst 1", {"burst": 1}),
+            ("from first-request", {"window": "first-request"}),
+            ("in UTC", {"window": Calendar()}),
+            ("at 07:00", {"window": Calendar("UTC", 7)}),
+            ("parts 2", {"parts": 2}),
+            ("oldest dropped", {"oldest": "dropped"}),
+        ],
+    )
+    def test_a_clause_that_means_nothing_to_an_algorithm(
+        self, algorithm: str, clause: str, fields: dict[str, Any]
+    ) -> None:
+        keyword, text = clause.partition(" ")[0], f"100/d {clause} using {algorithm}"
+        rate = Rate(100, DAY)
+        if keyword in ALGORITHMS[algorithm]:
+            assert Limit.parse(text) == Limit(rate, algorithm=algorithm, **fields)
+            return
+        takers = ", ".join(name for name, clauses in ALGORITHMS.items() if keyword in clauses)
+        why = f"'{keyword}' means nothing to {algorithm}; it is for {takers}"
+        with pytest.raises(LimitValueError) as caught:
+            Limit.parse(text)
+        assert str(caught.value) == f"{text!r}: {why}"
+        with pytest.raises(LimitValueError, match=f"means nothing to {algorithm}; it is for"):
+            Limit(rate, algorithm=algorithm, **fields)
+
+    @pytest.mark.parametrize("parts", [0, -1, 1.5, True, "1", None, MAX_PARTS + 1])
+    def test_refuses_such_parts(self, parts: Any) -> None:
+        with pytest.raises(LimitValueError, match=r"parts .* allowed: whole numbers from 1 to"):
+            Limit(Rate(1, SECOND), algorithm="sliding-window", parts=parts)
+
+    @pytest.mark.parametrize("window", ["", "monday", None, 5, ["epoch"]])
+    def test_refuses_such_windows(self, window: Any) -> None:
+        with pytest.raises(LimitValueError, match="allowed: 'first-request'") as caught:
+            Limit(Rate(1, DAY), algorithm="fixed-window", window=window)
+        assert_names(caught.value, window)
 
     @pytest.mark.parametrize(
         ("rate", "highest"), [("1/d", 52_124), ("5000/d", 260_624_978), ("999983/d", 52_124)]
@@ -290,7 +554,7 @@ class TestLimit:
             Limit(Rate.parse(rate), highest + 1)
 
     @pytest.mark.parametrize(
-        "burst", [0, -1, 1.5, True, "1", None, 10**10, pytest.param(10**5000, id="5001 digits")]
+        "burst", [0, -1, 1.5, True, "1", 10**10, pytest.param(10**5000, id="5001 digits")]
     )
     def test_refuses_such_bursts(self, burst: Any) -> None:
         with pytest.raises(LimitValueError, match=r"burst .* allowed: whole numbers from 1 to"):
@@ -307,16 +571,38 @@ class TestLimit:
             ("100/sec burst 1 using gcra", "100/s"),
             ("100/s using token-bucket burst 20", "100/s burst 20 using token-bucket"),
             ("60/60s burst 2", "60/m burst 2"),
+            ("100/s using leaky-queue", "100/s using leaky-queue"),
+            ("9/60m using fixed-window from epoch", "9/h using fixed-window"),
+            (
+                "9/h from first-request using fixed-window",
+                "9/h using fixed-window from first-request",
+            ),
+            ("9/24h at 00:00 using fixed-window", "9/d using fixed-window in UTC"),
+            (
+                "9/d in Asia/Kolkata using fixed-window at 7:05",
+                "9/d using fixed-window at 07:05 in Asia/Kolkata",
+            ),
+            ("9/month using fixed-window", "9/month using fixed-window in UTC"),
+            ("9/h oldest weighted parts 1 using sliding-window", "9/h using sliding-window"),
+            (
+                "9/h oldest dropped parts 6 using sliding-window",
+                "9/h using sliding-window parts 6 oldest dropped",
+            ),
+            ("10  AT once", "10 at once"),
         ],
     )
     def test_writes_only_what_is_not_the_default(self, text: str, canonical: str) -> None:
         assert str(Limit.parse(text)) == canonical
 
-    @given(limits())
+    @given(limits)
     def test_text_reads_back(self, limit: Limit) -> None:
         assert Limit.parse(str(limit)) == limit
 
-    @given(st.text() | st.from_regex(r"\A\d{1,12}/\d{0,3}[smhd]( (burst|using) [\w-]+){0,3}\Z"))
+    @given(
+        st.text()
+        | st.from_regex(r"\A\d{1,12}/\d{0,3}[smhd]( (burst|using) [\w-]+){0,3}\Z")
+        | texts()
+    )
     def test_any_text_is_a_limit_or_a_limit_error(self, text: str) -> None:
         try:
             limit = Limit.parse(text)
@@ -333,110 +619,158 @@ class TestLimit:
             setattr(limit, attribute, 3)
 
 
+class TestConcurrency:
+    @pytest.mark.parametrize(
+        "slots", [0, -1, 1.5, True, "1", None, MAX_SLOTS + 1, pytest.param(10**5000, id="long")]
+    )
+    def test_refuses_such_fields(self, slots: Any) -> None:
+        with pytest.raises(LimitValueError, match=r"slots .* allowed: whole numbers from 1 to"):
+            Concurrency(slots)
+
+    def test_is_a_value(self) -> None:
+        assert Concurrency(MAX_SLOTS) == Concurrency(100_000)
+        assert str(Concurrency(3)) == "3 at once"
+
+
+class TestTicks:
+    """Amounts are counted in parts of a microsecond; see `Limit.ticks`."""
+
+    @pytest.mark.parametrize(
+        ("text", "ticks"),
+        [
+            ("100/s burst 20", (10_000 * 100, 1 * 100)),  # a millionth of a unit: one tick
+            ("3/s", (1_000_000, 3)),
+            ("5/10s", (2_000_000, 1)),
+            ("1/ms", (1_000 * 1_000, 1_000)),
+            ("1000000000/us", (10, 10_000_000_000)),  # as fine as it can be, with 20 ms ahead
+            ("1/d burst 52124", (86_400_000_000, 1)),
+            ("11/month", (2_629_746_000_000, 11)),
+        ],
+    )
+    def test_are_what_scripts_count_in(self, text: str, ticks: tuple[int, int]) -> None:
+        assert Limit.parse(text).ticks == ticks
+
+    @given(limits)
+    def test_are_the_interval_and_counted_exactly(self, limit: Limit) -> None:
+        if not isinstance(limit.rate, Rate):
+            assert limit.ticks == (0, 1)
+            return
+        p, q = limit.ticks
+        assert Fraction(p, q) == Fraction(limit.rate.period_us, limit.rate.count)
+        if limit.algorithm in METERS:
+            # What is booked ahead comes on top of the burst.
+            assert limit.burst * p <= MAX_EXACT
+            assert FARTHEST * q <= MAX_EXACT // 4
+            reduced, per_us = limit.rate.interval
+            finest = 1_000_000 // gcd(reduced, 1_000_000)
+            fits = limit.burst * reduced * finest <= MAX_EXACT
+            fits = fits and FARTHEST * per_us * finest <= MAX_EXACT // 4
+            assert fits == (p % 1_000_000 == 0)
+
+
 class TestDefinition:
-    @pytest.mark.parametrize(
-        ("text", "definition"),
-        [
-            ("100/s burst 20", "gcra 10000 1 20"),
-            ("100/s burst 20 using token-bucket", "token-bucket 10000 1 20"),
-            ("3/s", "gcra 1000000 3 1"),
-            ("5/10s", "gcra 2000000 1 1"),
-        ],
-    )
-    def test_is_what_scripts_read(self, text: str, definition: str) -> None:
-        assert Limit.parse(text).definition() == definition
+    """What `definitions.py` packs for the scripts, see `lua/definition.lua`."""
+
+    NOW = 1_772_323_200 * SECOND  # 2026-03-01 in UTC
+
+    @staticmethod
+    def unpacked(*limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
+        """Tags and numbers, and what comes after them."""
+        packed = definitions.pack(limits, now)
+        place, found = 1, list[tuple[int, list[float]]]()
+        for _ in range(packed[0]):
+            tag, count = struct.unpack_from("<BH", packed, place)
+            found.append((tag, list(struct.unpack_from(f"<{count}d", packed, place + 3))))
+            place += 3 + 8 * count
+        return found, packed[place:].decode()
 
     @pytest.mark.parametrize(
-        ("written", "read"),
+        ("text", "tag", "numbers"),
         [
-            ("100/s burst 20", "100/s burst 20"),
-            ("100/s using token-bucket", "100/s using token-bucket"),
-            ("5000/d", "5000/d"),
-            ("100/m", "100/m"),
-            ("5000/h", "5000/h"),
-            ("5/10s", "30/m"),
-            ("3/s", "3/s"),
-            ("1/ms", "1000/s"),
-            ("1000000000/us", "1000000000/us"),
-            ("1/7us", "1/7us"),
-            ("1/30d", "1/30d"),
-            ("11/7s", "950400/w"),
+            ("100/s burst 20", 1, [20, 1_000_000, 100]),
+            ("100/s burst 20 using token-bucket", 2, [20, 1_000_000, 100]),
+            ("3/s using leaky-bucket", 3, [1, 1_000_000, 3]),
+            ("5/10s using leaky-queue", 4, [1, 2_000_000, 1]),
+            ("9/10s using fixed-window", 5, [9, 10_000_000, 9, 10_000_000, 0]),
+            ("9/10s using fixed-window from first-request", 5, [9, 10_000_000, 9, 10_000_000, 1]),
+            ("9/10s using sliding-log", 6, [9, 10_000_000, 9, 10_000_000]),
+            ("9/10s using sliding-window parts 5", 7, [9, 10_000_000, 9, 2_000_000, 5, 1]),
+            (
+                "9/10s using sliding-window parts 5 oldest dropped",
+                7,
+                [9, 10_000_000, 9, 2_000_000, 5, 0],
+            ),
+            ("10 at once", 8, [10, 0, 1]),
         ],
     )
-    def test_reads_back_as_a_natural_rate(self, written: str, read: str) -> None:
-        assert str(Limit.from_definition(Limit.parse(written).definition())) == read
+    def test_is_what_scripts_read(self, text: str, tag: int, numbers: list[float]) -> None:
+        assert self.unpacked(Limit.parse(text)) == ([(tag, numbers)], text)
 
-    @given(limits())
-    def test_reads_back_with_the_same_behaviour(self, limit: Limit) -> None:
-        again = Limit.from_definition(limit.definition())
-        assert again.rate.interval == limit.rate.interval
-        assert (again.burst, again.algorithm) == (limit.burst, limit.algorithm)
-        assert again.definition() == limit.definition()
+    def test_several_limits_are_packed_one_after_the_other(self) -> None:
+        texts = ["3/s", "9/10s using sliding-log", "10 at once"]
+        assert self.unpacked(*map(Limit.parse, texts)) == (
+            [(1, [1, 1_000_000, 3]), (6, [9, 10_000_000, 9, 10_000_000]), (8, [10, 0, 1])],
+            "3/s; 9/10s using sliding-log; 10 at once",
+        )
 
-    def test_the_fraction_need_not_be_reduced(self) -> None:
-        assert Limit.from_definition("gcra 20000 2 20") == Limit.parse("100/s burst 20")
+    def test_tells_the_windows_of_a_calendar_around_a_time(self) -> None:
+        limit = Limit.parse("9/d using fixed-window at 07:00 in America/New_York")
+        assert isinstance(limit.window, Calendar)
+        ((tag, (burst, p, q, period, *starts)),), text = self.unpacked(limit)
+        assert (tag, burst, p / q, period, text) == (5, 9, DAY / 9, 0, str(limit))
+        assert starts == limit.window.starts("d", self.NOW, len(starts) - 1)
+        assert starts[1] <= self.NOW < starts[2]
+        assert len(starts) >= 32
+        assert DAY - HOUR in {after - before for before, after in pairwise(starts)}
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "gcra",
-            "gcra 10000 1",
-            "gcra 10000 1 20 1",
-            "gcra  10000 1 20",
-            "gcra 10000 1 20\n",
-            "gcra 0 1 20",
-            "gcra 10000 0 20",
-            "gcra 10000 1 0",
-            "gcra -1 1 20",
-            "gcra 1e4 1 20",
-            "100/s burst 20",
-            b"gcra 10000 1 20",
-            None,
-        ],
-    )
-    def test_refuses_other_text(self, text: Any) -> None:
-        with pytest.raises(LimitSyntaxError) as caught:
-            Limit.from_definition(text)
-        assert_names(caught.value, text)
+    @given(st.lists(limits, min_size=1, max_size=5), st.integers(0, 4_000_000_000 * SECOND))
+    def test_is_exact_and_reads_back(self, several: list[Limit], now: int) -> None:
+        assert definitions.unpack(definitions.pack(several, now)) == tuple(several)
+        found, text = self.unpacked(*several, now=now)
+        assert text == "; ".join(map(str, several))
+        for limit, (tag, numbers) in zip(several, found, strict=True):
+            assert tag == definitions.TAGS[limit.algorithm]
+            assert numbers[:3] == [limit.burst, *limit.ticks]
+            assert all(number.is_integer() and abs(number) <= 2 * MAX_EXACT for number in numbers)
 
-    @pytest.mark.parametrize(
-        ("text", "offending"),
-        [
-            ("leaky 10000 1 20", "leaky"),
-            ("gcra 31622400000001 1 1", "gcra 31622400000001 1 1"),
-            ("gcra 10000 1000000001 1", "gcra 10000 1000000001 1"),
-            ("gcra 10000 1 1000000001", "gcra 10000 1 1000000001"),
-            ("gcra 86400000000 1 52125", "gcra 86400000000 1 52125"),
-        ],
-    )
-    def test_refuses_values_out_of_range(self, text: str, offending: str) -> None:
-        with pytest.raises(LimitValueError) as caught:
-            Limit.from_definition(text)
-        assert_names(caught.value, offending)
+    def test_every_algorithm_has_a_tag_of_its_own(self) -> None:
+        assert set(definitions.TAGS) == {*ALGORITHMS, CONCURRENCY}
+        assert set(definitions.TAGS.values()) == set(range(1, len(definitions.TAGS) + 1))
 
 
 class TestCost:
     limit = Limit.parse("100/s burst 20")
 
-    @pytest.mark.parametrize("cost", [1, 2, 20])
-    def test_up_to_the_burst_is_allowed(self, cost: int) -> None:
-        self.limit.check_cost(cost, "stripe")
+    @pytest.mark.parametrize(
+        ("cost", "amount"), [(1, 1_000_000), (2, 2_000_000), (20, 20_000_000), (0.5, 500_000)]
+    )
+    def test_up_to_the_burst_is_allowed(self, cost: float, amount: int) -> None:
+        assert self.limit.check_cost(cost, "stripe") == amount
 
-    def test_above_the_burst_could_never_fit(self) -> None:
-        with pytest.raises(CostError, match=r"cost 21 can never fit.*'stripe'.*from 1 to .* 20"):
-            self.limit.check_cost(21, "stripe")
-
-    @pytest.mark.parametrize("cost", [0, -1, 1.0, 0.5, True, False, "1", None, float("nan")])
-    def test_must_be_a_positive_whole_number(self, cost: Any) -> None:
-        with pytest.raises(CostError, match=r"is not allowed.*'stripe'") as caught:
+    @pytest.mark.parametrize("cost", [21, 20.000001, 10**400, 1e300])
+    def test_above_the_burst_could_never_fit(self, cost: float) -> None:
+        with pytest.raises(
+            CostError, match=r"can never fit.*'stripe' \(100/s burst 20\).*allowed: at most 20$"
+        ) as caught:
             self.limit.check_cost(cost, "stripe")
-        assert_names(caught.value, cost)
+        assert errors.shown(cost) in str(caught.value)
+
+    @pytest.mark.parametrize("cost", [0, -1, -0.5, True, False, "1", None, float("nan")])
+    def test_must_be_a_number_above_zero(self, cost: Any) -> None:
+        with pytest.raises(CostError, match=r"is not allowed.*at least a millionth$") as caught:
+            self.limit.check_cost(cost, "stripe")
+        assert repr(cost) in str(caught.value)
 
     def test_zero_is_for_a_peek(self) -> None:
-        self.limit.check_cost(0, "stripe", allow_zero=True)
-        with pytest.raises(CostError, match="from 0"):
+        assert self.limit.check_cost(0, "stripe", allow_zero=True) == 0
+        with pytest.raises(CostError, match="0 or more"):
             self.limit.check_cost(-1, "stripe", allow_zero=True)
+
+    def test_of_slots_one_is_taken_whatever_the_cost(self) -> None:
+        slots = Limit.parse("2 at once")
+        assert slots.check_cost(1000, "github") == 1_000_000_000
+        with pytest.raises(CostError, match="not allowed"):
+            slots.check_cost(-1, "github")
 
 
 class TestName:
@@ -461,6 +795,7 @@ class TestName:
             5,
             b"a",
             ("a", 1),
+            "a+2",  # this is how several limits of one name are told apart
         ],
     )
     def test_is_refused(self, name: Any) -> None:
@@ -474,6 +809,7 @@ EXCEPTIONS = [
     Throttled("mail"),
     WaitTooLongError("mail", None, 120.0, 60.0),
     WaitTooLongError("mail", "42", None, 60.0),
+    QueueFullError("mail", "42"),
     LimitSyntaxError("'x' is not a rate"),
 ]
 
@@ -501,6 +837,7 @@ class TestErrors:
                 WaitTooLongError("mail", None, 120.0, 60.0),
                 "limit 'mail': this could pass in 120 s; throttle_max_wait allows 60 s",
             ),
+            (QueueFullError("mail", "42"), "limit 'mail' (key '42'): its queue is full"),
         ],
     )
     def test_says_which_limit_and_when(self, error: Throttled, message: str) -> None:
@@ -508,9 +845,13 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-        assert len(found) == 13
+        assert len(found) == 14
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
+
+    def test_can_be_imported_from_the_package(self) -> None:
+        found = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
+        assert found <= set(celery_throttle.__all__)
 
     @pytest.mark.parametrize(
         ("kind", "builtin"),
@@ -536,4 +877,5 @@ def test_decision_is_true_when_allowed() -> None:
         allowed=True, limit=5, remaining=1, retry_after=0.0, reset_after=0.4, bound_by=None
     )
     assert decision
-    assert not replace(decision, allowed=False, retry_after=0.2, bound_by="stripe")
+    assert (decision.granted, decision.delay) == (0, 0.0)
+    assert not decision._replace(allowed=False, retry_after=0.2, bound_by="stripe")

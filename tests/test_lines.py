@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import pytest
@@ -12,14 +12,44 @@ import redis
 
 from celery_throttle.limiter import Reference
 from celery_throttle.limits import Limit
+from celery_throttle.needs import Written
+from celery_throttle.plans import Want
+from celery_throttle.rates import Rate
+from celery_throttle.reference import Local
+from celery_throttle.scope import LimitRef
 from tests.protocol import SECOND, Protocol
 
-LIMITS = {"api": "10/s", "mail": "1/s", "bulk": "1000/s burst 10", "slow": "1/h"}
+LIMITS = {
+    "api": "10/s",
+    "mail": "1/s",
+    "bulk": "1000/s burst 10",
+    "slow": "1/h",
+    "slots": "2 at once",
+    "github": ["10/s", "1 at once"],
+    "queue": "10/s burst 3 using leaky-queue",
+    "window": "5/s using fixed-window",
+}
+
+
+Make = Callable[[Mapping[str, Written]], Protocol]
 
 
 @pytest.fixture
-def lines(any_server_url: str) -> Protocol:
-    return Protocol(any_server_url, LIMITS)
+def make(any_server_url: str) -> Iterator[Make]:
+    made: list[Protocol] = []
+
+    def protocol(limits: Mapping[str, Written]) -> Protocol:
+        made.append(Protocol(any_server_url, limits))
+        return made[-1]
+
+    yield protocol
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def lines(make: Make) -> Protocol:
+    return make(LIMITS)
 
 
 def test_a_free_limit_admits_and_a_full_one_parks(lines: Protocol) -> None:
@@ -52,18 +82,51 @@ def test_a_claim_is_paced_exactly_and_books_ahead(lines: Protocol) -> None:
 
 
 @pytest.mark.parametrize("text", ["10/s", "3/s burst 4", "7/s burst 2 using token-bucket"])
-def test_starts_are_never_over_and_never_idle(any_server_url: str, text: str) -> None:
-    lines = Protocol(any_server_url, {"api": text})
+def test_starts_are_never_over_and_never_idle(make: Make, text: str) -> None:
+    lines = make({"api": text})
     limit = Limit.parse(text)
     for number in range(40):
         lines.park(str(number), ["api"])
     times = [at for at, _ in lines.drain(3)]
+    assert isinstance(limit.rate, Rate)
     numerator, denominator = limit.rate.interval
     for i, begin in enumerate(times):
         for j in range(i, len(times)):
             window = times[j] - begin
             assert j - i + 1 <= limit.burst + Fraction(window * denominator, numerator)
     assert len(times) >= 3 * SECOND * denominator // numerator - 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10/s using fixed-window",
+        "10/s using fixed-window from first-request",
+        "10/s using sliding-log",
+        "10/s using sliding-window",
+        "12/s using sliding-window parts 4",
+        "12/s using sliding-window parts 5 oldest dropped",
+        "8/s burst 50 using leaky-queue",
+        "3/s burst 4 using leaky-bucket",
+    ],
+)
+def test_starts_are_those_of_a_caller_that_never_rests(make: Make, text: str) -> None:
+    lines = make({"api": text})
+    limits, ref = Local({"api": text}), LimitRef("api", None)
+    begin = at = lines.now
+    expected: list[int] = []
+    while at < begin + 3 * SECOND:
+        decision = limits.acquire({ref: 1}, at)
+        if decision:
+            expected.append(at + round(decision.delay * SECOND))
+        else:
+            at += round((decision.retry_after or 0) * SECOND)
+    expected = [at for at in expected if at < begin + 3 * SECOND]
+    outcomes = [lines.park(str(number), ["api"]).outcome for number in range(49)]
+    starts = [begin] * outcomes.count("admitted")
+    starts += [at for at, _ in lines.drain(3, step=5_000, room=50, ahead=20_000)]
+    assert [at for at in starts if at < begin + 3 * SECOND] == expected
+    lines.check()
 
 
 def test_order_is_by_priority_then_age(lines: Protocol) -> None:
@@ -142,20 +205,20 @@ def test_a_revoked_task_is_withdrawn_without_quota(lines: Protocol) -> None:
 
 
 def test_a_cost_that_no_longer_fits_is_handed_out_at_once(lines: Protocol) -> None:
-    lines.define("bulk", "1/s burst 3")
+    lines.limiter.define("bulk", "1/s burst 3")
     lines.park("x", ["bulk"], cost=3)
     lines.park("big", ["bulk"], cost=3)
-    lines.define("bulk", "1/s burst 2")
+    lines.limiter.define("bulk", "1/s burst 2")
     (row,) = lines.claim()
     assert (row.id, row.admitted) == ("big", False)
 
 
 def test_a_change_of_the_limit_is_in_force_for_those_that_wait(lines: Protocol) -> None:
-    lines.define("api", "1/h")
+    lines.limiter.define("api", "1/h")
     lines.park("x", ["api"])
     lines.park("a", ["api"])
     assert lines.claim() == []
-    lines.define("api", "100/s")
+    lines.limiter.define("api", "100/s")
     lines.now += 10_000
     assert [row.id for row in lines.claim()] == ["a"]
 
@@ -240,7 +303,7 @@ def test_a_settled_claim_is_gone(lines: Protocol, any_server_url: str) -> None:
 
 def test_many_workers_do_not_all_ask_for_the_same_unit(lines: Protocol) -> None:
     """Empty claims must not grow in step with the workers."""
-    lines.define("api", "20/s")
+    lines.limiter.define("api", "20/s")
     lines.park("x", ["api"])
     for number in range(200):
         lines.park(str(number), ["api"])
@@ -292,16 +355,22 @@ def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str)
         assert calls[1] <= calls[0] + 2
 
 
-def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
+def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
     dice = random.Random(7)
-    lines = Protocol(any_server_url, LIMITS)
     sets: list[Sequence[Reference]] = [
         ["api"],
         ["mail"],
         ["api", "mail"],
         [("bulk", "k"), "api"],
         [("mail", "k")],
+        ["slots"],
+        ["github"],
+        [("slots", "k"), "api"],
+        ["queue"],
+        ["queue", "slots"],
+        ["window"],
     ]
+    named: list[Reference] = ["slots", "github", ("slots", "k")]
     held: list[tuple[str, int]] = []
     arrived, done = 0, Counter[str]()
     for _ in range(600):
@@ -312,7 +381,8 @@ def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
             outcome = lines.park(
                 str(arrived), dice.choice(sets), rank=dice.choice([0, 3]), queue=dice.choice("pq")
             ).outcome
-            done[str(arrived)] += outcome == "admitted"
+            assert outcome in ("admitted", "parked", "full")
+            done[str(arrived)] += outcome != "parked"
             arrived += 1
         elif move < 0.8:
             rows = lines.claim(worker, room=3, queues=["p", "q"], ahead=20_000, lease=10**9)
@@ -320,12 +390,235 @@ def test_random_traffic_keeps_every_invariant(any_server_url: str) -> None:
             done.update(row.id for row in rows)
         elif held:
             owner, token = held.pop(dice.randrange(len(held)))
-            lines.claim(owner, room=0, settled=[token], lease=10**9)
+            released = [(reference, f"{owner} {token}") for reference in named]
+            lines.claim(owner, room=0, settled=[token], lease=10**9, released=released)
+        elif dice.random() < 0.5:
+            released = [(dice.choice(named), f"task {dice.randrange(arrived + 1)}")]
+            lines.claim(worker, room=0, lease=10**9, released=released)
         lines.check()
+        for reference in named:
+            limit = lines.limiter[reference].peek(0)
+            assert 0 <= limit.remaining <= limit.limit
     assert sorted(lines.waiting()) == sorted(
         str(number) for number in range(arrived) if not done[str(number)]
     )
     assert max(done.values()) == 1
+
+
+# Slots.
+
+
+def test_a_slot_is_taken_at_the_start_and_waited_for(lines: Protocol) -> None:
+    assert lines.park("a", ["slots"]).outcome == "admitted"
+    assert lines.park("b", ["slots"], holder="b").outcome == "admitted"
+    parked = lines.park("c", ["slots"])
+    # When it could run at the latest; when a slot will be given back, nobody knows.
+    assert (parked.outcome, parked.wait, parked.expected) == ("parked", 30 * SECOND, 0)
+    lines.check()
+    lines.now += SECOND
+    assert lines.claim(room=5) == []
+    assert lines.claim(room=5, released=[("slots", "nobody")]) == []
+    (row,) = lines.claim(room=5, released=[("slots", "b")])
+    assert (row.id, row.admitted) == ("c", True)
+    lines.check()
+
+
+def test_a_slot_that_is_given_back_wakes_those_who_wait(
+    lines: Protocol, any_server_url: str
+) -> None:
+    for task in "abc":
+        lines.park(task, ["slots"], holder=task)
+    lines.claim("idle", room=1)
+    with redis.Redis.from_url(any_server_url) as client, client.pubsub() as heard:
+        heard.subscribe("{throttle}:wake:idle")
+        heard.get_message(timeout=5)
+        lines.claim("busy", room=0, released=[("slots", "a")])
+        message = heard.get_message(timeout=5)
+        assert message is not None
+        assert message["type"] == "message"
+    assert [row.id for row in lines.claim("idle")] == ["c"]
+
+
+def test_slots_are_held_by_claims_until_they_are_given_back(lines: Protocol) -> None:
+    for task in "abcdef":
+        lines.park(task, ["slots"], holder=task)
+    released: list[tuple[Reference, str]] = [("slots", "a"), ("slots", "b")]
+    rows = lines.claim("w", room=5, released=released)
+    assert [row.id for row in rows] == ["c", "d"]
+    assert lines.claim("w", room=5, settled=[row.token for row in rows]) == []  # it may run still
+    rows = lines.claim("w", room=5, released=[("slots", f"w {rows[0].token}")])
+    assert [row.id for row in rows] == ["e"]
+    lines.back("w", "own", rows[0].token)  # it was not started, so its slot is free
+    assert [row.id for row in lines.claim("w", room=5)] == ["e"]
+    lines.check()
+
+
+def test_the_slots_of_a_silent_worker_go_back_with_its_claims(lines: Protocol) -> None:
+    for task in "abc":
+        lines.park(task, ["slots"], holder=task)
+    (row,) = lines.claim("dying", lease=SECOND, released=[("slots", "a")])
+    lines.park("d", ["slots"])
+    lines.now += SECOND
+    lines.claim("other", room=0)
+    assert lines.dead == b"dying"
+    lines.back("dying", "dead")
+    assert [task.id for task in lines.claim("other", room=5)] == ["c"]
+    assert row.id == "c"
+    lines.check()
+
+
+def test_a_slot_whose_lease_ran_out_is_free(lines: Protocol) -> None:
+    for task in "ab":
+        lines.park(task, ["slots"], lease=10 * SECOND)
+    lines.park("c", ["slots"])
+    lines.now += 10 * SECOND - 1
+    assert lines.claim() == []
+    lines.now += 1
+    assert [row.id for row in lines.claim()] == ["c"]
+
+
+def test_a_revoked_or_expired_task_takes_no_slot(lines: Protocol) -> None:
+    for task in "ab":
+        lines.park(task, ["slots"], holder=task)
+    lines.park("revoked", ["slots"])
+    lines.park("expired", ["slots"], expires=lines.now + 1_000)
+    lines.park("c", ["slots"])
+    lines.withdraw("w", "revoked")
+    lines.now += 1_000
+    lines.claim(room=0, released=[("slots", "a")])
+    rows = lines.claim(room=5)
+    assert [(row.id, row.admitted) for row in rows] == [("expired", False), ("c", True)]
+    assert lines.limiter["slots"].peek(0).remaining == 0
+    lines.check()
+
+
+def test_each_key_has_slots_of_its_own(lines: Protocol) -> None:
+    for task in "abc":
+        lines.park(task, [("slots", "k")], holder=task)
+    assert lines.park("d", [("slots", "other")]).outcome == "admitted"
+    assert lines.claim(released=[("slots", "d")]) == []
+    assert [row.id for row in lines.claim(released=[(("slots", "k"), "b")])] == ["c"]
+
+
+def test_more_slots_are_in_force_at_once(lines: Protocol) -> None:
+    for task in "abcd":
+        lines.park(task, ["slots"])
+    lines.limiter.define("slots", "3 at once")
+    assert [row.id for row in lines.claim(room=5)] == ["c"]
+
+
+# Several limits of one name.
+
+
+def test_all_limits_of_a_name_have_to_allow(lines: Protocol) -> None:
+    assert lines.park("a", ["github"], holder="a").outcome == "admitted"
+    lines.park("b", ["github"])
+    lines.park("c", ["github"])
+    lines.now += 100_000
+    assert lines.claim(room=5) == []  # the slot is in use
+    (row,) = lines.claim(room=5, released=[("github", "a")])
+    assert row.id == "b"
+    assert lines.claim(room=5, released=[("github", f"w {row.token}")]) == []  # the rate is
+    lines.now += 100_000
+    assert [row.id for row in lines.claim(room=5)] == ["c"]
+    lines.check()
+
+
+# A leaky-queue.
+
+
+def test_the_line_is_the_queue_of_a_leaky_queue(lines: Protocol) -> None:
+    assert lines.park("x", ["queue"]).outcome == "admitted"
+    begin = lines.now
+    waits = [lines.park(task, ["queue"]) for task in "abcd"]
+    assert [parked.outcome for parked in waits] == ["parked", "parked", "parked", "full"]
+    assert [parked.expected for parked in waits[:3]] == [100_000, 200_000, 300_000]
+    assert lines.park("a", ["queue"]).outcome == "parked"  # it is in it already
+    assert lines.waiting() == ["a", "b", "c"]
+    assert lines.drain(0.15) == [(begin + 100_000, "a")]
+    assert lines.park("d", ["queue"]).outcome == "parked"
+    assert lines.park("e", ["queue"]).outcome == "full"
+    assert [at - begin for at, _ in lines.drain(1)] == [200_000, 300_000, 400_000]
+    lines.check()
+
+
+def test_a_full_queue_takes_nothing_from_other_limits(lines: Protocol) -> None:
+    for task in "xabc":
+        lines.park(task, ["queue"])
+    assert lines.park("d", ["api", "queue"]).outcome == "full"
+    assert lines.park("e", ["api"]).outcome == "admitted"
+
+
+# Fractions.
+
+
+def test_two_halves_are_one_unit(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    for task in "abcd":
+        lines.park(task, ["api"], cost=0.5)
+    begin = lines.now
+    # A burst of one unit has room for a half of it when half of the first has passed.
+    assert [(at - begin, task) for at, task in lines.drain(0.5)] == [
+        (50_000, "a"),
+        (100_000, "b"),
+        (150_000, "c"),
+        (200_000, "d"),
+    ]
+
+
+def test_each_limit_takes_its_own_cost(lines: Protocol) -> None:
+    lines.park("x", ["api", ("bulk", "k")], cost={"bulk": 10})
+    lines.park("a", ["api", ("bulk", "k")], cost={"api": 0.25, "bulk": 0.125})
+    assert lines.limiter["bulk", "k"].peek(0).remaining == 0
+    assert [row.id for row in lines.claim(ahead=20_000)] == []
+    lines.now += 25_000
+    assert [row.id for row in lines.claim()] == ["a"]
+    assert lines.limiter["bulk", "k"].peek(0).remaining == 9
+
+
+# The gate.
+
+
+def test_a_gate_books_slots_ahead_for_fractions(lines: Protocol) -> None:
+    half = Want(lines.limiter.need(["bulk"], 0.5), 30)
+    (reply,) = lines.store.run(lines.limiter.plans.gate_call([half], 20_000))
+    # Ten units are free, which is twenty halves, and another half comes each 0.5 ms.
+    assert reply == [1, 30, 20, 500, 500_000, 20_000]
+    assert lines.limiter["bulk"].peek(0).reset_after == 0.015
+    whole = Want(lines.limiter.need(["bulk"], 1), 30)
+    (reply,) = lines.store.run(lines.limiter.plans.gate_call([whole], 20_000))
+    assert reply == [1, 1, 0, 6_000, 0, 20_000]  # its own slot lies ahead: that and no more
+
+
+def test_what_a_gate_takes_of_a_window_is_good_for_the_rest_of_it(lines: Protocol) -> None:
+    lines.now += SECOND - lines.now % SECOND - 5_000
+    want = Want(lines.limiter.need(["window"], 1), 9)
+    call = lines.limiter.plans.gate_call([want], 20_000)
+    assert lines.store.run(call) == [[1, 5, 5, 0, 200_000_000, 5_000]]
+    # The next window has begun when these are due, and is good for all of the 20 ms.
+    call = lines.limiter.plans.gate_call([want], 20_000)
+    assert lines.store.run(call) == [[1, 1, 0, 5_000, 0, 20_000]]
+    assert lines.limiter["window"].peek(0).remaining == 0  # nothing more before that
+
+
+@pytest.mark.parametrize("limits", [["slots"], ["api", "slots"], ["github"]])
+def test_a_gate_takes_no_slots(lines: Protocol, limits: list[Reference]) -> None:
+    assert lines.store.run(lines.gate_call([(limits, 1), (["mail"], 1)])) == [
+        [0],
+        [1, 1, 1, 0, 0, 20_000],
+    ]
+    assert lines.limiter["slots"].peek(0).remaining == 2
+    assert lines.limiter["api"].peek(0).remaining == 1
+
+
+def test_a_gate_lets_one_after_the_other_out_of_a_leaky_queue(lines: Protocol) -> None:
+    want = Want(lines.limiter.need(["queue"], 1), 9)
+    call = lines.limiter.plans.gate_call([want], 20_000)
+    assert [reply[:4] for reply in lines.store.run(call)] == [[1, 1, 1, 0]]
+    assert lines.store.run(call) == [[0]]
+    lines.now += 85_000
+    call = lines.limiter.plans.gate_call([want], 20_000)
+    assert lines.store.run(call) == [[1, 1, 0, 15_000, 0, 20_000]]
 
 
 def test_a_gate_decides_for_several_tasks_each_on_its_own(lines: Protocol) -> None:
@@ -335,5 +628,6 @@ def test_a_gate_decides_for_several_tasks_each_on_its_own(lines: Protocol) -> No
         lines.gate_call([(["api"], 1), (["mail"], 1), ([("bulk", "k")], 4), ([("bulk", "l")], 11)])
     )
     assert [reply[0] for reply in replies] == [0, 0, 1, -1]
-    assert lines.store.run(lines.gate_call([(["nobody"], 1), (["bulk"], 1)])) == [[-2, 1]]
+    unknown = lines.store.run(lines.gate_call([(["nobody"], 1), (["bulk"], 1)]))
+    assert unknown == [[-2, 1, str(lines.now).encode()]]
     assert not lines.client.exists("{throttle}:state:bulk")

@@ -8,11 +8,26 @@ from importlib.resources import files
 
 import pytest
 
-from celery_throttle import limits, reference
+from celery_throttle import definitions, limits, rates
+from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
-from celery_throttle.limits import Limit
-from celery_throttle.reference import FARTHEST, Definition, Gcra, Local, TokenBucket
+from celery_throttle.limits import CONCURRENCY, FARTHEST, Limit
+from celery_throttle.reference import (
+    FixedWindow,
+    Gcra,
+    LeakyBucket,
+    LeakyQueue,
+    Local,
+    SlidingLog,
+    SlidingWindow,
+    Slots,
+    TokenBucket,
+)
+from celery_throttle.reference.local import STATES
+from celery_throttle.reference.log import Entry
+from celery_throttle.reference.slots import LEASE, Lease
+from celery_throttle.reference.state import State
 from celery_throttle.scope import LimitRef
 
 SECOND = 1_000_000
@@ -23,14 +38,20 @@ API = LimitRef("api", None)
 MAIL = LimitRef("mail", None)
 GOLD = LimitRef("mail", "gold")
 
-algorithms = pytest.mark.parametrize("algorithm", limits.ALGORITHMS)
+METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
+
+#: What drains; the Decision of a leaky-queue tells a delay besides.
+meters = pytest.mark.parametrize("algorithm", METERS)
+meters_without_delay = pytest.mark.parametrize("algorithm", METERS[:3])
 
 
 def one(text: str, algorithm: str) -> Local:
     return Local({"api": f"{text} using {algorithm}"})
 
 
-def allowed(burst: int, remaining: int, *, reset: float) -> Decision:
+def allowed(
+    burst: int, remaining: int, *, reset: float, granted: float, delay: float = 0.0
+) -> Decision:
     return Decision(
         allowed=True,
         limit=burst,
@@ -38,6 +59,8 @@ def allowed(burst: int, remaining: int, *, reset: float) -> Decision:
         retry_after=0.0,
         reset_after=reset,
         bound_by=None,
+        granted=granted,
+        delay=delay,
     )
 
 
@@ -53,16 +76,30 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 
 
 def test_lua_and_python_share_their_constants() -> None:
-    lua = (files("celery_throttle") / "lua" / "algorithms.lua").read_text(encoding="utf-8")
-    assert re.findall(r"^local FARTHEST = (\d+)$", lua, re.MULTILINE) == [str(FARTHEST)]
-    in_lua = re.findall(r"^algorithms\['([\w-]+)'\]", lua, re.MULTILINE)
-    assert sorted(in_lua) == sorted(reference.ALGORITHMS) == sorted(limits.ALGORITHMS)
+    folder = files("celery_throttle") / "lua"
+    exact, tags = (
+        (folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("exact", "tags")
+    )
+    for name, value in (
+        ("FARTHEST", FARTHEST),
+        ("MILLION", MILLION),
+        ("MAX_EXACT", rates.MAX_EXACT),
+    ):
+        assert re.findall(rf"^local {name} = (\d+)$", exact, re.MULTILINE) == [str(value)]
+    in_lua = dict[str, int]()
+    for names, numbers in re.findall(r"^local ([A-Z_, ]+) = ([\d, ]+)$", tags, re.MULTILINE):
+        in_lua |= zip(names.split(", "), map(int, numbers.split(", ")), strict=True)
+    in_lua["CONCURRENCY"] = in_lua.pop("SLOTS")
+    in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
+    assert in_lua == in_python
+    assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)
+    assert set(STATES) == set(definitions.TAGS) == {*limits.ALGORITHMS, CONCURRENCY}
 
 
-@algorithms
+@meters
 def test_the_example_of_decision(algorithm: str) -> None:
     local = one("10/s burst 5", algorithm)
-    assert local.acquire({API: 4}, START) == allowed(5, 1, reset=0.4)
+    assert local.acquire({API: 4}, START) == allowed(5, 1, reset=0.4, granted=4)
     assert local.acquire({API: 3}, START) == refused(5, 1, wait=0.2, reset=0.4, by="api")
     assert local.acquire({API: 3}, START + 199_999) == refused(
         5, 2, wait=0.000001, reset=0.200001, by="api"
@@ -70,7 +107,15 @@ def test_the_example_of_decision(algorithm: str) -> None:
     assert local.acquire({API: 3}, START + 200_000).allowed
 
 
-@algorithms
+def test_what_comes_later_in_a_queue_is_told_its_delay() -> None:
+    local = one("10/s burst 3", "leaky-queue")
+    taken = [local.acquire({API: 1}, START) for _ in range(4)]
+    assert [decision.delay for decision in taken] == [0.0, 0.1, 0.2, 0.0]
+    assert taken[3] == refused(3, 0, wait=0.1, reset=0.3, by="api")
+    assert local.peek({API: 1}, START + 100_000) == allowed(3, 1, reset=0.2, granted=0, delay=0.2)
+
+
+@meters
 def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -> None:
     local = one("3/s burst 3", algorithm)
     assert local.acquire({API: 3}, START).reset_after == 1.0
@@ -85,39 +130,90 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
     assert taken == 3 + 299
 
 
-def test_what_the_states_hold() -> None:
-    gcra = Definition(Limit.parse("3/s burst 3"), 7, 7)
-    assert reference.take(gcra, 0, 2, START) == Gcra(START + 666_666, 2, 1_000_000, 3, 7)
-    bucket = Definition(Limit.parse("3/s burst 3 using token-bucket"), 7, 7)
-    assert reference.take(bucket, 0, 2, START) == TokenBucket(1_000_000, START, 3, 1_000_000, 3, 7)
-    for definition in (gcra, bucket):
-        state = reference.take(definition, 0, 2, START)
-        assert reference.used(definition, state, START) == 2_000_000
-        assert reference.used(definition, state, START + 500_000) == 500_000
-        assert reference.used(definition, state, START + HOUR) == 0
-        with pytest.raises(FrozenInstanceError):
-            state.p = 1  # type: ignore[misc]  # the point of the test
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, START + 666_666, 2)),
+        ("3/s burst 3 using token-bucket", TokenBucket(7, START, 1_000_000, 3, 1_000_000, 3)),
+        ("3/s burst 3 using leaky-bucket", LeakyBucket(7, START, 1_000_000, 3, 2_000_000)),
+        ("3/s burst 3 using leaky-queue", LeakyQueue(7, START, 1_000_000, 3, 2_000_000)),
+    ],
+)
+def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None:
+    limit = Limit.parse(text)
+    taken = taken_once(limit, 2, START)
+    assert taken == state
+    assert type(taken) is type(state)
+    assert [state.used(START + later) for later in (0, 500_000, HOUR)] == [2_000_000, 500_000, 0]
+    assert state.in_use(START + 500_000) == 500_000
+    assert state.mark() == START + 666_666
 
 
-@algorithms
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("3/s using fixed-window", FixedWindow(7, START, START + SECOND, 2 * MILLION)),
+        (
+            "3/s using fixed-window from first-request",
+            FixedWindow(7, START + 3, START + 3 + SECOND, 2 * MILLION),
+        ),
+        (
+            "3/s using sliding-window",
+            SlidingWindow(7, START, SECOND, (2 * MILLION, 0)),
+        ),
+        (
+            "3/s using sliding-window parts 4",
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0, 0)),
+        ),
+        (
+            "3/s using sliding-window parts 4 oldest dropped",
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0)),
+        ),
+        (
+            "3/s using sliding-log",
+            SlidingLog(7, SECOND, (Entry(START + 3, 1, 2 * MILLION),), 1, START + 3),
+        ),
+        ("3 at once", Slots(7, (Lease(START + 3 + LEASE, 1),), 1)),
+    ],
+)
+def test_what_counts(text: str, state: State) -> None:
+    limit = Limit.parse(text)
+    assert taken_once(limit, 2, START + 3) == state
+    assert state.in_use(START + 4) == (MILLION if limit.algorithm == CONCURRENCY else 2 * MILLION)
+    assert state.in_use(START + HOUR) == 0
+
+
+def taken_once(limit: Limit, cost: int, now: int) -> State:
+    kind = STATES[limit.algorithm]
+    return kind.empty(limit, 7).take(limit, cost * MILLION, now, now)
+
+
+@pytest.mark.parametrize("algorithm", STATES)
+def test_a_state_is_a_value(algorithm: str) -> None:
+    text = "3 at once" if algorithm == CONCURRENCY else f"3/s using {algorithm}"
+    state = taken_once(Limit.parse(text), 1, START)
+    assert state == taken_once(Limit.parse(text), 1, START)
+    attribute = "since"
+    with pytest.raises(FrozenInstanceError):
+        setattr(state, attribute, 1)
+
+
+@meters
 def test_a_slot_booked_ahead_counts_from_its_start(algorithm: str) -> None:
     limit = Limit.parse(f"100/s burst 2 using {algorithm}")
-    definition = Definition(limit, START, START)
-    full = reference.used(definition, reference.take(definition, 0, 2, START), START)
-    assert reference.wait(limit, full, 1) == 10_000
-    booked = reference.take(definition, full, 1, START, START + 10_000)
-    in_use = reference.used(definition, booked, START)
-    assert in_use == 30_000  # one unit above the capacity
-    assert reference.left(limit, in_use) == (0, 30_000)
-    assert reference.wait(limit, in_use, 2) == 30_000
-    assert reference.wait(limit, in_use, 3) is None
+    full = taken_once(limit, 2, START)
+    assert full.wait(limit, MILLION, START) == 10_000
+    booked = full.take(limit, MILLION, START, START + 10_000)
+    assert booked.in_use(START) == 3 * MILLION  # one unit above the capacity
+    assert booked.left(limit, START) == (0, 30_000)
+    assert booked.wait(limit, 2 * MILLION, START) == 30_000
 
 
-@algorithms
+@meters_without_delay
 def test_several_limits_all_or_nothing(algorithm: str) -> None:
     local = Local({"api": f"10/s burst 5 using {algorithm}", "mail": f"1/s using {algorithm}"})
     both = {API: 1, MAIL: 1}
-    assert local.acquire(both, START) == allowed(1, 0, reset=1.0)
+    assert local.acquire(both, START) == allowed(1, 0, reset=1.0, granted=1)
     assert local.acquire(both, START) == refused(1, 0, wait=1.0, reset=1.0, by="mail")
     assert local.peek({API: 0}, START).remaining == 4
     assert local.acquire({API: 4}, START)
@@ -125,6 +221,15 @@ def test_several_limits_all_or_nothing(algorithm: str) -> None:
         1, 0, wait=0.000001, reset=0.000001, by="mail"
     )
     assert local.acquire(both, START + SECOND)
+
+
+def test_each_limit_may_have_a_cost_of_its_own() -> None:
+    local = Local({"api": "10/s burst 5", "mail": "1/s burst 2"})
+    assert local.acquire({API: 4, MAIL: 0.5}, START) == allowed(5, 1, reset=0.5, granted=4)
+    assert local.acquire({API: 1, MAIL: 1.75}, START) == refused(
+        2, 1, wait=0.25, reset=0.5, by="mail"
+    )
+    assert local.peek({MAIL: 1.5}, START).allowed
 
 
 def test_a_refusal_tells_of_the_limit_that_binds() -> None:
@@ -147,8 +252,8 @@ def test_a_key_may_have_a_limit_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("ref", [MAIL, GOLD])
-@algorithms
-@pytest.mark.parametrize("written_by", limits.ALGORITHMS)
+@meters
+@pytest.mark.parametrize("written_by", METERS)
 def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
     ref: LimitRef, algorithm: str, written_by: str
 ) -> None:
@@ -180,23 +285,26 @@ def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> Non
 
 
 @pytest.mark.parametrize("ref", [MAIL, GOLD])
-@algorithms
+@meters
 def test_what_lies_beyond_any_booking_is_forgiven(ref: LimitRef, algorithm: str) -> None:
     local = Local({"mail": f"100/s burst 100 using {algorithm}"})
     local.acquire({ref: 100}, START)
     local.define(MAIL, f"100/s using {algorithm}", START)
-    assert local.peek({ref: 0}, START).reset_after == 0.03  # one unit and FARTHEST, not a second
-    assert local.acquire({ref: 1}, START + 29_999).retry_after == 0.000001
-    assert local.acquire({ref: 1}, START + 30_000)
-    before = START + 30_000 - HOUR  # the clock steps back
-    assert local.peek({ref: 1}, before).retry_after == 0.03
-    assert local.acquire({ref: 1}, before + 30_000)
+    assert local.peek({ref: 0}, START).reset_after == 0.01  # one unit, not a hundred
+    assert local.acquire({ref: 1}, START + 9_999).retry_after == 0.000001
+    assert local.acquire({ref: 1}, START + 10_000)
+    near = START + 10_000 - FARTHEST  # the clock steps back, as far as a slot may be booked
+    assert local.peek({ref: 1}, near).retry_after == 0.03
+    before = near - 1
+    assert local.peek({ref: 1}, before).retry_after == 0.01
+    assert local.peek({ref: 1}, near).retry_after == 0.009999  # it was forgiven for good
+    assert local.acquire({ref: 1}, before + 10_000)
 
 
-@algorithms
+@meters
 def test_wrong_input_takes_nothing(algorithm: str) -> None:
     local = one("1/s burst 2", algorithm)
-    for cost in (0, 3, -1, True, 1.0, "1"):
+    for cost in (0, 3, -1, True, 2.000001, float("nan"), "1"):
         with pytest.raises(CostError, match="allowed"):
             local.acquire({API: cost}, START)  # type: ignore[dict-item]  # the point of the test
     with pytest.raises(UnknownLimitError, match=r"'mail'.*'api'"):

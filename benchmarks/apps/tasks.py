@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from benchmarks.marks import leave, open_marks
 SETTINGS: dict[str, Any] = json.loads(os.environ["BENCHMARK"])
 DIRECTORY = Path(SETTINGS["marks"])
 
+#: Seconds that a task ``held`` takes.
+HELD = 0.05
+
 _STARTS = open_marks(DIRECTORY / "starts")
+_ENDS = open_marks(DIRECTORY / "ends")
 
 
 def run(self: Any) -> None:
@@ -29,12 +34,20 @@ def run_keyed(self: Any, key: str) -> None:  # noqa: ARG001  # it is the key of 
     leave(_STARTS, self.request.id)
 
 
+def run_held(self: Any) -> None:
+    """The body of a task that takes a while: 50 ms from one mark to the other."""
+    leave(_STARTS, self.request.id)
+    time.sleep(HELD)
+    leave(_ENDS, self.request.id)
+
+
 def define(app: Celery, limited: dict[str, Any], keyed: dict[str, Any]) -> None:
-    """Define the tasks on an app: ``free`` without a limit, and two with these options."""
+    """Define the tasks on an app: ``free`` without a limit, and three with these options."""
     task: Any = app.task
     task(bind=True, name="free")(run)
     task(bind=True, name="limited", **limited)(run)
     task(bind=True, name="keyed", **keyed)(run_keyed)
+    task(bind=True, name="held", **limited)(run_held)
 
 
 if SETTINGS["watch"]:

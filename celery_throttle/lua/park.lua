@@ -102,7 +102,8 @@ if parked then
 end
 for i, ref in ipairs(refs) do
   for _, limit in ipairs(ref.limits) do
-    if limit.tag == LEAKY_QUEUE and ref.waiting >= limit.burst then
+    -- What has not leaked yet takes room in the queue, too.
+    if limit.tag == LEAKY_QUEUE and ref.waiting + math.ceil(limit.used / limit.p) >= limit.burst then
       return { 'full', i }
     end
   end

@@ -10,7 +10,7 @@ from celery_throttle.costs import MILLION, Cost, in_units, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits import ALGORITHMS, Limit
-from celery_throttle.needs import Written, read
+from celery_throttle.needs import Written, has_slots, read
 from celery_throttle.rates import MAX_UNITS, Rate
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
@@ -167,6 +167,8 @@ class Local:
         if old is None:
             self._definitions[ref] = Definition(new, now, now)
             return
+        if any(map(has_slots, new)) != any(map(has_slots, old.limits)):
+            raise LimitValueError(f"limit {ref.name!r} cannot be given slots, or have them taken")
         definition = self._definitions[ref] = old.followed_by(new, now)
         if ref in self._states:
             self._states[ref], _ = current(definition, self._states[ref], now)

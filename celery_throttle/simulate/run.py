@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
+from math import ceil
 
 from celery_throttle.costs import Cost
 from celery_throttle.decision import Decision
@@ -137,20 +139,29 @@ class _Asked:
     def wait(self, trace: Trace) -> Iterator[Outcome]:
         """The head of the line asks until it is allowed, and then the next one does.
 
-        A ``leaky-queue`` has a line of as many tasks as its burst, and starts one when all before
-        it have leaked.
+        A ``leaky-queue`` starts one when all before it have leaked. What waits, and what has not
+        leaked, has as much room as its burst.
         """
         is_queue = self._limit.algorithm == "leaky-queue"
         starts: list[int] = []
+        costs: list[Cost] = []
         for arrival in trace.arrivals:
-            waiting = len(starts) - bisect_right(starts, arrival.time)
-            if is_queue and waiting >= self._limit.burst:
-                yield Outcome(arrival, None)
-                continue
+            begun = bisect_right(starts, arrival.time)
+            if is_queue and begun:
+                in_use = self._unleaked(costs[begun - 1], arrival.time - starts[begun - 1])
+                if len(starts) - begun + in_use >= self._limit.burst:
+                    yield Outcome(arrival, None)
+                    continue
+            costs.append(arrival.cost)
             at = max(arrival.time, starts[-1] if starts else 0)
             start = self._leaked(arrival.cost, at) if is_queue else self._passed(arrival.cost, at)
             starts.append(start)
             yield Outcome(arrival, start)
+
+    def _unleaked(self, cost: Cost, passed: int) -> int:
+        """Whole units that are left of what started last, after some microseconds."""
+        p, q = self._limit.ticks
+        return max(0, ceil(Fraction(cost) - Fraction(passed * q, p)))
 
     def _passed(self, cost: Cost, at: int) -> int:
         """Take as soon as it is allowed from ``at`` on; gives when that is."""

@@ -10,15 +10,16 @@ import pytest
 from celery import Celery
 
 from celery_throttle import StoreUnavailableError, Throttle
-from celery_throttle.limiter import as_ref
+from celery_throttle.needs import Need
 from celery_throttle.scope import LimitRef
 from celery_throttle.worker import gate, quota
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.gate import GATHER, Gate
 from celery_throttle.worker.quota import BATCH, Quota
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.slots import TaskSlots
 
-Refs = tuple[LimitRef, ...]
+MILLION = 1_000_000
 
 
 class Request(GatedRequest):
@@ -38,29 +39,40 @@ class Bench:
         for module in (quota, gate):
             clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None)
             monkeypatch.setattr(module, "time", clock)
-        limits = {"tenant": "1/m", "bulk": "100/s burst 200", "never": "1/h"}
+        limits = {
+            "tenant": "1/m",
+            "bulk": "100/s burst 200",
+            "never": "1/h",
+            "deep": "1/h burst 200",
+            "both": ["1/h burst 200", "1000/d using fixed-window"],
+            "window": "1000/s using fixed-window",
+        }
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
         self.quota = Quota(self.throttle, lambda: self.waiting)
         self.calls = 0
-        begin = self.throttle.store.begin
+        for name in ("begin", "run"):
+            monkeypatch.setattr(self.throttle.store, name, self._counted(name))
+
+    def _counted(self, name: str) -> Callable[[Any], Any]:
+        make = getattr(self.throttle.store, name)
 
         def counted(call: Any) -> Any:
             self.calls += 1
-            return begin(call)
+            return make(call)
 
-        monkeypatch.setattr(self.throttle.store, "begin", counted)
+        return counted
 
-    def take(self, refs: Refs) -> float | None:
+    def take(self, need: Need) -> float | None:
         """What the gate does for one task."""
-        wait = self.quota.in_hand(refs, 1)
-        return self.quota.take(refs, 1) if wait is None else wait
+        wait = self.quota.in_hand(need)
+        return self.quota.take(need) if wait is None else wait
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
         for _ in range(4 * BATCH):
-            assert self.take((as_ref("bulk"),)) == 0.0
+            assert self.take(one("bulk")) == 0.0
         self.quota._ahead = None
         self.calls = 0
 
@@ -75,8 +87,10 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.fixture
-def bench(app: Celery, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    return Bench(app, redis_url, monkeypatch)
+def bench(app: Celery, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(app, redis_url, monkeypatch)
+    yield bench
+    bench.throttle.store.close()
 
 
 @pytest.fixture
@@ -87,34 +101,70 @@ def task(bench: Bench) -> Any:
     return mail
 
 
-def refs(tenant: int) -> Refs:
-    return (as_ref(("tenant", tenant)),)
+def one(name: str, cost: int = MILLION) -> Need:
+    return Need((LimitRef(name, None),), (cost,))
+
+
+def tenant_of(tenant: int) -> Need:
+    return Need((LimitRef("tenant", str(tenant)),), (MILLION,))
 
 
 def test_units_of_a_busy_limit_come_in_blocks(bench: Bench) -> None:
     bench.make_busy()
-    taken = [bench.take((as_ref("bulk"),)) for _ in range(100)]
+    taken = [bench.take(one("bulk")) for _ in range(100)]
     assert taken == [0.0] * 100
     assert bench.calls < 10
+
+
+def test_what_several_limits_allow_is_taken_one_by_one(bench: Bench) -> None:
+    bench.make_busy()
+    assert [bench.take(one("both")) for _ in range(20)] == [0.0] * 20
+    assert bench.calls >= 20
+    assert bench.throttle["both"].peek(0).remaining == 180
+
+
+def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
+    """Of what was taken for half a unit, nothing is used for a whole one."""
+    halves = one("deep", MILLION // 2)
+    assert [bench.take(halves) for _ in range(30)] == [0.0] * 30
+    held = bench.quota._blocks[halves]
+    assert held.left(bench.now) > 0
+    assert bench.take(one("deep")) == 0.0
+    assert bench.quota._blocks[halves] is held
+    used = 30 / 2 + 1
+    left = held.left(bench.now) / 2 + (held.then.units / 2 if held.then else 0)
+    bench.quota._ahead = None
+    assert 200 - bench.throttle["deep"].peek(0).remaining >= used + left
+
+
+def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
+    window = one("window")
+    bench.make_busy()
+    taken = [bench.take(window) for _ in range(40)]
+    assert taken.count(0.0) + taken.count(None) == 40  # none is booked within a window
+    for block in bench.quota._blocks.values():
+        assert block.good_for <= HORIZON
+    bench.now += HORIZON + 0.001
+    assert bench.quota._held(window, bench.now) is None
 
 
 def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> None:
     bench.make_busy()
     for tenant in range(6):
         bench.waiting = bench.requests(task, range(tenant + 1, 6))
-        assert bench.take(refs(tenant)) == 0.0
+        assert bench.take(tenant_of(tenant)) == 0.0
     assert bench.calls == 1
     # Each was taken once, and none twice.
     bench.now += 1
-    assert [bench.take(refs(tenant)) for tenant in range(6)] == [None] * 6
+    assert [bench.take(tenant_of(tenant)) for tenant in range(6)] == [None] * 6
 
 
 def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) -> None:
     bench.waiting = bench.requests(task, range(1, 6))
-    assert bench.take(refs(0)) == 0.0
+    assert bench.take(tenant_of(0)) == 0.0
     bench.now += 1
     bench.waiting = bench.waiting[1:]
-    assert bench.take(refs(1)) == 0.0
+    assert bench.take(tenant_of(1)) == 0.0
     assert bench.calls == 2
 
 
@@ -123,26 +173,26 @@ def test_the_next_call_is_sent_before_a_task_needs_it(bench: Bench, task: Any) -
     requests = bench.requests(task, range(20))
     for number in range(20):
         bench.waiting = requests[number + 1 : number + 6]
-        assert bench.take(refs(number)) == 0.0
+        assert bench.take(tenant_of(number)) == 0.0
     assert 4 <= bench.calls <= 8
     ahead = bench.quota._ahead
     bench.waiting = []
     bench.now += 1
-    taken = [bench.take(refs(tenant)) for tenant in range(20)]
+    taken = [bench.take(tenant_of(tenant)) for tenant in range(20)]
     assert taken == [None] * 20, ahead
 
 
 def test_what_was_asked_ahead_is_not_used_after_20_ms(bench: Bench, task: Any) -> None:
     bench.make_busy()
     bench.waiting = bench.requests(task, range(1, 4))
-    assert bench.take(refs(0)) == 0.0
+    assert bench.take(tenant_of(0)) == 0.0
     bench.waiting = bench.requests(task, range(4, 8))
-    assert bench.take(refs(1)) == 0.0
+    assert bench.take(tenant_of(1)) == 0.0
     assert bench.quota._ahead is not None
     bench.waiting = []
     bench.now += HORIZON + 0.001
     # Its unit was taken at the server, so there is none left; that it was lost harms nobody.
-    assert bench.take(refs(4)) is None
+    assert bench.take(tenant_of(4)) is None
 
 
 def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
@@ -150,7 +200,7 @@ def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
 ) -> None:
     bench.make_busy()
     bench.waiting = bench.requests(task, range(1, 3))
-    assert bench.take(refs(0)) == 0.0
+    assert bench.take(tenant_of(0)) == 0.0
     bench.waiting = bench.requests(task, range(3, 8))
 
     def fail(*_: Any) -> Any:
@@ -158,17 +208,18 @@ def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
 
     with monkeypatch.context() as broken:
         broken.setattr(bench.throttle.store, "begin", fail)
-        assert bench.take(refs(1)) == 0.0
-    assert bench.take(refs(2)) == 0.0
+        assert bench.take(tenant_of(1)) == 0.0
+    assert bench.take(tenant_of(2)) == 0.0
     assert bench.quota._ahead is not None
     with monkeypatch.context() as broken:
-        broken.setattr(bench.throttle.store, "finish", fail)
+        for name in ("finish", "run"):
+            broken.setattr(bench.throttle.store, name, fail)
         with pytest.raises(StoreUnavailableError):
-            bench.take(refs(3))
+            bench.take(tenant_of(3))
 
 
 def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
-    never = (as_ref("never"),)
+    never = one("never")
     assert bench.take(never) == 0.0
     assert [bench.take(never) for _ in range(50)] == [None] * 50
     assert bench.calls == 2
@@ -190,6 +241,8 @@ class Pool:
         self.gate = Gate(
             bench.throttle,
             NOWHERE,
+            slots=TaskSlots(bench.throttle.keys, "worker", lambda: None),
+            token=lambda: 1,
             waiting=list,
             parked=lambda _: None,
             bring=self.bring,

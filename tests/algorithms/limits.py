@@ -1,0 +1,120 @@
+"""Limits of every algorithm, for generated traces.
+
+They reach as far as definitions may: intervals of no whole number of microseconds, and amounts up
+to the last that the scripts count exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from celery_throttle.calendars import Calendar
+from celery_throttle.limits import (
+    ALGORITHMS,
+    CONCURRENCY,
+    FIRST_REQUEST,
+    MAX_PARTS,
+    Concurrency,
+    Limit,
+)
+from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, UNITS, Rate
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+
+METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
+RATES = tuple(ALGORITHMS)
+EVERY = (*RATES, CONCURRENCY)
+
+Limits = st.SearchStrategy[Limit]
+
+# Most of these emit a unit in no whole number of microseconds.
+ODD_RATES = (
+    Rate(3, SECOND),
+    Rate(100, SECOND),
+    Rate(7, DAY),
+    Rate(1, 1),
+    Rate(1_000_003, SECOND),
+    Rate(999_999_937, DAY),
+    Rate(3, 2**44),
+    Rate(MAX_UNITS, 1),
+    Rate(1, MAX_PERIOD_US),
+    Rate(1, MAX_PERIOD_US - 1),
+)
+#: Zones whose clocks change by an hour, by half an hour, and not at all.
+ZONES = ("UTC", "America/Los_Angeles", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu")
+#: Times of a day that none of them ever skips.
+HOURS = ((0, 0), (7, 30), (23, 59))
+
+_few = st.integers(1, 9)
+_rates = st.sampled_from(ODD_RATES) | st.builds(
+    Rate, _few | st.integers(1, MAX_UNITS), st.integers(1, MAX_PERIOD_US)
+)
+
+
+def _meter(algorithm: str, bursts: st.SearchStrategy[float]) -> Limits:
+    """Bursts are shares of the largest that can be counted; from 1 on, units."""
+
+    def make(rate: Rate, burst: float) -> Limit:
+        most = min(MAX_UNITS, MAX_EXACT // rate.interval[0])
+        return Limit(rate, max(1, min(most, int(burst if burst >= 1 else burst * most))), algorithm)
+
+    return st.builds(make, _rates, bursts)
+
+
+def _meters(algorithm: str) -> tuple[Limits, ...]:
+    some = st.sampled_from([0.0, 0.001, 0.3, 0.999])
+    bursts = (st.just(1), _few, some, st.just(0.9999999999))
+    return tuple(_meter(algorithm, burst) for burst in bursts)
+
+
+_counts = _few | st.integers(1, MAX_UNITS)
+_calendars = st.builds(
+    lambda zone, at: Calendar(zone, *at), st.sampled_from(ZONES), st.sampled_from(HOURS)
+)
+
+
+def _fixed(rates: st.SearchStrategy[Rate], windows: st.SearchStrategy[str | Calendar]) -> Limits:
+    return st.builds(
+        lambda rate, window: Limit(rate, algorithm="fixed-window", window=window), rates, windows
+    )
+
+
+def _calendar(period: str) -> Limits:
+    return _fixed(st.builds(Rate, _counts, st.just(UNITS[period])), _calendars)
+
+
+def _sliding(parts: st.SearchStrategy[int], oldest: str) -> Limits:
+    def make(count: int, parts: int, part: int) -> Limit:
+        rate = Rate(count, part * parts)
+        return Limit(rate, algorithm="sliding-window", parts=parts, oldest=oldest)
+
+    lengths = st.sampled_from([5 * SECOND, 1, 7, SECOND, DAY])
+    return st.builds(make, _counts, parts, lengths | st.integers(1, MAX_PERIOD_US // MAX_PARTS))
+
+
+_one, _several = st.just(1), st.integers(2, 5) | st.integers(2, MAX_PARTS)
+_log = st.builds(lambda rate: Limit(rate, algorithm="sliding-log"), _rates)
+
+#: The limits that one example plays its trace at, by algorithm.
+LIMITS: Mapping[str, tuple[Limits, ...]] = {
+    **{algorithm: _meters(algorithm) for algorithm in METERS},
+    "fixed-window": (
+        _fixed(_rates, st.just("epoch")),
+        _fixed(_rates, st.just(FIRST_REQUEST)),
+        _calendar("d"),
+        _calendar("w") | _calendar("month"),
+    ),
+    "sliding-log": (_log, _log, _log, _log),
+    "sliding-window": (
+        _sliding(_one, "weighted"),
+        _sliding(_several, "weighted"),
+        _sliding(_several, "dropped"),
+        _sliding(_one | _several, "dropped"),
+    ),
+    CONCURRENCY: tuple(st.just(Limit(Concurrency(slots))) for slots in (1, 2, 3, 5)),
+}
+any_rate: Limits = st.one_of(*(limit for algorithm in RATES for limit in LIMITS[algorithm]))
+any_slots: Limits = st.one_of(*LIMITS[CONCURRENCY])

@@ -1,0 +1,111 @@
+"""What makes a property of one limit a test of many traces, and how many there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from celery_throttle.changes import Plan
+from celery_throttle.keys import Keys
+from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.plans import Plans
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import pack
+from celery_throttle.testing import ManualClock
+from tests.algorithms.limits import LIMITS, any_rate, any_slots
+from tests.algorithms.sides import START, Side, Wire, together
+from tests.algorithms.traces import Step
+
+#: What has to hold for one side while it plays a trace.
+Property = Callable[[Side, list[Step]], Plan[None]]
+
+#: Traces of each algorithm over all properties; see ``test_count.py``.
+TRACES: Counter[str] = Counter()
+
+# The time at the start: one as any, that of a new ManualClock, and some minutes before the clocks
+# of two zones change.
+_starts = st.sampled_from([START, START, START, 0, 1_710_064_500_000_000, 1_698_537_300_000_000])
+
+
+@dataclass
+class Sides:
+    """Makes sides on one server."""
+
+    wire: Wire
+    client: redis.Redis
+
+    def show(
+        self,
+        holds: Property,
+        limits: Sequence[Limit],
+        trace: list[Step],
+        *,
+        key: str | None = None,
+        others: Sequence[Limit] = (),
+        start: int = START,
+    ) -> None:
+        """Play a trace at each of some limits, at the same time."""
+        self.wire.ask([pack("FLUSHDB")])
+        plans = []
+        for number, limit in enumerate(limits):
+            clock = ManualClock(start)
+            ref = LimitRef(f"limit{number}", key)
+            side = Side(limit, ref, Plans({}, Keys(), clock), clock, self.wire, others)
+            plans.append(_defined(side, holds, trace))
+        together(self.wire, plans)
+
+
+def _defined(side: Side, holds: Property, trace: list[Step]) -> Plan[None]:
+    yield from side.define(side.limit)
+    yield from holds(side, trace)
+
+
+def bounded(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def shown(
+    examples: int, algorithms: Sequence[str], traces: st.SearchStrategy[list[Step]]
+) -> Callable[[Property], Callable[..., None]]:
+    """Make a property a test: so many examples of each algorithm, each at all of its limits."""
+
+    def decorate(holds: Property) -> Callable[..., None]:
+        TRACES.update({name: examples * len(LIMITS[name]) for name in algorithms})
+
+        @pytest.mark.parametrize("algorithm", algorithms)
+        def test(sides: Sides, algorithm: str) -> None:
+            other = any_slots if algorithm == CONCURRENCY else any_rate
+
+            @bounded(examples)
+            @given(
+                limits=st.tuples(*LIMITS[algorithm]),
+                trace=traces,
+                key=st.sampled_from([None, "key"]),
+                others=st.tuples(other, other),
+                start=_starts,
+            )
+            def play(
+                limits: Sequence[Limit],
+                trace: list[Step],
+                key: str | None,
+                others: Sequence[Limit],
+                start: int,
+            ) -> None:
+                sides.show(holds, limits, trace, key=key, others=others, start=start)
+
+            play()
+
+        return test
+
+    return decorate

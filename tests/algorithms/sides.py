@@ -1,0 +1,260 @@
+"""One limit on both sides: on the server and in the reference, which have to agree at every step.
+
+What is shown of a limit is written as a plan, see :mod:`celery_throttle.plans`, so that several
+limits go through it at the same time, each with a clock of its own. One after the other would cost
+twice as much.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import hiredis
+import redis
+
+from celery_throttle.changes import Plan
+from celery_throttle.costs import MILLION, Cost
+from celery_throttle.decision import Decision
+from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.needs import Need
+from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.reference import Local, Slots
+from celery_throttle.reference.local import Reservation, Take
+from celery_throttle.reference.slots import LEASE
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Call, pack
+from celery_throttle.testing import ManualClock
+from tests.algorithms.limits import SECOND
+from tests.algorithms.traces import Step
+
+START = 1_700_000_000_000_000
+LATEST = 4_000_000_000_000_000  # in 2096; the longest times from there on are still exact
+
+
+class Admission(NamedTuple):
+    """What was admitted, and when: by the time that had really passed, and by the clock."""
+
+    passed: int
+    now: int
+    cost: int
+
+
+class Held(NamedTuple):
+    """What was reserved on both sides, and what it will turn out to be worth."""
+
+    server: Reserved
+    local: Reservation
+    cost: int
+    worth: int
+
+
+class Lease(NamedTuple):
+    """A slot that was taken on both sides, and when by the time that had really passed."""
+
+    holder: str
+    take: Take
+    passed: int
+
+
+@dataclass
+class Side:
+    """One limit and key on the server and in the reference, at one time.
+
+    Attributes:
+        wire: to look at what is kept; decisions go through :func:`together`.
+        others: limits that take the place of the first.
+        passed: microseconds that really passed: a clock that steps back takes nothing from them.
+        wait: microseconds, told by the last refusal.
+    """
+
+    limit: Limit
+    ref: LimitRef
+    plans: Plans
+    clock: ManualClock
+    wire: Wire
+    others: Sequence[Limit] = ()
+    local: Local = field(default_factory=Local)
+    passed: int = 0
+    wait: int = 0
+    admitted: list[Admission] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+
+    @property
+    def has_slots(self) -> bool:
+        return self.limit.algorithm == CONCURRENCY
+
+    def play(self, step: Step) -> Plan[Decision | None]:
+        """Carry out one step; gives the decision, if there is one."""
+        limit = self.limit
+        if step.do == "define":
+            yield from self.define(self.others[step.which % len(self.others)])
+        elif step.do == "advance":
+            self.advance(step.time(limit, self.wait))
+        elif step.do == "back":
+            self.clock.now = max(0, self.clock.now - step.time(limit, self.wait))
+        elif step.do == "settle":
+            yield from self.settle(step.which)
+        elif step.do == "renew":
+            yield from self.renew(step.which)
+        elif step.do == "peek":
+            return (yield from self.peek(step.cost(limit)))
+        elif self.has_slots:
+            return (yield from self.take_slot(step.cost(limit, least=1)))
+        elif step.do == "upto":
+            return (yield from self.acquire_up_to(step.cost(limit)))
+        elif step.do == "reserve":
+            yield from self.reserve(step.cost(limit, least=1), step.worth)
+        else:
+            return (yield from self.acquire(step.cost(limit, least=1)))
+        return None
+
+    def define(self, limit: Limit) -> Plan[None]:
+        self.limit = limit
+        whole = LimitRef(self.ref.name, None)
+        yield from self.plans.define(whole, limit)
+        self.local.define(whole, limit, self.clock.now)
+
+    def advance(self, us: int) -> None:
+        before, self.clock.now = self.clock.now, min(LATEST, self.clock.now + us)
+        self.passed += self.clock.now - before
+
+    def acquire(self, cost: int) -> Plan[Decision]:
+        if self.has_slots:
+            return (yield from self.take_slot(cost))
+        server = yield from self.plans.decide(self.need(cost), None)
+        return self.agreed(server, self.local.acquire({self.ref: units(cost)}, self.clock.now))
+
+    def peek(self, cost: int) -> Plan[Decision]:
+        server = yield from self.plans.peek(self.need(cost))
+        return self.agreed(server, self.local.peek({self.ref: units(cost)}, self.clock.now))
+
+    def acquire_up_to(self, cost: int) -> Plan[Decision]:
+        server = yield from self.plans.acquire_up_to(self.need(cost))
+        local = self.local.acquire_up_to([self.ref], units(cost), self.clock.now)
+        return self.agreed(server, local)
+
+    def reserve(self, cost: int, worth: int) -> Plan[None]:
+        """Take an estimate; ``worth`` is in thousandths of it."""
+        server = yield from self.plans.acquire(self.need(cost), None, mode="reserve")
+        local = self.local.reserve({self.ref: units(cost)}, self.clock.now)
+        assert bool(server.decision) == (local is not None), self._about()
+        if local is not None:
+            self.admitted.append(Admission(self.passed, self.clock.now, cost))
+            self.held.append(Held(server, local, cost, worth * cost // 1000))
+        yield from self.peek(0)
+
+    def settle(self, which: int) -> Plan[None]:
+        """Settle one of what was reserved; give one slot back."""
+        if self.leases:
+            lease = self.leases.pop(which % len(self.leases))
+            yield from self.plans.release([self.ref], lease.holder)
+            self.local.release({self.ref: lease.take})
+        elif self.held:
+            held = self.held.pop(which % len(self.held))
+            yield from self.plans.settle(held.server, units(held.worth))
+            self.local.settle(held.local, {self.ref: units(held.worth)}, self.clock.now)
+        yield from self.peek(0)
+
+    def renew(self, which: int) -> Plan[None]:
+        """Let one slot go on, unless its lease has run out and somebody else came since."""
+        if not self.leases:
+            return
+        which %= len(self.leases)
+        lease = self.leases[which]
+        yield from self.plans.renew([(self.ref, lease.holder)], LEASE / SECOND)
+        self.local.renew({self.ref: lease.take}, LEASE, self.clock.now)
+        (state,) = self.local._states[self.ref]
+        assert isinstance(state, Slots)
+        if any(one.number == lease.take.marks[0] for one in state.leases):
+            self.leases[which] = lease._replace(passed=self.passed)
+
+    def take_slot(self, cost: int) -> Plan[Decision]:
+        holder = Holder(f"holder {len(self.admitted)}", LEASE / SECOND)
+        taken = yield from self.plans.acquire(self.need(cost), None, mode="slot", holder=holder)
+        local = self.local.acquire({self.ref: units(cost)}, self.clock.now)
+        decision = self.agreed(taken.decision, local)
+        if decision:
+            (state,) = self.local._states[self.ref]
+            take = Take(cost, state.since, (state.mark(),))
+            self.leases.append(Lease(holder.name, take, self.passed))
+        return decision
+
+    def need(self, cost: int) -> Need:
+        return Need((self.ref,), (cost,))
+
+    def agreed(self, server: Decision, local: Decision) -> Decision:
+        assert server == local, f"server    {server}\nreference {local}\n{self._about()}"
+        if server.retry_after:
+            self.wait = round(server.retry_after * SECOND)
+        if server.granted:
+            granted = round(Fraction(server.granted) * MILLION)
+            self.admitted.append(Admission(self.passed, self.clock.now, granted))
+        return server
+
+    def _about(self) -> str:
+        return f"{self.ref}, {self.limit}, at {self.clock.now}"
+
+
+def units(cost: int) -> Cost:
+    """Millionths of a unit as units, exactly."""
+    return cost // MILLION if cost % MILLION == 0 else Fraction(cost, MILLION)
+
+
+class Wire:
+    """A connection to the server, for many calls at a time."""
+
+    def __init__(self, url: str) -> None:
+        options = redis.connection.parse_url(url)
+        self._socket = socket.create_connection((options["host"], options["port"]))
+        self._reader = hiredis.Reader()
+        self._loaded: set[str] = set()
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """Send all calls, then read all replies."""
+        for call in calls:
+            if call.script.sha not in self._loaded:
+                self._loaded.add(call.script.sha)
+                self.ask([pack("SCRIPT", "LOAD", call.script.source)])
+        return self.ask([call.packed for call in calls])
+
+    def ask(self, commands: Sequence[bytes]) -> list[Any]:
+        self._socket.sendall(b"".join(commands))
+        replies = [self._read() for _ in commands]
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+        return replies
+
+    def _read(self) -> Any:
+        reply = self._reader.gets()
+        while reply is False:
+            self._reader.feed(self._socket.recv(65536))
+            reply = self._reader.gets()
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def together(wire: Wire, plans: Sequence[Plan[None]]) -> None:
+    """Carry out plans at the same time: one trip to the server for the next call of each."""
+    calls = [(plan, _next(plan, None)) for plan in plans]
+    while calls := [(plan, call) for plan, call in calls if call is not None]:
+        replies = wire.run([call for _, call in calls])
+        calls = [
+            (plan, _next(plan, reply)) for (plan, _), reply in zip(calls, replies, strict=True)
+        ]
+
+
+def _next(plan: Plan[None], answer: object) -> Call | None:
+    try:
+        step = plan.send(answer)
+    except StopIteration:
+        return None
+    assert isinstance(step, Call)
+    return step

@@ -1,0 +1,167 @@
+"""Never over: what each algorithm admits at most, in every window of real time.
+
+The clock stands still and steps back by anything; what it steps back by is no time that passed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+from celery_throttle.calendars import Calendar
+from celery_throttle.changes import Plan
+from celery_throttle.costs import MILLION
+from celery_throttle.limits import CONCURRENCY, FIRST_REQUEST, Limit
+from celery_throttle.rates import Rate
+from celery_throttle.reference.slots import LEASE
+from tests.algorithms.limits import DAY, METERS, SECOND
+from tests.algorithms.properties import shown
+from tests.algorithms.sides import Admission, Side
+from tests.algorithms.traces import Step, steady, traces, unsteady
+
+HOUR = 3600 * SECOND
+
+
+def rate_of(limit: Limit) -> Rate:
+    assert isinstance(limit.rate, Rate)
+    return limit.rate
+
+
+def most_in(admitted: Sequence[Admission], period: int) -> int:
+    """The most that any half-open window of real time holds, in millionths."""
+    return max(
+        (
+            sum(one.cost for one in admitted[place:] if one.passed < first.passed + period)
+            for place, first in enumerate(admitted)
+        ),
+        default=0,
+    )
+
+
+@shown(300, METERS, unsteady)
+def test_a_meter_admits_its_burst_and_what_drains(side: Side, trace: list[Step]) -> Plan[None]:
+    """At most burst + rate x window, in windows that include both their ends."""
+    for step in trace:
+        yield from side.play(step)
+    p, q = rate_of(side.limit).interval
+    for place, first in enumerate(side.admitted):
+        total = 0
+        for last in side.admitted[place:]:
+            total += last.cost
+            drained = (last.passed - first.passed) * q
+            assert (total - side.limit.burst * MILLION) * p <= drained * MILLION
+
+
+@shown(300, ["leaky-queue"], unsteady)
+def test_a_queue_starts_one_after_the_other(side: Side, trace: list[Step]) -> Plan[None]:
+    """From a start on no more starts than what has leaked since: the rate, with no burst at all."""
+    starts: list[tuple[int, int]] = []
+    for step in trace:
+        decision = yield from side.play(step)
+        if decision and decision.granted:
+            delay = round(decision.delay * SECOND)
+            starts.append((side.passed + delay, side.admitted[-1].cost))
+    p, q = rate_of(side.limit).interval
+    for place, (began, _) in enumerate(starts):
+        total = 0
+        for (_, cost), (start, _) in zip(starts[place:], starts[place + 1 :], strict=False):
+            total += cost
+            assert total * p < (start - began + 1) * q * MILLION  # delays are rounded up
+
+
+@shown(300, ["sliding-log"], unsteady)
+def test_a_log_admits_its_count_in_any_period(side: Side, trace: list[Step]) -> Plan[None]:
+    """At most the count in every half-open window of one period."""
+    for step in trace:
+        yield from side.play(step)
+    assert most_in(side.admitted, rate_of(side.limit).period_us) <= side.limit.burst * MILLION
+
+
+@shown(600, [CONCURRENCY], traces(acquire=5, settle=1, renew=1, advance=2, back=1))
+def test_no_more_hold_slots_than_there_are(side: Side, trace: list[Step]) -> Plan[None]:
+    """Who has not given its slot back, nor been silent for as long as its lease."""
+    for step in trace:
+        yield from side.play(step)
+        live = [lease for lease in side.leases if lease.passed > side.passed - LEASE]
+        assert len(live) <= side.limit.burst
+
+
+@shown(300, ["fixed-window"], steady)
+def test_a_fixed_window_admits_its_count(side: Side, trace: list[Step]) -> Plan[None]:
+    """At most the count in every window, wherever windows begin."""
+    counts: Counter[Hashable] = Counter()
+    began = -1
+    for step in trace:
+        seen = len(side.admitted)
+        yield from side.play(step)
+        for admission in side.admitted[seen:]:
+            if began < 0 or admission.now >= began + rate_of(side.limit).period_us:
+                began = admission.now
+            window = began if side.limit.window == FIRST_REQUEST else window_of(side.limit, admission.now)
+            counts[window] += admission.cost
+    assert max(counts.values(), default=0) <= side.limit.burst * MILLION
+
+
+def window_of(limit: Limit, now: int) -> Hashable:
+    """What tells the window from others, worked out by its day and not by when it begins."""
+    if not isinstance(limit.window, Calendar):
+        return now // rate_of(limit).period_us
+    utc = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=now)
+    local = utc.astimezone(ZoneInfo(limit.window.zone)).replace(tzinfo=None)
+    day = local - timedelta(hours=limit.window.hour, minutes=limit.window.minute)
+    if limit.period == "month":
+        return day.year, day.month
+    return day.isocalendar()[:2] if limit.period == "w" else day.date()
+
+
+@shown(300, ["fixed-window"], unsteady)
+def test_two_fixed_windows_meet_at_most(side: Side, trace: list[Step]) -> Plan[None]:
+    """At most twice the count in any time of one window, when the clock steps back too."""
+    for step in trace:
+        yield from side.play(step)
+    shortest = {"d": DAY - HOUR, "w": 7 * DAY - HOUR, "month": 28 * DAY - HOUR}
+    period = rate_of(side.limit).period_us
+    if isinstance(side.limit.window, Calendar):
+        period = shortest[str(side.limit.period)]
+    assert most_in(side.admitted, period) <= 2 * side.limit.burst * MILLION
+
+
+@shown(300, ["sliding-window"], steady)
+def test_a_sliding_window_admits_its_count_in_its_parts(
+    side: Side, trace: list[Step]
+) -> Plan[None]:
+    """At every admission at most the count in the current part and the others of one period.
+
+    That is any as many parts side by side. If the oldest is weighted, the one before them counts
+    too, by what of it lies within one period.
+    """
+    limit, part = side.limit, rate_of(side.limit).period_us // side.limit.parts
+    counts: Counter[int] = Counter()
+    for step in trace:
+        seen = len(side.admitted)
+        yield from side.play(step)
+        for admission in side.admitted[seen:]:
+            current, elapsed = divmod(admission.now, part)
+            counts[current] += admission.cost
+            whole = sum(counts[current - place] for place in range(limit.parts))
+            oldest = counts[current - limit.parts] if limit.oldest == "weighted" else 0
+            assert whole * part + oldest * (part - elapsed) <= limit.burst * MILLION * part
+
+
+@shown(300, ["sliding-window"], unsteady)
+def test_a_sliding_window_admits_its_count_in_any_time_of_all_parts_but_one(
+    side: Side, trace: list[Step]
+) -> Plan[None]:
+    """At most the count in that time, and twice the count in one period.
+
+    A time of all parts but one never reaches beyond as many parts as there are. A whole period
+    touches one more, which may be all but forgotten at its end.
+    """
+    for step in trace:
+        yield from side.play(step)
+    limit, period = side.limit, rate_of(side.limit).period_us
+    most = limit.burst * MILLION
+    assert most_in(side.admitted, period - period // limit.parts) <= most
+    assert most_in(side.admitted, period) <= 2 * most

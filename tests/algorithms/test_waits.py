@@ -1,0 +1,82 @@
+"""Who waits exactly as long as it is told passes, and a microsecond earlier does not."""
+
+from __future__ import annotations
+
+from celery_throttle.changes import Plan
+from celery_throttle.costs import MILLION
+from celery_throttle.limits import Limit
+from celery_throttle.rates import MAX_EXACT
+from tests.algorithms.limits import EVERY
+from tests.algorithms.properties import Sides, shown
+from tests.algorithms.sides import Side
+from tests.algorithms.traces import Step, settling, steady, traces
+
+
+def exactly(side: Side, cost: int, wait: int) -> Plan[None]:
+    """Look ahead to the end of a wait for some cost."""
+    now = side.clock.now
+    if now + wait > MAX_EXACT:  # the year 2112
+        return
+    assert wait >= 1
+    side.clock.now = now + wait - 1
+    assert not (yield from side.peek(cost)), "passes too early"
+    side.clock.now = now + wait
+    assert (yield from side.peek(cost)), "does not pass"
+    side.clock.now, side.wait = now, wait
+
+
+def refused(side: Side) -> Plan[None]:
+    """Ask for all there could be, and look ahead to the end of the wait."""
+    cost = side.limit.burst * MILLION
+    decision = yield from side.acquire(cost)
+    if not decision:
+        yield from exactly(side, cost, side.wait)
+
+
+@shown(300, EVERY, steady)
+def test_a_wait_is_exact(side: Side, trace: list[Step]) -> Plan[None]:
+    for step in trace:
+        decision = yield from side.play(step)
+        if step.do in ("acquire", "peek") and decision is not None and not decision:
+            cost = step.cost(side.limit, least=int(step.do == "acquire"))
+            yield from exactly(side, cost, side.wait)
+
+
+@shown(300, EVERY, traces(acquire=4, advance=3, upto=1, back=2, define=1))
+def test_a_wait_is_exact_after_a_change_and_a_clock_that_stepped_back(
+    side: Side, trace: list[Step]
+) -> Plan[None]:
+    for step in trace:
+        yield from side.play(step)
+    yield from refused(side)
+
+
+@shown(150, EVERY, settling)
+def test_a_wait_is_exact_when_there_were_refunds_and_debts(
+    side: Side, trace: list[Step]
+) -> Plan[None]:
+    for step in trace:
+        yield from side.play(step)
+    yield from refused(side)
+
+
+# Figures that were wrong once.
+
+
+def test_a_slow_limit_made_fast_does_not_hold_up_any_longer(sides: Sides) -> None:
+    trace = [Step("acquire"), Step("define")]
+    for before, after in (("1/h", "100/s"), ("100/s burst 100", "100/s")):
+        limits, others = [Limit.parse(before)], [Limit.parse(after)]
+        for key in (None, "key"):
+            sides.show(_ends_refused, limits, trace, key=key, others=others)
+
+
+def test_a_clock_that_stepped_back_an_hour(sides: Sides) -> None:
+    trace = [Step("acquire"), Step("back", more=3_600_000_000)]
+    sides.show(_ends_refused, [Limit.parse("1/s")], trace)
+
+
+def _ends_refused(side: Side, trace: list[Step]) -> Plan[None]:
+    for step in trace:
+        yield from side.play(step)
+    yield from refused(side)

@@ -1,0 +1,119 @@
+"""Traces: what happens to a limit, step by step. What a step amounts to depends on the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice, product
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from celery_throttle.costs import MILLION
+from celery_throttle.limits import CONCURRENCY, FARTHEST, Limit
+from celery_throttle.rates import Rate
+from celery_throttle.reference.slots import LEASE
+from tests.algorithms.limits import SECOND
+
+
+class Step(NamedTuple):
+    """One step of a trace.
+
+    Attributes:
+        do: "acquire", "peek", take "upto" or "reserve" a share of the burst; "settle" what was
+            reserved; "advance" the clock, or step "back", by a share of ``span``; or "define".
+        share: in thousandths.
+        more: on top of the share: millionths of a unit (0: in whole units), or microseconds.
+        span: "interval", "full" (empty to full), "wait" (what the last refusal told), "none".
+        worth: what was reserved turns out to be worth this share of it, in thousandths.
+        which: of what was reserved, or of the limits to define.
+    """
+
+    do: str
+    share: int = 0
+    more: int = 0
+    span: str = "none"
+    worth: int = 1000
+    which: int = 0
+
+    def cost(self, limit: Limit, least: int = 0) -> int:
+        """Millionths of a unit."""
+        cost = self.share * limit.burst * 1000
+        if not self.more:
+            return max(least * MILLION, cost - cost % MILLION)
+        most = limit.burst * MILLION
+        return min(cost + self.more, most) if self.do != "upto" else cost + self.more
+
+    def time(self, limit: Limit, wait: int) -> int:
+        """Microseconds."""
+        spans = {"interval": interval(limit), "full": full(limit), "wait": wait, "none": 0}
+        return max(0, self.share * spans[self.span] // 1000 + self.more)
+
+
+def interval(limit: Limit) -> int:
+    """How long one unit takes; of slots an arbitrary part of a lease."""
+    if isinstance(limit.rate, Rate):
+        return -(-limit.rate.period_us // limit.rate.count)
+    return LEASE // 3
+
+
+def full(limit: Limit) -> int:
+    """How long it takes at least until nothing is in use."""
+    if isinstance(limit.rate, Rate):
+        return limit.burst * limit.rate.period_us // limit.rate.count
+    assert limit.algorithm == CONCURRENCY
+    return LEASE
+
+
+def _steps(do: str, *options: dict[str, Sequence[object]]) -> Iterator[Step]:
+    """Every combination of some fields' values."""
+    for fields in options:
+        for values in product(*fields.values()):
+            yield Step(do, **dict(zip(fields, values, strict=True)))  # type: ignore[arg-type]
+
+
+_SHARES = (0, 1000, 500, 333, 1, 100, 250, 750, 999)
+_FRACTIONS = (0, 1, 333_333)
+_SETTLED = {"share": _SHARES, "more": _FRACTIONS, "worth": (0, 333, 999, 1000, 1001, 3000)}
+_TABLE = {
+    "acquire": [*_steps("acquire", {"share": _SHARES, "more": _FRACTIONS})],
+    "peek": [*_steps("peek", {"share": _SHARES, "more": _FRACTIONS})],
+    "upto": [
+        *_steps("upto", {"share": _SHARES, "more": _FRACTIONS}, {"share": (2000,), "more": (0,)})
+    ],
+    "reserve": [*_steps("reserve", _SETTLED)],
+    "settle": [*_steps("settle", {"which": range(4)})],
+    "renew": [*_steps("renew", {"which": range(4)})],
+    "define": [*_steps("define", {"which": range(3)})],
+    "advance": [
+        *_steps(
+            "advance",
+            {"span": ("none",), "more": (0, 1, 1000, FARTHEST, SECOND)},
+            {"span": ("wait",), "share": (1000, 1000, 500), "more": (0, 0, -1, 1)},
+            {"span": ("interval",), "share": (1000, 333, 500, 2500), "more": (0, -1, 1)},
+            {"span": ("full",), "share": (1000, 333, 500, 999, 1500), "more": (0, -1, 1, 3000)},
+        )
+    ],
+    "back": [
+        *_steps(
+            "back",
+            {"span": ("none",), "more": (1, 1000, FARTHEST, FARTHEST + 1, 3600 * SECOND)},
+            {"span": ("interval", "full"), "share": (333, 1000, 2500), "more": (0, FARTHEST + 1)},
+        )
+    ],
+}
+
+
+def traces(**weights: int) -> st.SearchStrategy[list[Step]]:
+    """Traces in which steps of some kinds come as often as their weights say."""
+    # A table is drawn from at a fraction of the cost of every field on its own. Without a least
+    # size most traces would be too short to fill a limit and see it refuse.
+    steps = [islice(cycle(_TABLE[do]), 60 * weight) for do, weight in weights.items()]
+    return st.lists(st.sampled_from([*chain(*steps)]), min_size=8, max_size=24)
+
+
+steady = traces(acquire=4, advance=4, upto=1, peek=1)
+unsteady = traces(acquire=4, advance=4, upto=1, back=2)
+settling = traces(reserve=3, settle=3, advance=3, acquire=2)
+everything = traces(
+    acquire=4, advance=4, upto=1, peek=1, reserve=1, settle=2, renew=1, back=1, define=1
+)

@@ -1,0 +1,68 @@
+"""Both ends of a limiter, the one that waits and that for asyncio, called in one way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery_throttle.decision import Decision
+from celery_throttle.held import Slot
+from celery_throttle.limiter import Limiter
+
+
+class End:
+    """Calls the methods of a limiter, or of what it gave, by one of its two ends."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._target = target
+        self._loop = loop
+
+    def __getitem__(self, item: Any) -> End:
+        return End(self._target[item], self._loop)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        loop = self._loop
+        if loop is None or name == "slot":
+            method: Callable[..., Any] = getattr(self._target, name)
+            return method
+        return lambda *args, **options: loop.run_until_complete(
+            getattr(self._target, f"a{name}")(*args, **options)
+        )
+
+    @contextmanager
+    def hold(self, slot: Slot) -> Iterator[Decision]:
+        """The slot for the time of a ``with``, or of an ``async with``."""
+        if self._loop is None:
+            with slot as decision:
+                yield decision
+            return
+        decision = self._loop.run_until_complete(slot.__aenter__())
+        try:
+            yield decision
+        finally:
+            self._loop.run_until_complete(slot.__aexit__(*sys.exc_info()))
+
+
+MakeEnd = Callable[[Limiter], End]
+
+
+def make_ends(kind: str) -> Iterator[MakeEnd]:
+    """Makes ends of one kind, "sync" or "asyncio", and closes what they used."""
+    limiters: list[Limiter] = []
+    loop = None if kind == "sync" else asyncio.new_event_loop()
+
+    def end(limiter: Limiter) -> End:
+        limiters.append(limiter)
+        return End(limiter, loop)
+
+    yield end
+    for limiter in limiters:
+        if loop is None:
+            limiter.store.close()
+        else:
+            loop.run_until_complete(limiter.store.aclose())
+    if loop is not None:
+        loop.close()

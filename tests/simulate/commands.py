@@ -1,0 +1,33 @@
+"""The command, run in this process."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from click.testing import CliRunner
+
+from celery_throttle.cli import main
+
+
+def run(*options: str, text: str | None = None) -> tuple[int, str]:
+    """Exit code and output, errors included."""
+    result = CliRunner().invoke(main, ["simulate", *options], input=text)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def figures(*options: str, text: str | None = None) -> Any:
+    """What the command prints as JSON."""
+    code, output = run(*options, "--json", "--no-memory", text=text)
+    assert code == 0, output
+    return json.loads(output)
+
+
+def words(command: str) -> list[str]:
+    """The options of a command as a shell reads them."""
+    _, name, *options = shlex.split(command)
+    assert name == "simulate"
+    return options

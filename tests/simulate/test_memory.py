@@ -1,0 +1,84 @@
+"""What is measured is what a limit really takes, once all of a trace has been admitted by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+import redis
+
+from celery_throttle.keys import Keys
+from celery_throttle.limiter import Limiter
+from celery_throttle.limits import ALGORITHMS, Limit
+from celery_throttle.simulate import memory
+from celery_throttle.simulate.run import Run, play
+from celery_throttle.simulate.traces import Arrival, Trace
+from celery_throttle.testing import ManualClock
+
+SECOND = 1_000_000
+TRACE = Trace.of("test", [Arrival(number * SECOND // 10) for number in range(1200)])
+
+LIMITS = [
+    "5/s",
+    "5/s burst 20",
+    *(f"5/s burst 20 using {name}" for name in ALGORITHMS if "burst" in ALGORITHMS[name]),
+    "300/m using fixed-window",
+    "300/m using fixed-window from first-request",
+    "300/d using fixed-window in America/Los_Angeles",
+    "300/m using sliding-log",
+    "40/m using sliding-log",
+    "300/m using sliding-window",
+    "300/m using sliding-window parts 60 oldest dropped",
+]
+
+
+def used(client: Any) -> int:
+    keys = (key for key in client.scan_iter() if key.decode() != Keys().limits)
+    return sum(client.memory_usage(key, samples=0) for key in keys)
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    return [play(TRACE, Limit.parse(text)) for text in LIMITS]
+
+
+def test_it_is_the_most_that_a_whole_trace_takes(redis_url: str, runs: list[Run]) -> None:
+    measured = memory.measure(runs)
+    assert measured.server
+    most = []
+    assert len(set(measured.bytes[: LIMITS.index("300/m using fixed-window")])) == 1
+    with redis.Redis.from_url(redis_url) as client:
+        for run in runs:
+            client.flushall()
+            clock = ManualClock()
+            limiter = Limiter(redis_url, {"limit": run.limit}, clock=clock)
+            sizes = []
+            for start, arrival in run.admitted:
+                clock.now = start
+                assert limiter["limit", "key"].acquire(arrival.cost)
+                sizes.append(used(client))
+            limiter.store.close()
+            most.append(max(sizes))
+    # Where the server puts a value, and how it builds a sorted set, is chance.
+    for text, size, largest in zip(LIMITS, measured.bytes, most, strict=True):
+        assert size is not None
+        assert largest - 16 <= size * 1.15, (text, size, largest)
+        assert size <= largest * 1.15, (text, size, largest)
+
+
+def test_slots_take_memory_for_each_holder() -> None:
+    runs = [play(TRACE, Limit.parse(f"{slots} at once"), hold=60 * SECOND) for slots in (1, 10, 40)]
+    one, ten, forty = (size or 0 for size in memory.measure(runs).bytes)
+    assert 40 <= (forty - ten) / 30 <= 120
+    assert one < ten
+
+
+def test_without_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch, runs: list[Run]) -> None:
+    def fail(*_: object) -> str:
+        raise click.ClickException("no server here")
+
+    monkeypatch.setattr(memory, "start_server", fail)
+    measured = memory.measure(runs)
+    assert set(measured.bytes) == {None}
+    assert measured.missing == "no server here"

@@ -1,0 +1,304 @@
+"""Several limits of one name, which all have to allow; and limits that are defined at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle.calendars import Calendar
+from celery_throttle.errors import (
+    CostError,
+    LimitError,
+    LimitSyntaxError,
+    LimitValueError,
+    Throttled,
+    UnknownLimitError,
+)
+from celery_throttle.limiter import Limiter
+from celery_throttle.limits import Limit
+from celery_throttle.needs import MAX_LIMITS, has_slots, read_limits
+from celery_throttle.testing import ManualClock
+from tests.ends import End, MakeEnd
+
+START = 1_700_000_000_000_000
+HOUR = 3600
+LIMITS = {
+    "github": ["3/h using fixed-window", "2/s burst 2"],
+    "single": ["1/s"],
+    "host": ["5/h using fixed-window", "2 at once"],
+    "slots": "2 at once",
+    "rate": "10/s burst 5",
+    "logs": ["2/m using sliding-log", "3/h using sliding-log"],
+}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START - START % (HOUR * 1_000_000))
+
+
+@pytest.fixture
+def limiter(redis_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
+    return end_of(Limiter(redis_url, LIMITS, clock=clock))
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+# What is read.
+
+
+def test_a_name_has_one_limit_or_several() -> None:
+    known = read_limits(
+        {
+            "github": ["5000/h", Limit.parse("10/s"), "10 at once"],
+            "mail": "1/s",
+            "api": Limit.parse("2/s"),
+            "one": ("3/s",),
+        }
+    )
+    texts = {name: [str(limit) for limit in limits] for name, limits in known.items()}
+    assert texts == {
+        "github": ["5000/h", "10/s", "10 at once"],
+        "mail": ["1/s"],
+        "api": ["2/s"],
+        "one": ["3/s"],
+    }
+    assert [has_slots(limit) for limit in known["github"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("written", "error", "offending"),
+    [
+        ([], LimitValueError, "'github' has 0 limits"),
+        ((), LimitValueError, "'github' has 0 limits"),
+        (["1/s"] * (MAX_LIMITS + 1), LimitValueError, f"'github' has {MAX_LIMITS + 1} limits"),
+        (["1/s", "1/fortnight"], LimitSyntaxError, "'fortnight'"),
+        (["1/s", "0/s"], LimitValueError, "'0/s'"),
+        (["1/s", 5], LimitSyntaxError, "5"),
+        (["1/s", ["1/s"]], LimitSyntaxError, "['1/s']"),
+        ({"1/s": 1}, LimitSyntaxError, "{'1/s': 1}"),
+        (b"1/s", LimitSyntaxError, "b'1/s'"),
+        (None, LimitSyntaxError, "None"),
+        (5, LimitSyntaxError, "5"),
+    ],
+)
+def test_limits_that_cannot_be_read(written: Any, error: type[LimitError], offending: str) -> None:
+    with pytest.raises(error, match="allowed:") as caught:
+        read_limits({"github": written})
+    assert offending in str(caught.value)
+
+
+def test_how_many_at_once_is_said_once() -> None:
+    with pytest.raises(LimitValueError, match=r"says twice .*; allowed: once") as caught:
+        read_limits({"github": ["3 at once", "1/s", "2 at once"]})
+    assert "['3 at once', '1/s', '2 at once'] for 'github'" in str(caught.value)
+
+
+def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
+    limiter.define("many", [f"{count}/h" for count in range(1, MAX_LIMITS + 1)])
+    assert limiter["many"].acquire().limit == 1
+    assert limiter["many"].acquire().retry_after == HOUR
+
+
+# What is decided.
+
+
+def test_all_of_them_have_to_allow(limiter: End, clock: ManualClock) -> None:
+    github = limiter["github"]
+    taken = github.acquire()
+    assert (taken.remaining, taken.limit, taken.granted) == (1, 2, 1)
+    github.acquire()
+    refused = github.acquire()
+    assert (refused.bound_by, refused.retry_after, refused.limit) == ("github", 0.5, 2)
+    clock.advance(0.5)
+    assert github.acquire()
+    clock.advance(10)
+    refused = github.acquire()
+    assert (refused.bound_by, refused.retry_after, refused.limit) == ("github", HOUR - 10.5, 3)
+    assert github.peek(0).remaining == 0
+    with pytest.raises(Throttled, match="'github'") as caught:
+        github.acquire(max_wait=1)
+    assert caught.value.limit == "github"
+    clock.advance(HOUR - 10.5)
+    assert github.acquire(2)
+
+
+def test_a_key_has_all_of_them_too(limiter: End) -> None:
+    assert limiter["github", "a"].acquire(2)
+    refused = limiter["github", "a"].acquire()
+    assert (refused.bound_by, refused.retry_after) == ("github", 0.5)
+    assert limiter["github", "b"].acquire(2)
+    assert limiter["github"].acquire(2)
+
+
+def test_what_can_be_done_with_one_can_be_done_with_all(limiter: End, clock: ManualClock) -> None:
+    github = limiter["github"]
+    assert github.acquire_up_to(5).granted == 2
+    clock.advance(1)
+    assert github.acquire_up_to(5).granted == 1
+    github.reset()
+    assert github.acquire(2)
+    assert github.pause(30) == 30
+    assert github.acquire().retry_after == 30
+    assert limiter["github", "a"].acquire().retry_after == 30
+    github.reset()
+    assert github.acquire(2)
+    with pytest.raises(CostError, match=r"'github'.*2\b"):
+        github.acquire(3)
+    assert limiter.acquire(["single", "rate"], {"single": 1, "rate": 5})
+
+
+def test_they_share_what_is_kept_of_a_name(limiter: End, client: redis.Redis) -> None:
+    limiter["github"].acquire()
+    limiter["logs"].acquire()
+    keys = sorted(key.decode().partition(":")[2] for key in client.scan_iter())
+    assert keys == ["entries:logs+1", "entries:logs+2", "limits", "state:github", "state:logs"]
+
+
+def test_each_log_remembers_on_its_own(limiter: End, clock: ManualClock) -> None:
+    logs = limiter["logs"]
+    assert logs.acquire(2)
+    assert logs.acquire().retry_after == 60
+    clock.advance(60)
+    assert logs.acquire()
+    refused = logs.acquire()
+    assert (refused.retry_after, refused.limit, refused.reset_after) == (HOUR - 60, 3, HOUR)
+    clock.advance(HOUR - 60)
+    assert logs.acquire(2)
+
+
+def test_they_come_back_when_the_server_has_forgotten_them(
+    limiter: End, client: redis.Redis
+) -> None:
+    limiter["github"].acquire()
+    client.delete("{throttle}:limits")
+    assert not limiter["github"].acquire(2)
+    assert client.hkeys("{throttle}:limits") == [b"github"]
+    with pytest.raises(UnknownLimitError, match=r"'nope'.*'github', 'host', 'logs', 'rate'"):
+        limiter["nope"].acquire()
+
+
+# Definitions.
+
+
+def test_they_are_defined_together(limiter: End, clock: ManualClock) -> None:
+    github = limiter["github"]
+    github.acquire(2)
+    limiter.define("github", ["9/h using fixed-window", "4/s burst 4"])
+    assert (github.peek(0).limit, github.peek(0).remaining) == (4, 2)
+    limiter.define("github", ["2/h using fixed-window", "1/s burst 9"], key="gold")
+    assert limiter["github", "gold"].acquire(2)
+    assert limiter["github", "gold"].acquire().retry_after == HOUR
+    assert limiter["github", "silver"].acquire(4)
+    limiter.undefine("github", key="gold")
+    clock.advance(2)
+    assert limiter["github", "gold"].acquire(4)
+    limiter.undefine("github")
+    assert (github.peek(0).limit, github.peek(0).remaining) == (3, 1)
+    assert github.acquire()
+    assert github.acquire().retry_after == HOUR - 2
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_there_may_be_more_of_them_or_fewer(limiter: End, key: str | None) -> None:
+    """Each goes on with the units of the one in its place, or with the most of any."""
+    job = limiter["job"] if key is None else limiter["job", key]
+    limiter.define("job", ["9/h using fixed-window", "9/h burst 9"])
+    job.acquire(4)
+    limiter.define("job", "5/h burst 5")
+    assert (job.peek(0).limit, job.peek(0).remaining) == (5, 1)
+    limiter.define("job", ["9/h burst 9", "7/h using fixed-window", "6/h using sliding-log"])
+    assert (job.peek(0).limit, job.peek(0).remaining) == (6, 2)
+    assert job.acquire(2)
+    assert not job.acquire(0.000001)
+    limiter.define("job", ["7/h using sliding-window", "9/h burst 9"])
+    assert (job.peek(0).limit, job.peek(0).remaining) == (7, 1)
+
+
+@pytest.mark.parametrize("key", [None, "gold"])
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("slots", "10/s"),
+        ("slots", ["10/s", "10/m using sliding-log"]),
+        ("rate", "3 at once"),
+        ("rate", ["10/s", "3 at once"]),
+        ("host", ["9/h using fixed-window", "9/s"]),
+        ("github", ["9/h using fixed-window", "9 at once"]),
+    ],
+)
+def test_slots_are_neither_given_nor_taken_away(
+    limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
+) -> None:
+    """Workers know from the code whether there is a slot to give back."""
+    limiter[name].peek(0)
+    before = client.hgetall("{throttle}:limits")
+    with pytest.raises(LimitValueError, match="allowed: limits that have them if") as caught:
+        limiter.define(name, written, key=key)
+    assert f"limit {name!r} cannot become {written!r}" in str(caught.value)
+    assert client.hgetall("{throttle}:limits") == before
+
+
+@pytest.mark.parametrize("key", [None, "gold"])
+@pytest.mark.parametrize(
+    ("name", "written"), [("slots", "10/s"), ("rate", "3 at once"), ("host", ["9/h", "9/s"])]
+)
+def test_not_even_before_the_server_knows_the_limits_of_the_code(
+    limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
+) -> None:
+    with pytest.raises(LimitValueError, match="allowed: limits that have them if"):
+        limiter.define(name, written, key=key)
+    assert not client.hgetall("{throttle}:limits")
+
+
+def test_what_is_refused_of_a_definition(limiter: End) -> None:
+    for written in ([], ["1/s", "nonsense"], ["1 at once", "2 at once"], 5):
+        with pytest.raises(LimitError, match="allowed:"):
+            limiter.define("github", written)
+    assert limiter["github"].peek(0).limit == 2
+
+
+def test_slots_may_become_more_or_fewer(limiter: End) -> None:
+    limiter.define("slots", "3 at once")
+    assert limiter["slots"].peek(0).limit == 3
+    limiter.define("slots", ["10/s burst 9", "1 at once"], key="small")
+    assert limiter["slots", "small"].peek(0).limit == 1
+    limiter.define("host", "4 at once")
+    assert limiter["host"].peek(0).limit == 4
+    limiter.define("new", "3 at once")
+    with pytest.raises(LimitValueError, match="'new' cannot become '3/s'"):
+        limiter.define("new", "3/s")
+    limiter.undefine("new")
+    limiter.define("new", "3/s")
+    assert limiter["new"].acquire(1)
+
+
+def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
+    redis_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    """The server is told of some windows ahead; when these run out, it asks."""
+    text = "3/d using fixed-window at 07:00 in America/New_York"
+    limiter = end_of(Limiter(redis_url, {"api": text}, clock=clock))
+    limiter.define("api", "5/d using fixed-window in Asia/Kolkata", key="gold")
+    for days in (1, 40, 40, 400, 4_000):
+        assert limiter["api"].acquire(3)
+        refused = limiter["api"].acquire()
+        _, start, stop = Calendar("America/New_York", 7).starts("d", clock.now, 2)
+        assert refused.retry_after == (stop - clock.now) / 1_000_000
+        assert start <= clock.now
+        assert limiter["api", "gold"].acquire(5)
+        assert not limiter["api", "gold"].acquire()
+        clock.advance(refused.retry_after - 0.000001)
+        assert not limiter["api"].acquire()
+        clock.advance(0.000001)
+        assert limiter["api"].acquire()
+        clock.advance(days * 86_400)
+    clock.advance(-9_000 * 86_400.0)  # and when the clock has stepped back
+    assert limiter["api"].peek(3).limit == 3
