@@ -496,9 +496,12 @@ def test_fewer_slots_wait_for_those_in_use(limiter: End) -> None:
 
 def test_a_pause_holds_slots_too(limiter: End, clock: ManualClock) -> None:
     limiter["two"].pause(30)
-    with pytest.raises(Throttled) as caught, limiter.hold(limiter["two"].slot()):
-        raise AssertionError
-    assert caught.value.retry_after == 30.0
+    for max_wait in (0, 5):
+        slot = limiter["two"].slot(max_wait=max_wait)
+        with pytest.raises(Throttled) as caught, limiter.hold(slot):
+            raise AssertionError
+        assert caught.value.retry_after == 30.0
+        assert clock.now == START  # nobody can end a pause by giving a slot back
     clock.advance(30)
     with limiter.hold(limiter["two"].slot()):
         pass

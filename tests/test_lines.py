@@ -492,6 +492,13 @@ def test_a_revoked_or_expired_task_takes_no_slot(lines: Protocol) -> None:
     lines.check()
 
 
+def test_a_pause_of_slots_is_a_wait_that_is_known(lines: Protocol) -> None:
+    lines.limiter["slots"].pause(30)
+    parked = lines.park("a", ["slots"])
+    assert (parked.outcome, parked.wait, parked.expected) == ("parked", 30 * SECOND, 30 * SECOND)
+    assert lines.park("b", ["slots"], max_wait=SECOND).outcome == "late"
+
+
 def test_each_key_has_slots_of_its_own(lines: Protocol) -> None:
     for task in "abc":
         lines.park(task, [("slots", "k")], holder=task)
