@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery_throttle.changes import check_wait
-from celery_throttle.errors import LimitValueError, StoreError, ThrottleError
+from celery_throttle.errors import (
+    LimitError,
+    LimitValueError,
+    StoreError,
+    Throttled,
+    ThrottleError,
+)
 from celery_throttle.needs import Costs, Need
 from celery_throttle.plans import Holder, Reserved
 
@@ -90,20 +96,31 @@ class Slot:
         try:
             plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
             taken = self._limiter.run_plan(plan)
-        except BaseException:
+        except (Throttled, LimitError):
             self._holder = ""
+            raise
+        except BaseException:
+            # It may have been taken all the same, if it was the reply that got lost.
+            with suppress(StoreError):
+                self._release()
             raise
         self._over = threading.Event()
         threading.Thread(target=self._renew, name="throttle-slot", daemon=True).start()
         return taken.decision
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._over.set()
-        self._limiter.run_plan(self._limiter.plans.release(self._need.refs, self._take_back()))
+        # What went wrong inside matters more; the lease runs out in any case.
+        with suppress(StoreError) if error else nullcontext():
+            self._release()
 
-    def _take_back(self) -> str:
+    def _release(self) -> None:
         holder, self._holder = self._holder, ""
-        return holder
+        self._limiter.run_plan(self._limiter.plans.release(self._need.refs, holder))
+
+    async def _arelease(self) -> None:
+        holder, self._holder = self._holder, ""
+        await self._limiter.arun_plan(self._limiter.plans.release(self._need.refs, holder))
 
     def _renew(self) -> None:
         held = [(ref, self._holder) for ref in self._need.refs]
@@ -117,18 +134,21 @@ class Slot:
         try:
             plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
             taken = await self._limiter.arun_plan(plan)
-        except BaseException:
+        except (Throttled, LimitError):
             self._holder = ""
+            raise
+        except BaseException:
+            with suppress(StoreError):
+                await self._arelease()
             raise
         self._renewal = asyncio.create_task(self._arenew())
         return taken.decision
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
-        await self._limiter.arun_plan(
-            self._limiter.plans.release(self._need.refs, self._take_back())
-        )
+        with suppress(StoreError) if error else nullcontext():
+            await self._arelease()
 
     async def _arenew(self) -> None:
         held = [(ref, self._holder) for ref in self._need.refs]

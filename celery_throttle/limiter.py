@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from celery_throttle.bound import BoundLimit
 from celery_throttle.changes import Clock, Plan
+from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.held import Reservation, Slot
@@ -145,17 +146,21 @@ class Limiter:
         """:meth:`acquire` for asyncio."""
         return await self.adecide(self.need(limits, cost), max_wait)
 
-    def acquire_up_to(self, limits: Iterable[Reference], most: Costs) -> Decision:
+    def acquire_up_to(self, limits: Iterable[Reference], most: Cost) -> Decision:
         """Take what there is of every limit, at most ``most`` units, and the same from each.
 
         ``granted`` of the decision says how much that was: whole units, if ``most`` is whole. The
         decision is a refusal if there was nothing; ``most`` may be 0, and above the burst.
         """
-        return self.run_plan(self.plans.acquire_up_to(self.need(limits, most, least=0)))
+        return self.run_plan(self.plans.acquire_up_to(self._need_up_to(limits, most)))
 
-    async def aacquire_up_to(self, limits: Iterable[Reference], most: Costs) -> Decision:
+    async def aacquire_up_to(self, limits: Iterable[Reference], most: Cost) -> Decision:
         """:meth:`acquire_up_to` for asyncio."""
-        return await self.arun_plan(self.plans.acquire_up_to(self.need(limits, most, least=0)))
+        return await self.arun_plan(self.plans.acquire_up_to(self._need_up_to(limits, most)))
+
+    def _need_up_to(self, limits: Iterable[Reference], most: Cost) -> Need:
+        millionths(most, allow_zero=True)  # not a cost by name: the same is taken from each
+        return self.need(limits, most, least=0)
 
     def peek(self, limits: Iterable[Reference], cost: Costs = 1) -> Decision:
         """The decision :meth:`acquire` would give, with nothing taken. The cost may be 0."""

@@ -98,7 +98,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, Concurrency):
-            self._set(burst=self.rate.slots, algorithm=CONCURRENCY)
+            self._check_slots(self.rate)
             return
         if not isinstance(self.rate, Rate):
             raise LimitValueError(f"{shown(self.rate)} is no Rate; Limit.parse() reads text")
@@ -115,6 +115,13 @@ class Limit:
         self._check_exact(self.rate)
         self._check_window(self.rate)
         self._check_parts(self.rate)
+
+    def _check_slots(self, slots: Concurrency) -> None:
+        given = self.burst, self.algorithm, self.window, self.parts, self.oldest
+        plain = "epoch", 1, "weighted"
+        if given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
+            raise LimitValueError(f"'{slots}' is all there is to say; allowed: no clause with it")
+        self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
     def _check_exact(self, rate: Rate) -> None:
         numerator, _ = rate.interval

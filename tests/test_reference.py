@@ -232,6 +232,31 @@ def test_each_limit_may_have_a_cost_of_its_own() -> None:
     assert local.peek({MAIL: 1.5}, START).allowed
 
 
+def test_all_limits_of_a_name_have_to_allow() -> None:
+    local = Local({"api": ["10/s burst 5", "6/m using fixed-window", "2 at once"]})
+    begin = START - START % (60 * SECOND)
+    assert local.acquire({API: 3}, begin) == allowed(2, 1, reset=60.0, granted=3)
+    assert local.acquire({API: 3}, begin) == refused(5, 2, wait=0.1, reset=60.0, by="api")
+    assert local.acquire({API: 3}, begin + SECOND)
+    assert local.acquire({API: 1}, begin + 2 * SECOND) == refused(
+        6, 0, wait=58.0, reset=58.0, by="api"
+    )
+
+
+@pytest.mark.parametrize("ref", [API, LimitRef("api", "key")])
+def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
+    ref: LimitRef,
+) -> None:
+    local = Local({"api": ["9/h using fixed-window", "9/h burst 9"]})
+    begin = START - START % HOUR
+    local.acquire({ref: 4}, begin)
+    half = begin + HOUR // 2  # the meter has drained by four, the window has not
+    local.define(API, ["9/h burst 9", "8/h using fixed-window", "7/h using sliding-log"], half)
+    assert local.peek({ref: 0}, half) == allowed(7, 3, reset=3600.0, granted=0)
+    local.define(API, "5/h burst 5", half)
+    assert local.peek({ref: 0}, half).remaining == 1
+
+
 def test_a_refusal_tells_of_the_limit_that_binds() -> None:
     local = Local({"api": "1000/s burst 10", "mail": "1/s burst 20"})
     local.acquire({API: 7}, START)

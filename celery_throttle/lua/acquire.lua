@@ -88,7 +88,8 @@ end
 remaining = math.floor(remaining / MILLION)
 if wait > 0 then
   local longest = tonumber(ARGV[3])
-  local sort = narrow.tag == SLOTS and 1 or longest and delay > longest and 2 or 0
+  local slots_bind = narrow.tag == SLOTS and wait > refs[bound].paused
+  local sort = slots_bind and 1 or longest and delay > longest and 2 or 0
   return { 0, wait, bound, remaining, reset, narrow.burst, sort }
 end
 local reply = { 1, remaining, reset, narrow.burst, delay, granted }

@@ -86,8 +86,11 @@ local function expected(position)
     local before = math.max(position - 1, math.min(ref.waiting,
       position * redis.call('LLEN', about.limits[i][WAITING])))
     for _, limit in ipairs(ref.limits) do
-      local own = limit.tag == SLOTS and 0 or math.max(ref.paused, limit.algorithm.check(limit, now, true))
-        + math.ceil(before * limit.cost / MILLION * limit.p / limit.q)
+      local own = ref.paused
+      if limit.tag ~= SLOTS then
+        own = math.max(own, limit.algorithm.check(limit, now, true))
+          + math.ceil(before * limit.cost / MILLION * limit.p / limit.q)
+      end
       if own > longest then
         longest, at = own, i
       end

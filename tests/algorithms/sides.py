@@ -94,9 +94,9 @@ class Side:
         if step.do == "define":
             yield from self.define(self.others[step.which % len(self.others)])
         elif step.do == "advance":
-            self.advance(step.time(limit, self.wait))
+            self.advance(step.time(limit, self.clock.now, self.wait))
         elif step.do == "back":
-            self.clock.now = max(0, self.clock.now - step.time(limit, self.wait))
+            self.clock.now = max(0, self.clock.now - step.time(limit, self.clock.now, self.wait))
         elif step.do == "settle":
             yield from self.settle(step.which)
         elif step.do == "renew":

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from celery_throttle.calendars import Calendar
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import CONCURRENCY, FARTHEST, Limit
+from celery_throttle.limits import CONCURRENCY, FARTHEST, FIRST_REQUEST, Limit
 from celery_throttle.rates import Rate
 from celery_throttle.reference.slots import LEASE
 from tests.algorithms.limits import SECOND
@@ -23,7 +24,8 @@ class Step(NamedTuple):
             reserved; "advance" the clock, or step "back", by a share of ``span``; or "define".
         share: in thousandths.
         more: on top of the share: millionths of a unit (0: in whole units), or microseconds.
-        span: "interval", "full" (empty to full), "wait" (what the last refusal told), "none".
+        span: "interval", "full" (empty to full), "wait" (what the last refusal told), "last" and
+            "next" (since and until a window or a part of one begins), "none".
         worth: what was reserved turns out to be worth this share of it, in thousandths.
         which: of what was reserved, or of the limits to define.
     """
@@ -43,10 +45,17 @@ class Step(NamedTuple):
         most = limit.burst * MILLION
         return min(cost + self.more, most) if self.do != "upto" else cost + self.more
 
-    def time(self, limit: Limit, wait: int) -> int:
+    def time(self, limit: Limit, now: int, wait: int) -> int:
         """Microseconds."""
-        spans = {"interval": interval(limit), "full": full(limit), "wait": wait, "none": 0}
-        return max(0, self.share * spans[self.span] // 1000 + self.more)
+        span = {
+            "interval": lambda: interval(limit),
+            "full": lambda: full(limit),
+            "wait": lambda: wait,
+            "last": lambda: now - edges(limit, now)[0],
+            "next": lambda: edges(limit, now)[1] - now,
+            "none": lambda: 0,
+        }[self.span]()
+        return max(0, self.share * span // 1000 + self.more)
 
 
 def interval(limit: Limit) -> int:
@@ -62,6 +71,17 @@ def full(limit: Limit) -> int:
         return limit.burst * limit.rate.period_us // limit.rate.count
     assert limit.algorithm == CONCURRENCY
     return LEASE
+
+
+def edges(limit: Limit, now: int) -> tuple[int, int]:
+    """Where the window or the part of one begins and ends in which a time lies, if that is known."""
+    if not isinstance(limit.rate, Rate) or limit.window == FIRST_REQUEST:
+        return now, now
+    if isinstance(limit.window, Calendar) and limit.period:
+        _, start, stop = limit.window.starts(limit.period, now, 2)
+        return start, stop
+    part = limit.rate.period_us // limit.parts
+    return now - now % part, now - now % part + part
 
 
 def _steps(do: str, *options: dict[str, Sequence[object]]) -> Iterator[Step]:
@@ -89,6 +109,7 @@ _TABLE = {
             "advance",
             {"span": ("none",), "more": (0, 1, 1000, FARTHEST, SECOND)},
             {"span": ("wait",), "share": (1000, 1000, 500), "more": (0, 0, -1, 1)},
+            {"span": ("next",), "share": (1000, 500), "more": (0, -1, 1000, 60_000)},
             {"span": ("interval",), "share": (1000, 333, 500, 2500), "more": (0, -1, 1)},
             {"span": ("full",), "share": (1000, 333, 500, 999, 1500), "more": (0, -1, 1, 3000)},
         )
@@ -98,6 +119,7 @@ _TABLE = {
             "back",
             {"span": ("none",), "more": (1, 1000, FARTHEST, FARTHEST + 1, 3600 * SECOND)},
             {"span": ("interval", "full"), "share": (333, 1000, 2500), "more": (0, FARTHEST + 1)},
+            {"span": ("last",), "share": (1000,), "more": (0, 1, 1, 1000, FARTHEST + 1, 60_000)},
         )
     ],
 }

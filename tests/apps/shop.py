@@ -41,6 +41,8 @@ LIMITS = {
     "never": "1/h",
     "wide": "1/h burst 2",
     "drain": "50/s",
+    "queue": "1/h burst 2 using leaky-queue",
+    "pair": ["1/h burst 4", "3/d using sliding-log"],
 }
 throttle = Throttle(
     app,
@@ -237,6 +239,26 @@ def both(self: Task, line: str, other: str) -> None:
 
 @task(throttle="wide:{line}", throttle_cost=2)
 def wide(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="wide:{line}", throttle_cost="{units}")
+def measured(self: Task, line: str, units: Any = 1) -> None:
+    run(self)
+
+
+@task(throttle=["gate:{line}", "pair:{line}"], throttle_cost={"pair": 1.5})
+def paired(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="queue:{line}")
+def queued(self: Task, line: str) -> None:
+    run(self)
+
+
+@task(throttle="queue:{line}", throttle_on_max_wait="drop")
+def queued_or_dropped(self: Task, line: str) -> None:
     run(self)
 
 

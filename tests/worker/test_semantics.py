@@ -17,7 +17,13 @@ from celery import Task, chain, chord, group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from celery_throttle import CostError, KeyValueError, Limiter, WaitTooLongError
+from celery_throttle import (
+    CostError,
+    KeyValueError,
+    Limiter,
+    QueueFullError,
+    WaitTooLongError,
+)
 from celery_throttle.scope import encode_key
 from tests.apps import shop
 from tests.servers import assert_nothing_left_behind
@@ -539,6 +545,72 @@ def test_a_task_that_would_wait_too_long_is_dropped(client: Shop, line: str) -> 
     assert state_of(result) == "REVOKED"
     assert client.order("runs", first, result) == [first.id]
     assert [row["expired"] for row in client.rows("revoked", result)] == [False]
+
+
+def test_a_task_that_finds_a_queue_full_fails_at_once(client: Shop, line: str) -> None:
+    running, waiting = shop.queued.delay(line), shop.queued.delay(line)
+    client.finished(running)
+    client.waiting(waiting)
+    result = shop.queued.delay(line)
+    with pytest.raises(QueueFullError, match="its queue is full") as caught:
+        result.get(timeout=SECONDS)
+    assert (caught.value.limit, caught.value.key, caught.value.retry_after) == ("queue", line, None)
+    assert result.state == "FAILURE"
+    client.let_go(line, "queue")
+    client.finished(waiting)
+    assert client.order("runs", running, waiting, result) == [running.id, waiting.id]
+
+
+def test_a_task_that_finds_a_queue_full_is_dropped(client: Shop, line: str) -> None:
+    running, waiting = shop.queued.delay(line), shop.queued.delay(line)
+    client.finished(running)
+    client.waiting(waiting)
+    result = shop.queued_or_dropped.delay(line)
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=SECONDS)
+    assert state_of(result) == "REVOKED"
+    assert client.order("runs", result) == []
+    client.let_go(line, "queue")
+    client.finished(waiting)
+
+
+# What a task costs.
+
+
+def test_a_cost_is_told_by_an_argument(client: Shop, line: str) -> None:
+    first, second = shop.measured.delay(line, 0.5), shop.measured.delay(line, units=1.25)
+    client.finished(first, second)
+    waiting = shop.measured.delay(line, 0.5)  # a quarter of a unit is left
+    client.waiting(waiting)
+    last = shop.measured.delay(line, 0.25)  # it would pass, but others wait
+    client.waiting(last)
+    client.let_go(line, "wide")
+    client.finished(waiting, last)
+    assert client.order("runs", waiting, last) == [waiting.id, last.id]
+    assert client.left("wide", line) == 1
+
+
+@pytest.mark.parametrize("units", [0, -1, "2", None, 2.000001], ids=str)
+def test_an_argument_that_can_be_no_cost_fails_its_task(
+    client: Shop, line: str, units: Any
+) -> None:
+    result = shop.measured.delay(line, units)
+    with pytest.raises(CostError, match=f"cost {units!r} "):
+        result.get(timeout=SECONDS)
+    assert result.state == "FAILURE"
+    assert client.order("runs", result) == []
+    assert client.left("wide", line) == 2
+
+
+def test_all_limits_of_a_name_are_passed_at_the_cost_of_the_name(client: Shop, line: str) -> None:
+    first, second = shop.paired.delay(line), shop.paired.delay(line)
+    client.finished(first, second)
+    third = shop.paired.delay(line)
+    client.waiting(third)
+    assert client.rows("throttled", third)[0]["limit"] == "pair"
+    assert client.rows("throttled", third)[0]["retry_after"] > 80_000  # by the log of a day
+    client.let_go(line, "pair")
+    client.finished(third)
 
 
 # What is told.
