@@ -30,7 +30,7 @@ local till, room, ahead = now + tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(A
 local token, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
 local settled, released = tonumber(ARGV[9]), tonumber(ARGV[10])
 local visits = room + 16
-local taken = {}
+local taken, wake_for = {}, {}
 
 for i = 11, #ARGV do
   local slot = i - 11 - settled
@@ -39,7 +39,7 @@ for i = 11, #ARGV do
   elseif slot >= 3 * released then
     redis.call('ZREM', parks, ARGV[i])
   elseif slot % 3 == 0 then
-    release(ARGV[i], ARGV[i + 1], ARGV[i + 2], now)
+    release(ARGV[i], ARGV[i + 1], ARGV[i + 2], now, wake_for)
   end
 end
 lease(workers, worker, claims, till)
@@ -136,5 +136,11 @@ for key = 5, #KEYS, 4 do
 end
 if #taken > 0 then
   lease(workers, worker, claims, till)
+end
+-- A slot that was given back is mostly taken by this worker; others are woken for what it leaves.
+for _, names in ipairs(wake_for) do
+  if redis.call('ZCOUNT', names[1], '-inf', whole(now)) > 0 then
+    wake({ [ASKS] = names[2] }, now, now)
+  end
 end
 return { ask - now, dead, unpack(taken) }

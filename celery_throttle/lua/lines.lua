@@ -155,12 +155,17 @@ local function wake(queue, now, due)
 end
 
 -- Lets what waits at one limit and key be looked at again now: it may have room, or another limit.
-local function look_again(waits, now)
+-- Without `wake_for`, workers are woken; else the queues are put there, as {due, asks}.
+local function look_again(waits, now, wake_for)
   local found = redis.call('HGETALL', waits)
   for i = 1, #found, 2 do
     local names = cmsgpack.unpack(found[i + 1])
     redis.call('ZADD', names[1], 'XX', whole(now), found[i])
-    wake({ [ASKS] = names[2] }, now, now)
+    if wake_for then
+      wake_for[#wake_for + 1] = names
+    else
+      wake({ [ASKS] = names[2] }, now, now)
+    end
   end
 end
 
@@ -169,9 +174,9 @@ local function holder_of(worker, token)
   return worker .. ' ' .. token
 end
 
--- Gives a slot back.
-local function release(entries, waits, holder, now)
+-- Gives a slot back; `wake_for` as above.
+local function release(entries, waits, holder, now, wake_for)
   if redis.call('ZREM', entries, holder) == 1 then
-    look_again(waits, now)
+    look_again(waits, now, wake_for)
   end
 end

@@ -101,8 +101,8 @@ class Watch:
         self._claims = Claims(self._store, keys, self.worker, self._on_settled)
         self._slots = TaskSlots(keys, self.worker, self._on_released)
         self._alarm = Alarm(consumer, self._on_alarm)
-        self._flush = Alarm(consumer, self._on_flush)
-        self._release = Alarm(consumer, self._on_release)
+        self._flush = Alarm(consumer, self._tell)
+        self._release = Alarm(consumer, self._tell)
         self._renewal: Any = None
         self.wake = Wake(self._store, self._channel, self._on_wake)
         self._running = False
@@ -205,16 +205,9 @@ class Watch:
         if not self._running:
             self._call(0)
         elif self._c.hub is not None:
-            self._c.hub.call_soon(self._on_release)  # sooner than any timer
+            self._c.hub.call_soon(self._tell)  # sooner than any timer
         else:
             self._release.set(0)
-
-    def _on_release(self) -> None:
-        if self._slots.unreported():
-            if self._room() > 0:
-                self._ask()
-            else:
-                self._call(0)
 
     def _on_settled(self) -> None:
         """Comes from whatever thread acknowledged the task."""
@@ -223,8 +216,11 @@ class Watch:
         else:
             self._call(0)
 
-    def _on_flush(self) -> None:
-        if self._claims.unreported():
+    def _tell(self) -> None:
+        """Tell what ended. A slot that is given back is for a task that is asked for at once."""
+        if self._slots.unreported() and self._room() > 0:
+            self._ask()
+        elif self._slots.unreported() or self._claims.unreported():
             self._call(0)
 
     # The call.

@@ -76,7 +76,11 @@ def bounded(examples: int) -> settings:
 
 
 def shown(
-    examples: int, algorithms: Sequence[str], traces: st.SearchStrategy[list[Step]]
+    examples: int,
+    algorithms: Sequence[str],
+    traces: st.SearchStrategy[list[Step]],
+    *,
+    keys: Sequence[str | None] = (None, "key"),
 ) -> Callable[[Property], Callable[..., None]]:
     """Make a property a test: so many examples of each algorithm, each at all of its limits."""
 
@@ -91,7 +95,7 @@ def shown(
             @given(
                 limits=st.tuples(*LIMITS[algorithm]),
                 trace=traces,
-                key=st.sampled_from([None, "key"]),
+                key=st.sampled_from(keys),
                 others=st.tuples(other, other),
                 start=_starts,
             )
