@@ -77,12 +77,13 @@ def run(options: Options) -> Result:
 
 def _ours(url: str) -> Mapping[str, Side]:
     names = ("api", "a", "b", "c", "batch", "tenant")
-    limiter = Limiter(url, {**dict.fromkeys(names, FREE), "used-up": "1/d"})
+    limiter = Limiter(url, {**dict.fromkeys(names, FREE), "rates": [FREE] * 3, "used-up": "1/d"})
     limiter["used-up"].acquire()
     return {
         "allowed": Side(limiter["api"].acquire),
         "refused": Side(limiter["used-up"].acquire, lambda decision: not decision),
         "three": Side(partial(limiter.acquire, ["a", "b", "c"])),
+        "three of one": Side(limiter["rates"].acquire),
         "units": Side(partial(limiter["batch"].acquire_up_to, SIXTEEN), _is_sixteen),
         "keys": Side(partial(limiter.acquire, KEYS)),
     }
@@ -119,10 +120,11 @@ def _figures(times: Times, others: Sequence[Rival]) -> Iterator[Figure]:
         yield _figure(f"  to {best}", times.beside(kind, f"{best}: {kind}"), 2.0)
         yield _figure(f"  to {counter}", times.beside(kind, f"{counter}: {kind}"))
         yield _took(times, kind, PLAIN)
-    three, rates = times.beside("three"), times.beside("three rates")
-    yield _figure("acquire() of three limits (theirs: three rates)", three, 1.4, rates)
-    longer = times.beside("allowed", "three")
-    yield Figure("  its time to that of one", "", median(longer), at_most=1.5, rounds=longer)
+    rates = times.beside("three rates")
+    for side, what in (("three", "three limits"), ("three of one", "three limits of one name")):
+        yield _figure(f"acquire() of {what}", times.beside(side), 1.4, rates)
+        longer = times.beside("allowed", side)
+        yield Figure("  its time to that of one", "", median(longer), at_most=1.5, rounds=longer)
     units, keys = (times.beside(side, decisions=SIXTEEN) for side in ("units", "keys"))
     yield _figure("acquire_up_to(16), a unit", units, 8.0)
     yield _figure("acquire() of 16 keys, a key", keys, 8.0)
