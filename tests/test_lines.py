@@ -639,3 +639,21 @@ def test_a_gate_decides_for_several_tasks_each_on_its_own(lines: Protocol) -> No
     unknown = lines.store.run(lines.gate_call([(["nobody"], 1), (["bulk"], 1)]))
     assert unknown == [[-2, 1, str(lines.now).encode()]]
     assert not lines.client.exists("{throttle}:state:bulk")
+
+
+def test_a_claim_that_was_not_started_gives_its_slots_back(lines: Protocol) -> None:
+    lines.park("a", ["slots"])
+    lines.park("b", ["slots"])
+    lines.park("c", ["slots"])
+    assert lines.claim() == []
+    (claim,) = lines.claim(released=[("slots", "task a")])
+    # Started: its slot is given back when it ends, whatever becomes of the claim.
+    lines.claim(room=0, settled=[claim.token])
+    assert lines.client.zcard("{throttle}:entries:slots") == 2
+    lines.park("d", ["slots"])
+    (claim,) = lines.claim(released=[("slots", f"w {claim.token}")])
+    # Not started, as it was revoked or had expired on the way.
+    lines.claim(room=0, settled=[-claim.token])
+    assert lines.client.zcard("{throttle}:entries:slots") == 1
+    assert lines.client.exists("{throttle}:claims:w") == 0
+    lines.check()

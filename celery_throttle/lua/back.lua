@@ -32,9 +32,7 @@ for i = 1, most do
   if claim then
     local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
     redis.call('HDEL', claims, tokens[i])
-    for _, limit in ipairs(about.limits) do
-      release(limit[ENTRIES], limit[WAITS], holder_of(worker, tokens[i]), now)
-    end
+    give_slots_back(about, worker, tokens[i], now)
     if redis.call('HEXISTS', about.queue[MESSAGES], id) == 0 then
       join(line, about, id, tonumber(score), packed, now, 0, 1)
       wake(about.queue, now, now)

@@ -14,7 +14,7 @@
 --       6   how far ahead (us) a slot may be booked
 --       7   the token of the first task taken; those after it count up
 --       8   longest time (us) between two asks
---       9   how many tokens follow that are settled
+--       9   how many tokens follow that are settled; with a '-' before it, one that was not started
 --       10  how many slots follow that are given back
 --       then those tokens; per slot its entries, waits and holder; then identities whose
 --       acknowledgement is done
@@ -35,7 +35,12 @@ local taken, wake_for = {}, {}
 for i = 11, #ARGV do
   local slot = i - 11 - settled
   if slot < 0 then
-    redis.call('HDEL', claims, ARGV[i])
+    local id = string.gsub(ARGV[i], '^%-', '')
+    local claim = id ~= ARGV[i] and redis.call('HGET', claims, id)
+    if claim then
+      give_slots_back(cmsgpack.unpack(claim)[2], worker, id, now, wake_for)
+    end
+    redis.call('HDEL', claims, id)
   elseif slot >= 3 * released then
     redis.call('ZREM', parks, ARGV[i])
   elseif slot % 3 == 0 then

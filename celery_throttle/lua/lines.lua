@@ -180,3 +180,10 @@ local function release(entries, waits, holder, now, wake_for)
     look_again(waits, now, wake_for)
   end
 end
+
+-- Gives the slots of a claim back.
+local function give_slots_back(about, worker, token, now, wake_for)
+  for _, limit in ipairs(about.limits) do
+    release(limit[ENTRIES], limit[WAITS], holder_of(worker, token), now, wake_for)
+  end
+end

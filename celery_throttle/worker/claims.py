@@ -68,6 +68,7 @@ class Claims:
         self.keys = (keys.workers, keys.claims(worker))
         self._on_settled = settled
         self._held: dict[int, Claim] = {}
+        #: Tokens; below zero of those that were not started, whose slots nobody else gives back.
         self._settled: deque[int] = deque()
         self._unsure: list[int] = []
         self._next = 1
@@ -92,7 +93,7 @@ class Claims:
     def settle(self, claim: Claim) -> None:
         """The task is done with."""
         if self._held.pop(claim.token, None) is not None:
-            self._settled.append(claim.token)
+            self._settled.append(claim.token if claim.started else -claim.token)
             self._on_settled()
 
     def unreported(self) -> bool:

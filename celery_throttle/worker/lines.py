@@ -33,6 +33,7 @@ from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
+from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
@@ -118,13 +119,18 @@ class Watch:
             self._throttle.register()
         self._origin = Origin(c)
         self._processes = processes_of(c)
-        self._gate = self._throttle.gate = Gate(
+        self._parking = Parking(
             self._throttle,
             self._origin,
-            slots=self._slots,
+            self._slots,
             token=lambda: self._claims.reserve(1),
-            waiting=self._processes.waiting,
             parked=lambda wait: self._alarm.set(wait - HORIZON),
+        )
+        self._throttle.gate = Gate(
+            self._throttle,
+            self._parking,
+            self._slots,
+            waiting=self._processes.waiting,
             bring=self._bring_again,
             later=c.timer.call_after,
         )
@@ -263,7 +269,7 @@ class Watch:
             len(releases),
             *settled,
             *chain.from_iterable(releases),
-            *self._gate.acknowledged(),
+            *self._parking.acknowledged(),
         ]
         try:
             self._claims.give_back_unsure()

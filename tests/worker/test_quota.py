@@ -15,6 +15,7 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.worker import gate, quota
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.gate import GATHER, Gate
+from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.quota import BATCH, Quota
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
@@ -238,13 +239,12 @@ class Pool:
     def __init__(self, bench: Bench) -> None:
         self.started: list[Any] = []
         self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        slots = TaskSlots(bench.throttle.keys, "worker", lambda: None)
         self.gate = Gate(
             bench.throttle,
-            NOWHERE,
-            slots=TaskSlots(bench.throttle.keys, "worker", lambda: None),
-            token=lambda: 1,
+            Parking(bench.throttle, NOWHERE, slots, token=lambda: 1, parked=lambda _: None),
+            slots,
             waiting=list,
-            parked=lambda _: None,
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),
         )
