@@ -158,6 +158,8 @@ class Side:
             held = self.held.pop(which % len(self.held))
             yield from self.plans.settle(held.server, units(held.worth))
             self.local.settle(held.local, {self.ref: units(held.worth)}, self.clock.now)
+        else:
+            return
         yield from self.peek(0)
 
     def renew(self, which: int) -> Plan[None]:

@@ -9,6 +9,7 @@ from celery_throttle.rates import MAX_EXACT, MAX_UNITS
 from celery_throttle.reference import FixedWindow, Local
 from celery_throttle.reference.local import current
 from celery_throttle.reference.meters import Meter
+from celery_throttle.reference.state import State
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
@@ -28,51 +29,45 @@ class Truth:
         self._beyond = False
 
     def take(self, cost: int) -> None:
-        local, side, now = self._local, self._side, self._side.clock.now
+        side, local, now = self._side, self._local, self._side.clock.now
         states, _ = current(local._definitions[side.ref], local._states.get(side.ref), now)
         taken = tuple(state.take(side.limit, min(cost, MOST), now, now) for state in states)
         local._states[side.ref] = taken
+
+    def compare(self, *, settled: bool) -> None:
+        """Once all is settled, never more may be left than in truth from then on."""
+        limit, now, whole = self._side.limit, self._side.clock.now, full(self._side.limit)
+        pair = self._states(now)
         # A debt that is larger than what can be counted is forgiven.
         self._beyond |= any(
-            isinstance(state, Meter) and state.used_then() > MAX_EXACT for state in taken
+            isinstance(state, Meter) and state.used_then() >= MAX_EXACT for state in pair
         )
-
-    def _starts(self) -> int:
-        states = [local._look(self._side.ref, 0, self._side.clock.now)[0].state for local in (self._side.local, self._local)]
-        return len({state.start for state in states if isinstance(state, FixedWindow)})
-
-    def compare(self) -> None:
-        """From now on never more may be left than in truth."""
-        if self._beyond:
-            return
-        side = self._side
-        now, whole = side.clock.now, full(side.limit)
         # Where windows begin with a request, a debt of long ago may have begun one.
-        if side.limit.window == FIRST_REQUEST and self._starts() != 1:
+        starts = {state.start for state in pair if isinstance(state, FixedWindow)}
+        if not settled or self._beyond or (limit.window == FIRST_REQUEST and len(starts) > 1):
             return
-        for later in (0, 1, whole // 3, whole // 2, whole - 1, whole, whole * 4 // 3):
+        for later in (0, whole // 3, whole - 1, whole * 4 // 3):
             left, true = (
-                local._look(side.ref, 0, now + later)[0].state.left(side.limit, now + later)[0]
-                for local in (side.local, self._local)
+                state.left(limit, now + later)[0] for state in self._states(now + later)
             )
-            assert left <= true, f"{left} left, in truth {true}, {later} us later, {side.limit}"
+            assert left <= true, f"{left} left, in truth {true}, {later} us later, {limit}"
+
+    def _states(self, now: int) -> list[State]:
+        both = (self._side.local, self._local)
+        return [local._look(self._side.ref, 0, now)[0].state for local in both]
 
 
 def compared(side: Side, trace: list[Step]) -> Plan[None]:
     """Play a trace, and compare whenever all is settled."""
     truth = Truth(side)
-    for step in trace:
+    for step in (*trace, *(Step("settle") for _ in trace)):
         held, admitted = len(side.held), len(side.admitted)
         yield from side.play(step)
         if len(side.held) > held:
             truth.take(side.held[-1].worth)
         elif len(side.admitted) > admitted:
             truth.take(side.admitted[-1].cost)
-        if not side.held:
-            truth.compare()
-    while side.held:
-        yield from side.settle(0)
-    truth.compare()
+        truth.compare(settled=not side.held)
 
 
 @shown(300, RATES, settling)
@@ -96,7 +91,7 @@ def test_refunds_of_several_give_back_nothing_that_others_took(sides: Sides) -> 
         Step("advance", 1000, span="interval"),
         Step("settle"),
     ]
-    sides.show(_is_true, METERS_OF_TEN, trace)
+    sides.show(compared, METERS_OF_TEN, trace)
 
 
 def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
@@ -107,10 +102,6 @@ def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
             *(Step("settle", which=which) for which in order),
         ]
         sides.show(_is_empty, METERS_OF_TEN, trace)
-
-
-def _is_true(side: Side, trace: list[Step]) -> Plan[None]:
-    yield from compared(side, trace)
 
 
 def _is_empty(side: Side, trace: list[Step]) -> Plan[None]:
