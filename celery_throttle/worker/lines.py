@@ -48,6 +48,9 @@ IDLE = 1.0
 #: Seconds a settled claim may stay unreported.
 FLUSH = 0.020
 
+#: Seconds from one ask to the next within which slots that are given back are told together.
+BUNCH = 0.002
+
 #: Seconds between two asks of a worker that is woken again and again.
 CALM = 0.005
 
@@ -210,10 +213,12 @@ class Watch:
         """Somebody may wait for the slot. Comes from whatever thread ended the task."""
         if not self._running:
             self._call(0)
-        elif self._c.hub is not None:
-            self._c.hub.call_soon(self._tell)  # sooner than any timer
-        else:
+        elif self._c.hub is None:
             self._release.set(0)
+        elif self._room() > 0 and time.monotonic() - self._asked > BUNCH:
+            self._tell()
+        else:  # sooner than any timer, and together with others that end now
+            self._c.hub.call_soon(self._tell)
 
     def _on_settled(self) -> None:
         """Comes from whatever thread acknowledged the task."""
