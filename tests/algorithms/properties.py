@@ -33,6 +33,10 @@ TRACES: Counter[str] = Counter()
 _starts = st.sampled_from([START, START, START, 0, 1_710_064_500_000_000, 1_698_537_300_000_000])
 
 
+#: Limits of an algorithm at which an example is played.
+VARIANTS = 4
+
+
 @dataclass
 class Sides:
     """Makes sides on one server."""
@@ -75,6 +79,12 @@ def bounded(examples: int) -> settings:
     )
 
 
+def counted(examples: int, algorithms: Sequence[str], limits: int) -> int:
+    """Count the traces of a property that plays each example at so many limits of each."""
+    TRACES.update(dict.fromkeys(algorithms, examples * limits))
+    return examples
+
+
 def shown(
     examples: int,
     algorithms: Sequence[str],
@@ -85,7 +95,7 @@ def shown(
     """Make a property a test: so many examples of each algorithm, each at all of its limits."""
 
     def decorate(holds: Property) -> Callable[..., None]:
-        TRACES.update({name: examples * len(LIMITS[name]) for name in algorithms})
+        counted(examples, algorithms, VARIANTS)
 
         @pytest.mark.parametrize("algorithm", algorithms)
         def test(sides: Sides, algorithm: str) -> None:

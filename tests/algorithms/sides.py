@@ -211,7 +211,7 @@ class Wire:
     """A connection to the server, for many calls at a time."""
 
     def __init__(self, url: str) -> None:
-        options = redis.connection.parse_url(url)
+        options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]  # redis-py has no types for it
         self._socket = socket.create_connection((options["host"], options["port"]))
         self._reader = hiredis.Reader()
         self._loaded: set[str] = set()

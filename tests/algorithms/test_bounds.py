@@ -99,7 +99,8 @@ def test_a_fixed_window_admits_its_count(side: Side, trace: list[Step]) -> Plan[
         for admission in side.admitted[seen:]:
             if began < 0 or admission.now >= began + rate_of(side.limit).period_us:
                 began = admission.now
-            window = began if side.limit.window == FIRST_REQUEST else window_of(side.limit, admission.now)
+            first = side.limit.window == FIRST_REQUEST
+            window = began if first else window_of(side.limit, admission.now)
             counts[window] += admission.cost
     assert max(counts.values(), default=0) <= side.limit.burst * MILLION
 

@@ -15,7 +15,6 @@ from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, full, settling
 
-
 MOST = (MAX_UNITS + 1) * MILLION
 
 
@@ -47,9 +46,7 @@ class Truth:
         if not settled or self._beyond or (limit.window == FIRST_REQUEST and len(starts) > 1):
             return
         for later in (0, whole // 3, whole - 1, whole * 4 // 3):
-            left, true = (
-                state.left(limit, now + later)[0] for state in self._states(now + later)
-            )
+            left, true = (state.left(limit, now + later)[0] for state in self._states(now + later))
             assert left <= true, f"{left} left, in truth {true}, {later} us later, {limit}"
 
     def _states(self, now: int) -> list[State]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice, product
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
     def time(self, limit: Limit, now: int, wait: int) -> int:
         """Microseconds."""
-        span = {
+        span: dict[str, Callable[[], int]] = {
             "interval": lambda: interval(limit),
             "full": lambda: full(limit),
             "wait": lambda: wait,
@@ -74,7 +74,7 @@ def full(limit: Limit) -> int:
 
 
 def edges(limit: Limit, now: int) -> tuple[int, int]:
-    """Where the window or the part of one begins and ends in which a time lies, if that is known."""
+    """Where the window or the part of one begins and ends in which a time lies, if known."""
     if not isinstance(limit.rate, Rate) or limit.window == FIRST_REQUEST:
         return now, now
     if isinstance(limit.window, Calendar) and limit.period:
@@ -84,11 +84,11 @@ def edges(limit: Limit, now: int) -> tuple[int, int]:
     return now - now % part, now - now % part + part
 
 
-def _steps(do: str, *options: dict[str, Sequence[object]]) -> Iterator[Step]:
+def _steps(do: str, *options: Mapping[str, Sequence[object]]) -> Iterator[Step]:
     """Every combination of some fields' values."""
     for fields in options:
         for values in product(*fields.values()):
-            yield Step(do, **dict(zip(fields, values, strict=True)))  # type: ignore[arg-type]
+            yield Step(do, **dict(zip(fields, values, strict=True)))
 
 
 _SHARES = (0, 1000, 500, 333, 1, 100, 250, 750, 999)

@@ -1,0 +1,166 @@
+"""Windows of a calendar: days of 23 and 25 hours, weeks, months; and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from celery_throttle.changes import Plan
+from celery_throttle.costs import MILLION
+from celery_throttle.limiter import Limiter
+from celery_throttle.limits import FARTHEST, Limit
+from celery_throttle.plans import Outcome
+from celery_throttle.testing import ManualClock
+from tests.algorithms.limits import DAY, SECOND
+from tests.algorithms.properties import Sides
+from tests.algorithms.sides import START, Side
+from tests.algorithms.traces import Step
+
+LOS_ANGELES = "America/Los_Angeles"
+YEAR = 366 * DAY
+
+
+def moment(zone: str, local: str) -> int:
+    """A local time in microseconds since the epoch."""
+    return round(datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone)).timestamp()) * SECOND
+
+
+def windows(sides: Sides, limit: str, start: int, count: int) -> list[timedelta]:
+    """How long the windows of a limit last, by the waits it tells, from a time in the first on."""
+    lengths: list[timedelta] = []
+
+    def ask(side: Side, _trace: list[Step]) -> Plan[None]:
+        for _ in range(count):
+            began = side.clock.now
+            for _ in range(side.limit.burst):
+                assert (yield from side.acquire(MILLION))
+            assert not (yield from side.acquire(MILLION))
+            side.clock.now += side.wait - 1
+            assert not (yield from side.acquire(MILLION))
+            side.clock.now += 1
+            lengths.append(timedelta(microseconds=side.clock.now - began))
+
+    sides.show(ask, [Limit.parse(limit)], [], start=start)
+    return lengths
+
+
+def hours(*numbers: float) -> list[timedelta]:
+    return [timedelta(hours=number) for number in numbers]
+
+
+def days(*numbers: int) -> list[timedelta]:
+    return [timedelta(days=number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("day", "expected"),
+    [("2024-03-09", hours(24, 23, 24)), ("2024-11-02", hours(24, 25, 24))],
+)
+def test_a_daily_quota_over_a_change_of_the_clocks(
+    sides: Sides, day: str, expected: list[timedelta]
+) -> None:
+    """Midnight in Los Angeles; on the Sunday in between an hour is missing, or comes twice."""
+    limit = f"2/d using fixed-window in {LOS_ANGELES}"
+    assert windows(sides, limit, moment(LOS_ANGELES, f"{day}T00:00"), 3) == expected
+
+
+def test_a_quota_that_begins_in_the_morning(sides: Sides) -> None:
+    limit = f"1/d using fixed-window at 07:30 in {LOS_ANGELES}"
+    start = moment(LOS_ANGELES, "2024-03-09T07:00")
+    assert windows(sides, limit, start, 3) == hours(0.5, 23, 24)
+    assert windows(sides, limit, moment(LOS_ANGELES, "2024-11-02T12:00"), 2) == hours(20.5, 24)
+
+
+def test_half_an_hour_more_or_less(sides: Sides) -> None:
+    zone = "Australia/Lord_Howe"
+    start = moment(zone, "2024-04-06T00:00")
+    limit = f"1/d using fixed-window in {zone}"
+    assert windows(sides, limit, start, 3) == hours(24, 24.5, 24)
+    assert windows(sides, limit, moment(zone, "2024-10-06T00:00"), 2) == hours(23.5, 24)
+
+
+def test_weeks_begin_on_monday(sides: Sides) -> None:
+    limit = f"1/w using fixed-window in {LOS_ANGELES}"
+    start = moment(LOS_ANGELES, "2024-03-07T12:00")  # a Thursday
+    assert windows(sides, limit, start, 3) == [
+        timedelta(days=3, hours=11),
+        *days(7, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("2024-01-01", days(31, 29, 31, 30)), ("2023-01-01", days(31, 28, 31, 30))],
+)
+def test_months_have_their_own_lengths(sides: Sides, start: str, expected: list[timedelta]) -> None:
+    for limit in ("3/month using fixed-window", "3/month using fixed-window in Asia/Kathmandu"):
+        zone = limit.partition(" in ")[2] or "UTC"
+        assert windows(sides, limit, moment(zone, f"{start}T00:00"), 4) == expected
+
+
+# The server is told 64 windows. When they run out it says so, and is told others.
+
+DAILY = f"2/d using fixed-window at 07:30 in {LOS_ANGELES}"
+
+
+def asked(limiter: Limiter, key: str | None) -> Sequence[int]:
+    """The script's own reply, with nobody to tell it what it does not know."""
+    need = limiter.need([("api", key) if key else "api"], 1)
+    reply: Sequence[int] = limiter.store.run(limiter.plans._acquire_call(need, "peek", None, None))
+    return reply
+
+
+@pytest.mark.parametrize("key", [None, "key", "gold"])
+@pytest.mark.parametrize("known_by", ["code", "run time"])
+@pytest.mark.parametrize("jump", [63 * DAY, YEAR])
+def test_windows_that_have_run_out_are_told_anew(
+    redis_url: str, known_by: str, key: str | None, jump: int
+) -> None:
+    clock = ManualClock(START)
+    code = {"api": DAILY if known_by == "code" else "1/s"}
+    limiter = Limiter(redis_url, code, clock=clock)
+    other = Limiter(redis_url, clock=clock)  # knows nothing but what the server does
+    if known_by == "run time":
+        limiter.define("api", DAILY)
+    limiter.define("api", DAILY, key="gold")
+    asking = limiter if known_by == "code" else other
+    bound = asking["api", key] if key else asking["api"]
+    for _ in range(3):
+        assert [bool(bound.acquire()) for _ in range(3)] == [True, True, False]
+        clock.now += jump
+        assert asked(limiter, key)[0] == Outcome.UNKNOWN
+        assert bound.peek(2)
+        assert asked(limiter, key)[0] == Outcome.ALLOWED
+    asking.store.close()
+    limiter.store.close()
+
+
+def test_windows_are_told_anew_when_the_clock_has_stepped_back(redis_url: str) -> None:
+    clock = ManualClock(START)
+    limiter = Limiter(redis_url, {"api": DAILY}, clock=clock)
+    assert limiter["api"].acquire(2)
+    clock.now -= YEAR
+    assert asked(limiter, None)[0] == Outcome.UNKNOWN
+    wait = limiter["api"].acquire().retry_after
+    assert wait is not None
+    clock.advance(wait)
+    assert limiter["api"].acquire(2)
+    limiter.store.close()
+
+
+def test_new_windows_keep_what_is_in_use(redis_url: str) -> None:
+    """The last window that is known is not over yet when others are asked for."""
+    clock = ManualClock(moment(LOS_ANGELES, "2024-03-09T07:30"))
+    limiter = Limiter(redis_url, {"api": DAILY}, clock=clock)
+    limiter["api"].peek()
+    clock.now = moment(LOS_ANGELES, "2024-05-10T07:30")
+    assert limiter["api"].acquire(2)
+    clock.now = moment(LOS_ANGELES, "2024-05-11T07:30") - FARTHEST
+    assert asked(limiter, None)[0] == Outcome.UNKNOWN
+    assert limiter["api"].acquire().retry_after == FARTHEST / SECOND
+    clock.now += FARTHEST
+    assert limiter["api"].acquire(2)
+    limiter.store.close()

@@ -1,0 +1,186 @@
+"""Several limits of any mix in one call: all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_throttle.changes import Plan
+from celery_throttle.costs import MILLION, Cost
+from celery_throttle.decision import Decision
+from celery_throttle.keys import Keys
+from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.needs import Need
+from celery_throttle.plans import Holder, Plans
+from celery_throttle.rates import MAX_EXACT
+from celery_throttle.reference import Local
+from celery_throttle.reference.slots import LEASE
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import pack
+from celery_throttle.testing import ManualClock
+from tests.algorithms.limits import SECOND, any_rate, any_slots
+from tests.algorithms.properties import Sides, bounded, counted
+from tests.algorithms.sides import START, Wire, together, units
+from tests.algorithms.traces import interval
+
+#: Some of these are names with two limits, which share a state.
+names = st.lists(
+    st.tuples(any_rate) | st.tuples(any_rate) | st.tuples(any_rate, any_rate | any_slots),
+    min_size=2,
+    max_size=4,
+)
+
+
+class Ask(NamedTuple):
+    """One call: of the names whose bit is set in ``which``, a share (in thousandths) of each."""
+
+    do: str
+    which: int
+    share: int
+
+
+asks = st.builds(
+    Ask,
+    st.sampled_from(["acquire", "acquire", "acquire", "reserve", "advance", "advance", "wait"]),
+    st.integers(1, 15),
+    st.sampled_from([0, 1, 250, 333, 500, 1000]),
+)
+
+
+class Several:
+    """Names and keys on the server and in the reference."""
+
+    def __init__(self, wire: Wire, limits: Sequence[Sequence[Limit]]) -> None:
+        self._wire = wire
+        self._limits = limits
+        self._clock = ManualClock(START)
+        self._plans = Plans({}, Keys(), self._clock)
+        self._local = Local()
+        self._refs = [LimitRef(f"name{number}", "key") for number in range(len(limits))]
+        self._holders = 0
+
+    def play(self, asks: Sequence[Ask]) -> Plan[None]:
+        for ref, limits in zip(self._refs, self._limits, strict=True):
+            whole = LimitRef(ref.name, None)
+            yield from self._plans.define(whole, limits)
+            self._local.define(whole, limits, START)
+        for ask in asks:
+            which = [number for number in range(len(self._refs)) if ask.which & 1 << number]
+            if ask.do == "advance":
+                limit = self._limits[ask.which % len(self._limits)][0]
+                self._clock.now += interval(limit) * ask.share // 300
+            elif which:
+                yield from self._ask(ask, which)
+
+    def _ask(self, ask: Ask, which: Sequence[int]) -> Plan[None]:
+        need = Need(
+            tuple(self._refs[number] for number in which),
+            tuple(self._cost(self._limits[number], ask.share) for number in which),
+        )
+        kept = self._kept()
+        if ask.do == "reserve" and not self._has_slots(which):
+            yield from self._reserve(need, ask.share)
+            return
+        decision = yield from self._take(need, slots=self._has_slots(which))
+        if not decision:
+            assert self._kept() == kept, "a refusal has written something"
+            yield from self._explained(need, decision)
+            if ask.do == "wait" and self._clock.now < MAX_EXACT // 2:
+                self._clock.now += round((decision.retry_after or 0.0) * SECOND)
+                assert (yield from self._take(need, slots=self._has_slots(which)))
+
+    def _take(self, need: Need, *, slots: bool) -> Plan[Decision]:
+        self._holders += 1
+        holder = Holder(f"holder {self._holders}", LEASE / SECOND) if slots else None
+        mode = "slot" if slots else "take"
+        taken = yield from self._plans.acquire(need, None, mode=mode, holder=holder)
+        local = self._local.acquire(_costs(need), self._clock.now)
+        assert taken.decision == local
+        return local
+
+    def _reserve(self, need: Need, worth: int) -> Plan[None]:
+        taken = yield from self._plans.acquire(need, None, mode="reserve")
+        local = self._local.reserve(_costs(need), self._clock.now)
+        assert bool(taken.decision) == (local is not None)
+        if local is None:
+            return
+        actual = {
+            ref: units(cost * worth // 500) for ref, cost in zip(need.refs, need.costs, strict=True)
+        }
+        yield from self._plans.settle(taken, {ref.name: cost for ref, cost in actual.items()})
+        self._local.settle(local, actual, self._clock.now)
+        yield from self._peek(need.refs, (0,) * len(need.refs))
+
+    def _explained(self, need: Need, decision: Decision) -> Plan[None]:
+        """The name that binds makes it wait longest, and all pass at the end of the wait."""
+        waits = {}
+        for ref, cost in zip(need.refs, need.costs, strict=True):
+            alone = yield from self._peek((ref,), (cost,))
+            waits[ref.name] = alone.retry_after
+        assert decision.retry_after == max(waits.values(), key=lambda wait: wait or 0.0)
+        assert decision.bound_by is not None
+        assert waits[decision.bound_by] == decision.retry_after
+        now, wait = self._clock.now, round((decision.retry_after or 0.0) * SECOND)
+        if now + wait <= MAX_EXACT:
+            self._clock.now = now + wait - 1
+            assert not (yield from self._peek(need.refs, need.costs))
+            self._clock.now = now + wait
+            assert (yield from self._peek(need.refs, need.costs))
+            self._clock.now = now
+
+    def _peek(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> Plan[Decision]:
+        need = Need(refs, costs)
+        decision = yield from self._plans.peek(need)
+        assert decision == self._local.peek(_costs(need), self._clock.now)
+        return decision
+
+    def _kept(self) -> list[Any]:
+        """What is in use, byte for byte, and when it expires."""
+        found = (self._wire.ask([pack("KEYS", f"*:{what}:*")])[0] for what in ("state", "entries"))
+        names = [name for some in found for name in sorted(some)]
+        commands = [pack(do, name) for name in names for do in ("DUMP", "PEXPIRETIME")]
+        return [names, *self._wire.ask(commands)]
+
+    def _cost(self, limits: Sequence[Limit], share: int) -> int:
+        burst = min(limit.burst for limit in limits if limit.algorithm != CONCURRENCY)
+        return max(1, burst * MILLION * share // 1000)
+
+    def _has_slots(self, which: Sequence[int]) -> bool:
+        return any(
+            limit.algorithm == CONCURRENCY for number in which for limit in self._limits[number]
+        )
+
+
+def _costs(need: Need) -> dict[LimitRef, Cost]:
+    return {ref: units(cost) for ref, cost in zip(need.refs, need.costs, strict=True)}
+
+
+@bounded(counted(400, (), 1))
+@given(limits=names, asks=st.lists(asks, min_size=5, max_size=15))
+def test_all_or_nothing(sides: Sides, limits: list[tuple[Limit, ...]], asks: list[Ask]) -> None:
+    sides.wire.ask([pack("FLUSHDB")])
+    together(sides.wire, [Several(sides.wire, limits).play(asks)])
+
+
+def test_a_refusal_by_the_last_leaves_the_first_untouched(sides: Sides) -> None:
+    first = [(limit,) for limit in map(Limit.parse, FIRSTS)]
+    for limits in first:
+        sides.wire.ask([pack("FLUSHDB")])
+        asks = [Ask("acquire", 3, 250), Ask("acquire", 2, 1000), Ask("acquire", 3, 250)]
+        several = Several(sides.wire, [limits, (Limit.parse("4/h burst 4"),)])
+        together(sides.wire, [several.play(asks)])
+
+
+FIRSTS = (
+    "8/s burst 8",
+    "8/s burst 8 using token-bucket",
+    "8/s burst 8 using leaky-bucket",
+    "8/s burst 8 using leaky-queue",
+    "8/s using fixed-window",
+    "8/d using fixed-window in Europe/Berlin",
+    "8/s using sliding-log",
+    "8/s using sliding-window parts 4",
+)
