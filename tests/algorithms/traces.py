@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -47,15 +47,15 @@ class Step(NamedTuple):
 
     def time(self, limit: Limit, now: int, wait: int) -> int:
         """Microseconds."""
-        span: dict[str, Callable[[], int]] = {
+        spans: dict[str, Callable[[], int]] = {
             "interval": lambda: interval(limit),
             "full": lambda: full(limit),
             "wait": lambda: wait,
             "last": lambda: now - edges(limit, now)[0],
             "next": lambda: edges(limit, now)[1] - now,
             "none": lambda: 0,
-        }[self.span]()
-        return max(0, self.share * span // 1000 + self.more)
+        }
+        return max(0, self.share * spans[self.span]() // 1000 + self.more)
 
 
 def interval(limit: Limit) -> int:
@@ -88,7 +88,8 @@ def _steps(do: str, *options: Mapping[str, Sequence[object]]) -> Iterator[Step]:
     """Every combination of some fields' values."""
     for fields in options:
         for values in product(*fields.values()):
-            yield Step(do, **dict(zip(fields, values, strict=True)))
+            chosen: dict[str, Any] = dict(zip(fields, values, strict=True))
+            yield Step(do, **chosen)
 
 
 _SHARES = (0, 1000, 500, 333, 1, 100, 250, 750, 999)
