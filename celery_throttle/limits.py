@@ -246,7 +246,7 @@ class Limit:
         p, q = self.rate.interval
         finest = MILLION // gcd(p, MILLION)
         for finer in (finest, *(10**digits for digits in range(5, 0, -1))):
-            if self.burst * p * finer <= MAX_EXACT and FARTHEST * q * finer <= MAX_EXACT // 4:
+            if self.burst * p * finer <= MAX_EXACT // 2 and FARTHEST * q * finer <= MAX_EXACT // 4:
                 return p * finer, q * finer
         return p, q
 

@@ -224,7 +224,7 @@ class Plans(Changes):
             states = [name for ref in need.refs for name in (keys.state(ref), keys.pause(ref))]
             fields = [ref.name for ref in need.refs]
         # What is above any burst may have too many digits to be sent.
-        costs = [min(cost, _TOO_MUCH) for cost in need.costs]
+        costs = [min(cost, _TOO_MUCH + cost % MILLION) for cost in need.costs]
         return [*states, *(keys.entries(ref) for ref in need.refs)], [*fields, *costs]
 
     def check(self, reply: Sequence[int], needs: Sequence[Need]) -> None:

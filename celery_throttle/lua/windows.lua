@@ -48,7 +48,7 @@ local function make_fixed_window()
 
   function fixed.move_back(limit, state, from, now)
     if not fixed.read(limit, state, from, now) then
-      limit.start, limit.stop = window_of(limit, now)
+      limit.start, limit.stop = now, now + limit.stop - limit.start
     end
   end
 
@@ -182,7 +182,8 @@ local function make_sliding_window()
 
   function sliding.move_back(limit, state, from, now)
     if not sliding.read(limit, state, from, now) then
-      limit.start = now - now % parts_of(limit)
+      local part, size = parts_of(limit)
+      limit.start, limit.counts = now - now % part, shifted({ sum(limit.counts, size) }, 0, size)
     end
   end
 

@@ -34,8 +34,9 @@ class FixedWindow(State):
     def written(self) -> int:
         return self.start
 
-    def moved_back(self, limit: Limit, now: int) -> FixedWindow:
-        return FixedWindow(self.since, *_window(limit, now), self.count)
+    def moved_back(self, _limit: Limit, now: int) -> FixedWindow:
+        """A window of its own, as long as it was, so that the edge now ahead forgives nothing."""
+        return FixedWindow(self.since, now, now + self.stop - self.start, self.count)
 
     def in_use(self, at: int) -> int:
         return self.count if at < self.stop else 0
@@ -122,7 +123,9 @@ class SlidingWindow(State):
         return replace(self, start=start, counts=counts)
 
     def moved_back(self, _limit: Limit, now: int) -> SlidingWindow:
-        return replace(self, start=now - now % self.part)
+        """All of it in the current part, or a clock that swings would push it out."""
+        counts = (sum(self.counts), *(0 for _ in self.counts[1:]))
+        return replace(self, start=now - now % self.part, counts=counts)
 
     def in_use(self, at: int) -> int:
         return sum(self.at(at).counts)

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.changes import Plan
 from celery_throttle.keys import Keys
 from celery_throttle.limits import CONCURRENCY, Limit
 from celery_throttle.plans import Plans
@@ -19,11 +17,12 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, any_rate, any_slots
-from tests.algorithms.sides import START, Side, Wire, together
+from tests.algorithms.sides import START, Side
 from tests.algorithms.traces import Step
+from tests.algorithms.wire import Playing, Wire, together
 
 #: What has to hold for one side while it plays a trace.
-Property = Callable[[Side, list[Step]], Plan[None]]
+Property = Callable[[Side, list[Step]], Playing[None]]
 
 #: Traces of each algorithm over all properties; see ``test_count.py``.
 TRACES: Counter[str] = Counter()
@@ -42,7 +41,6 @@ class Sides:
     """Makes sides on one server."""
 
     wire: Wire
-    client: redis.Redis
 
     def show(
         self,
@@ -55,17 +53,17 @@ class Sides:
         start: int = START,
     ) -> None:
         """Play a trace at each of some limits, at the same time."""
-        self.wire.ask([pack("FLUSHDB")])
+        self.wire.ask(pack("FLUSHDB"))
         plans = []
         for number, limit in enumerate(limits):
             clock = ManualClock(start)
             ref = LimitRef(f"limit{number}", key)
-            side = Side(limit, ref, Plans({}, Keys(), clock), clock, self.wire, others)
+            side = Side(limit, ref, Plans({}, Keys(), clock), clock, others)
             plans.append(_defined(side, holds, trace))
         together(self.wire, plans)
 
 
-def _defined(side: Side, holds: Property, trace: list[Step]) -> Plan[None]:
+def _defined(side: Side, holds: Property, trace: list[Step]) -> Playing[None]:
     yield from side.define(side.limit)
     yield from holds(side, trace)
 
@@ -91,8 +89,12 @@ def shown(
     traces: st.SearchStrategy[list[Step]],
     *,
     keys: Sequence[str | None] = (None, "key"),
+    defining: bool = False,
 ) -> Callable[[Property], Callable[..., None]]:
-    """Make a property a test: so many examples of each algorithm, each at all of its limits."""
+    """Make a property a test: so many examples of each algorithm, each at all of its limits.
+
+    ``defining``: whether there are steps that define another limit.
+    """
 
     def decorate(holds: Property) -> Callable[..., None]:
         counted(examples, algorithms, VARIANTS)
@@ -100,13 +102,14 @@ def shown(
         @pytest.mark.parametrize("algorithm", algorithms)
         def test(sides: Sides, algorithm: str) -> None:
             other = any_slots if algorithm == CONCURRENCY else any_rate
+            pair = st.tuples(other, other) if defining else st.just(())
 
             @bounded(examples)
             @given(
                 limits=st.tuples(*LIMITS[algorithm]),
                 trace=traces,
                 key=st.sampled_from(keys),
-                others=st.tuples(other, other),
+                others=pair,
                 start=_starts,
             )
             def play(

@@ -1,20 +1,15 @@
 """One limit on both sides: on the server and in the reference, which have to agree at every step.
 
 What is shown of a limit is written as a plan, see :mod:`celery_throttle.plans`, so that several
-limits go through it at the same time, each with a clock of its own. One after the other would cost
-twice as much.
+limits can go through it at the same time, each with a clock of its own; see ``wire.py``.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
-
-import hiredis
-import redis
+from typing import NamedTuple
 
 from celery_throttle.changes import Plan
 from celery_throttle.costs import MILLION, Cost
@@ -26,7 +21,6 @@ from celery_throttle.reference import Local, Slots
 from celery_throttle.reference.local import Reservation, Take
 from celery_throttle.reference.slots import LEASE
 from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step
@@ -65,7 +59,6 @@ class Side:
     """One limit and key on the server and in the reference, at one time.
 
     Attributes:
-        wire: to look at what is kept; decisions go through :func:`together`.
         others: limits that take the place of the first.
         passed: microseconds that really passed: a clock that steps back takes nothing from them.
         wait: microseconds, told by the last refusal.
@@ -75,7 +68,6 @@ class Side:
     ref: LimitRef
     plans: Plans
     clock: ManualClock
-    wire: Wire
     others: Sequence[Limit] = ()
     local: Local = field(default_factory=Local)
     passed: int = 0
@@ -205,58 +197,3 @@ class Side:
 def units(cost: int) -> Cost:
     """Millionths of a unit as units, exactly."""
     return cost // MILLION if cost % MILLION == 0 else Fraction(cost, MILLION)
-
-
-class Wire:
-    """A connection to the server, for many calls at a time."""
-
-    def __init__(self, url: str) -> None:
-        options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]  # redis-py has no types for it
-        self._socket = socket.create_connection((options["host"], options["port"]))
-        self._reader = hiredis.Reader()
-        self._loaded: set[str] = set()
-
-    def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Send all calls, then read all replies."""
-        for call in calls:
-            if call.script.sha not in self._loaded:
-                self._loaded.add(call.script.sha)
-                self.ask([pack("SCRIPT", "LOAD", call.script.source)])
-        return self.ask([call.packed for call in calls])
-
-    def ask(self, commands: Sequence[bytes]) -> list[Any]:
-        self._socket.sendall(b"".join(commands))
-        replies = [self._read() for _ in commands]
-        for reply in replies:
-            if isinstance(reply, hiredis.ReplyError):
-                raise reply
-        return replies
-
-    def _read(self) -> Any:
-        reply = self._reader.gets()
-        while reply is False:
-            self._reader.feed(self._socket.recv(65536))
-            reply = self._reader.gets()
-        return reply
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def together(wire: Wire, plans: Sequence[Plan[None]]) -> None:
-    """Carry out plans at the same time: one trip to the server for the next call of each."""
-    calls = [(plan, _next(plan, None)) for plan in plans]
-    while calls := [(plan, call) for plan, call in calls if call is not None]:
-        replies = wire.run([call for _, call in calls])
-        calls = [
-            (plan, _next(plan, reply)) for (plan, _), reply in zip(calls, replies, strict=True)
-        ]
-
-
-def _next(plan: Plan[None], answer: object) -> Call | None:
-    try:
-        step = plan.send(answer)
-    except StopIteration:
-        return None
-    assert isinstance(step, Call)
-    return step

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from celery_throttle.changes import Plan
-from tests.algorithms.limits import EVERY
-from tests.algorithms.properties import shown
+import pytest
+
+from celery_throttle.limits import FARTHEST, Limit
+from celery_throttle.rates import Rate
+from tests.algorithms.limits import EVERY, RATES
+from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, everything
+from tests.algorithms.wire import Playing
 
 
-@shown(1000, EVERY, everything)
-def test_server_and_reference_agree(side: Side, trace: list[Step]) -> Plan[None]:
+@shown(600, EVERY, everything, defining=True)
+def test_server_and_reference_agree(side: Side, trace: list[Step]) -> Playing[None]:
     """Whatever happens: the clock stands still or steps back, another limit comes into force.
 
     A limit that is defined itself is converted at once, the key of one when it is read.
     """
+    yield from play(side, trace)
+
+
+def play(side: Side, trace: list[Step]) -> Playing[None]:
     for step in trace:
         yield from side.play(step)
     yield from side.peek(0)
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_the_largest_that_can_be_written(sides: Sides, key: str | None) -> None:
+    """Sums of it must not leave what a double holds."""
+    limits, others = [Limit.parse("3/s burst 1000000000")], [Limit(Rate(3, 2**44), 256)]
+    trace = [
+        Step("acquire", 1),
+        Step("define"),
+        Step("advance", more=1),
+        Step("acquire", 1000),
+    ]
+    sides.show(play, limits, trace, key=key, others=others)
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_the_same_limit_once_more_changes_nothing(sides: Sides, key: str | None) -> None:
+    """Not even what is known of the time, before and after the clock stepped back."""
+    back = [Step("advance", more=1), Step("define"), Step("back", more=FARTHEST + 1)]
+    again = [Step("back", more=FARTHEST + 1), Step("define"), Step("advance", more=1)]
+    for algorithm in RATES:
+        limits = [limit for limit in map(Limit.parse, SAME) if limit.algorithm == algorithm]
+        for trace in (back, again):
+            sides.show(play, limits, [Step("acquire"), *trace], key=key, others=limits)
+
+
+SAME = (
+    "3/s",
+    "3/s using token-bucket",
+    "3/s using leaky-bucket",
+    "3/s using leaky-queue",
+    "3/s using fixed-window",
+    "3/s using sliding-log",
+    "3/s using sliding-window",
+)

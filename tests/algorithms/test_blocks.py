@@ -67,7 +67,7 @@ def expected(limit: Limit, state: State, block: Block, now: int) -> Reply:
     return [1, min(block.times, booked), min(block.times, free // step), later]
 
 
-@shown(200, RATES, blocks)
+@shown(150, RATES, blocks)
 def test_a_block_books_no_farther_than_it_may(side: Side, trace: list[Step]) -> Plan[None]:
     """The figures are those of the reference, which takes as much and agrees from then on."""
     for step in trace:

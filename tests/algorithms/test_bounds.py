@@ -40,7 +40,7 @@ def most_in(admitted: Sequence[Admission], period: int) -> int:
     )
 
 
-@shown(300, METERS, unsteady)
+@shown(400, METERS, unsteady)
 def test_a_meter_admits_its_burst_and_what_drains(side: Side, trace: list[Step]) -> Plan[None]:
     """At most burst + rate x window, in windows that include both their ends."""
     for step in trace:
@@ -71,7 +71,7 @@ def test_a_queue_starts_one_after_the_other(side: Side, trace: list[Step]) -> Pl
             assert total * p < (start - began + 1) * q * MILLION  # delays are rounded up
 
 
-@shown(300, ["sliding-log"], unsteady)
+@shown(400, ["sliding-log"], unsteady)
 def test_a_log_admits_its_count_in_any_period(side: Side, trace: list[Step]) -> Plan[None]:
     """At most the count in every half-open window of one period."""
     for step in trace:
@@ -79,7 +79,7 @@ def test_a_log_admits_its_count_in_any_period(side: Side, trace: list[Step]) -> 
     assert most_in(side.admitted, rate_of(side.limit).period_us) <= side.limit.burst * MILLION
 
 
-@shown(600, [CONCURRENCY], traces(acquire=5, settle=1, renew=1, advance=2, back=1))
+@shown(800, [CONCURRENCY], traces(acquire=5, settle=1, renew=1, advance=2, back=1))
 def test_no_more_hold_slots_than_there_are(side: Side, trace: list[Step]) -> Plan[None]:
     """Who has not given its slot back, nor been silent for as long as its lease."""
     for step in trace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from celery_throttle.changes import Plan
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FIRST_REQUEST, Limit
 from celery_throttle.rates import MAX_EXACT, MAX_UNITS
@@ -11,9 +10,10 @@ from celery_throttle.reference.local import current
 from celery_throttle.reference.meters import Meter
 from celery_throttle.reference.state import State
 from tests.algorithms.limits import METERS, RATES
-from tests.algorithms.properties import Sides, shown
+from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, full, settling
+from tests.algorithms.wire import Playing
 
 MOST = (MAX_UNITS + 1) * MILLION
 
@@ -54,7 +54,7 @@ class Truth:
         return [local._look(self._side.ref, 0, now)[0].state for local in both]
 
 
-def compared(side: Side, trace: list[Step]) -> Plan[None]:
+def compared(side: Side, trace: list[Step]) -> Playing[None]:
     """Play a trace, and compare whenever all is settled."""
     truth = Truth(side)
     for step in (*trace, *(Step("settle") for _ in trace)):
@@ -67,10 +67,10 @@ def compared(side: Side, trace: list[Step]) -> Plan[None]:
         truth.compare(settled=not side.held)
 
 
-@shown(300, RATES, settling)
+@shown(200, RATES, settling)
 def test_settled_is_at_most_as_if_the_cost_had_been_known(
     side: Side, trace: list[Step]
-) -> Plan[None]:
+) -> Playing[None]:
     yield from compared(side, trace)
 
 
@@ -101,7 +101,32 @@ def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
         sides.show(_is_empty, METERS_OF_TEN, trace)
 
 
-def _is_empty(side: Side, trace: list[Step]) -> Plan[None]:
+def test_what_is_owed_of_a_limit_that_has_changed_is_exact(sides: Sides) -> None:
+    """An estimate that is far above what the new limit could ever hold, and some more."""
+    trace = [
+        Step("reserve", 1000, worth=1000),
+        Step("advance", more=1),
+        Step("define"),
+        Step("settle"),
+    ]
+    limits = [Limit.parse("3/s burst 999999999")]
+    for owed in (1, 2, 1_000_001):
+        sides.show(_owes(owed), limits, trace, others=[Limit.parse("1/366d")])
+
+
+def _owes(cost: int) -> Property:
+    def play(side: Side, trace: list[Step]) -> Playing[None]:
+        for step in trace:
+            if step.do == "settle":
+                (held,) = side.held
+                side.held = [held._replace(worth=held.cost + cost)]
+            yield from side.play(step)
+        yield from side.peek(MILLION)
+
+    return play
+
+
+def _is_empty(side: Side, trace: list[Step]) -> Playing[None]:
     for step in trace:
         yield from side.play(step)
     assert (yield from side.peek(side.limit.burst * MILLION))

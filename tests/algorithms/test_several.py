@@ -21,17 +21,26 @@ from celery_throttle.reference.slots import LEASE
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import pack
 from celery_throttle.testing import ManualClock
-from tests.algorithms.limits import SECOND, any_rate, any_slots
+from tests.algorithms.limits import LIMITS, SECOND, any_rate, any_slots
 from tests.algorithms.properties import Sides, bounded, counted
-from tests.algorithms.sides import START, Wire, together, units
+from tests.algorithms.sides import START, units
 from tests.algorithms.traces import interval
+from tests.algorithms.wire import Wire, together
 
-#: Some of these are names with two limits, which share a state.
-names = st.lists(
-    st.tuples(any_rate) | st.tuples(any_rate) | st.tuples(any_rate, any_rate | any_slots),
-    min_size=2,
-    max_size=4,
-)
+Names = list[tuple[Limit, ...]]
+
+gcra = st.one_of(*LIMITS["gcra"])
+
+
+def several(*names: st.SearchStrategy[tuple[Limit, ...]]) -> st.SearchStrategy[Names]:
+    return st.lists(st.one_of(*names), min_size=2, max_size=4)
+
+
+#: Some of these are names with two limits, which share a state; in some all limits are GCRA, for
+#: which the script has a short cut.
+any_names = several(
+    st.tuples(any_rate), st.tuples(any_rate), st.tuples(any_rate, any_rate | any_slots)
+) | several(st.tuples(gcra), st.tuples(gcra, gcra))
 
 
 class Ask(NamedTuple):
@@ -139,10 +148,10 @@ class Several:
 
     def _kept(self) -> list[Any]:
         """What is in use, byte for byte, and when it expires."""
-        found = (self._wire.ask([pack("KEYS", f"*:{what}:*")])[0] for what in ("state", "entries"))
+        found = self._wire.ask(pack("KEYS", "*:state:*"), pack("KEYS", "*:entries:*"))
         names = [name for some in found for name in sorted(some)]
         commands = [pack(do, name) for name in names for do in ("DUMP", "PEXPIRETIME")]
-        return [names, *self._wire.ask(commands)]
+        return [names, *self._wire.ask(*commands)]
 
     def _cost(self, limits: Sequence[Limit], share: int) -> int:
         burst = min(limit.burst for limit in limits if limit.algorithm != CONCURRENCY)
@@ -159,16 +168,16 @@ def _costs(need: Need) -> dict[LimitRef, Cost]:
 
 
 @bounded(counted(400, (), 1))
-@given(limits=names, asks=st.lists(asks, min_size=5, max_size=15))
-def test_all_or_nothing(sides: Sides, limits: list[tuple[Limit, ...]], asks: list[Ask]) -> None:
-    sides.wire.ask([pack("FLUSHDB")])
+@given(limits=any_names, asks=st.lists(asks, min_size=5, max_size=15))
+def test_all_or_nothing(sides: Sides, limits: Names, asks: list[Ask]) -> None:
+    sides.wire.ask(pack("FLUSHDB"))
     together(sides.wire, [Several(sides.wire, limits).play(asks)])
 
 
 def test_a_refusal_by_the_last_leaves_the_first_untouched(sides: Sides) -> None:
     first = [(limit,) for limit in map(Limit.parse, FIRSTS)]
     for limits in first:
-        sides.wire.ask([pack("FLUSHDB")])
+        sides.wire.ask(pack("FLUSHDB"))
         asks = [Ask("acquire", 3, 250), Ask("acquire", 2, 1000), Ask("acquire", 3, 250)]
         several = Several(sides.wire, [limits, (Limit.parse("4/h burst 4"),)])
         together(sides.wire, [several.play(asks)])

@@ -6,19 +6,20 @@ moment of its own time at which it would expire.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from celery_throttle.changes import Plan
 from celery_throttle.costs import MILLION
+from celery_throttle.decision import Decision
 from celery_throttle.limits import CONCURRENCY, Limit
 from celery_throttle.rates import Rate
-from celery_throttle.scripts import Argument, pack
+from celery_throttle.scripts import pack
 from tests.algorithms.limits import EVERY, METERS
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, settling, steady, traces
+from tests.algorithms.wire import Commands, Playing
 
 #: What `clock.lua` adds where the time is made up, in milliseconds.
 ADDED = 3_600_000
@@ -27,51 +28,62 @@ NEVER = 10**14
 
 
 class Expiring:
-    """The keys of one limit, which expire by its own time."""
+    """The keys of one limit, which expire by its own time.
+
+    Attributes:
+        lasts: milliseconds, at least, for which what was written last is to be kept.
+        size: bytes of the state.
+        entries: how many there are besides.
+    """
 
     def __init__(self, side: Side) -> None:
         entries = side.plans.keys.entries(side.ref)
         self._side = side
         self._names = (side.plans.keys.state(side.ref), entries, f"{entries}+1")
         self._till: dict[str, int] = {}
-        #: Milliseconds, at least, for which what was written last is to be kept.
-        self.lasts = 0
+        self._began = 0
+        self.lasts, self.size, self.entries = 0, 0, 0
 
-    def play(self, step: Step) -> Plan[Any]:
+    def play(self, step: Step) -> Playing[Decision | None]:
         """Carry out one step. What has expired by now is deleted before."""
-        now = self._side.clock.now
-        gone = [name for name, till in self._till.items() if now >= till]
-        marks = [("PEXPIREAT", name, NEVER) for name in self._till]
-        self._ask(*(("DEL", name) for name in gone), *marks)
-        before = self._time()
+        if step.do in ("advance", "back"):
+            return (yield from self._side.play(step))
+        gone = [name for name, till in self._till.items() if self._side.clock.now >= till]
+        if gone or not self._began:
+            *_, time = yield Commands([*(pack("DEL", name) for name in gone), pack("TIME")])
+            self._began = self._began or milliseconds(time)
         decision = yield from self._side.play(step)
-        after = self._time()
-        self._look(before, after)
+        yield from self._look()
         return decision
 
-    def _look(self, before: int, after: int) -> None:
-        times = self._ask(*(("PEXPIRETIME", name) for name in self._names))
-        now, self.lasts = self._side.clock.now, 0
-        for name, time in zip(self._names, times, strict=True):
+    def _look(self) -> Playing[None]:
+        """See which keys were written, and mark them so that the next time is seen too."""
+        names = self._names
+        count = len(names)
+        replies = yield Commands(
+            [
+                pack("TIME"),
+                *(pack("PEXPIRETIME", name) for name in names),
+                *(pack("PEXPIREAT", name, NEVER) for name in names),
+                *(pack("ZCARD" if place else "STRLEN", name) for place, name in enumerate(names)),
+            ]
+        )
+        ended, now = milliseconds(replies[0]), self._side.clock.now
+        self.size, *entries = replies[1 + 2 * count :]
+        self.entries, self.lasts = sum(entries), 0
+        for name, time in zip(names, replies[1 : 1 + count], strict=True):
             assert time != -1, f"{name} never expires"
             if time == -2:  # there is none
                 self._till.pop(name, None)
             elif time != NEVER:
-                self.lasts = max(self.lasts, time - after - ADDED)
-                self._till[name] = now + (time - before - ADDED) * 1000
+                self.lasts = max(self.lasts, time - ended - ADDED)
+                self._till[name] = now + (time - self._began - ADDED) * 1000
+        self._began = ended
 
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of the state, and how many entries there are besides."""
-        state, *entries = self._names
-        size, *counts = self._ask(("STRLEN", state), *(("ZCARD", name) for name in entries))
-        return size, sum(counts)
 
-    def _time(self) -> int:
-        ((seconds, us),) = self._ask(("TIME",))
-        return int(seconds) * 1000 + int(us) // 1000
-
-    def _ask(self, *commands: tuple[Argument, ...]) -> list[Any]:
-        return self._side.wire.ask([pack(*command) for command in commands])
+def milliseconds(time: Sequence[bytes]) -> int:
+    seconds, us = map(int, time)
+    return seconds * 1000 + us // 1000
 
 
 def most_bytes(limit: Limit) -> int:
@@ -84,16 +96,15 @@ def most_bytes(limit: Limit) -> int:
     return 8 + 3 + 8 * numbers[limit.algorithm]
 
 
-@shown(150, EVERY, steady)
-def test_no_more_is_kept_than_matters(side: Side, trace: list[Step]) -> Plan[None]:
+@shown(100, EVERY, steady)
+def test_no_more_is_kept_than_matters(side: Side, trace: list[Step]) -> Playing[None]:
     """A state of a size that is known, and at most the entries of one period or of each slot."""
     keys = Expiring(side)
     for step in trace:
         decision = yield from keys.play(step)
         assert not decision or keys.lasts <= decision.reset_after * 1000 + 2
-        size, entries = keys.sizes()
-        assert size <= most_bytes(side.limit)
-        assert entries <= most_entries(side)
+        assert keys.size <= most_bytes(side.limit)
+        assert keys.entries <= most_entries(side)
 
 
 def most_entries(side: Side) -> int:
@@ -108,8 +119,8 @@ def most_entries(side: Side) -> int:
     return sum(one.now > last - limit.rate.period_us for one in side.admitted)
 
 
-@shown(150, EVERY, settling)
-def test_nothing_expires_that_still_matters(side: Side, trace: list[Step]) -> Plan[None]:
+@shown(100, EVERY, settling)
+def test_nothing_expires_that_still_matters(side: Side, trace: list[Step]) -> Playing[None]:
     """The reference, which forgets nothing, does not notice."""
     keys = Expiring(side)
     for step in trace:
@@ -120,10 +131,10 @@ def test_nothing_expires_that_still_matters(side: Side, trace: list[Step]) -> Pl
         yield from keys.play(step)
 
 
-@shown(100, EVERY, traces(acquire=4, upto=1, advance=3, define=1), keys=(None,))
+@shown(100, EVERY, traces(acquire=4, upto=1, advance=3, define=1), keys=(None,), defining=True)
 def test_nothing_expires_that_matters_to_the_next_limit(
     side: Side, trace: list[Step]
-) -> Plan[None]:
+) -> Playing[None]:
     keys = Expiring(side)
     for step in trace:
         yield from keys.play(step)
@@ -136,7 +147,7 @@ def test_nothing_of_a_key_expires_that_matters_to_the_next_limit(sides: Sides) -
     sides.show(_expiring, limits, trace, key="key", others=others)
 
 
-def _expiring(side: Side, trace: list[Step]) -> Plan[None]:
+def _expiring(side: Side, trace: list[Step]) -> Playing[None]:
     keys = Expiring(side)
     for step in trace:
         yield from keys.play(step)
@@ -157,7 +168,7 @@ def test_an_estimate_of_long_ago_gives_nothing_back(sides: Sides) -> None:
     sides.show(_ends_full, limits, trace)
 
 
-def _ends_full(side: Side, trace: list[Step]) -> Plan[None]:
+def _ends_full(side: Side, trace: list[Step]) -> Playing[None]:
     keys = Expiring(side)
     for step in trace:
         yield from keys.play(step)

@@ -33,7 +33,7 @@ def refused(side: Side) -> Plan[None]:
         yield from exactly(side, cost, side.wait)
 
 
-@shown(300, EVERY, steady)
+@shown(400, EVERY, steady)
 def test_a_wait_is_exact(side: Side, trace: list[Step]) -> Plan[None]:
     for step in trace:
         decision = yield from side.play(step)
@@ -42,7 +42,7 @@ def test_a_wait_is_exact(side: Side, trace: list[Step]) -> Plan[None]:
             yield from exactly(side, cost, side.wait)
 
 
-@shown(300, EVERY, traces(acquire=4, advance=3, upto=1, back=2, define=1))
+@shown(300, EVERY, traces(acquire=4, advance=3, upto=1, back=2, define=1), defining=True)
 def test_a_wait_is_exact_after_a_change_and_a_clock_that_stepped_back(
     side: Side, trace: list[Step]
 ) -> Plan[None]:
