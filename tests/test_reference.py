@@ -133,10 +133,10 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, START + 666_666, 2)),
-        ("3/s burst 3 using token-bucket", TokenBucket(7, START, 1_000_000, 3, 1_000_000, 3)),
-        ("3/s burst 3 using leaky-bucket", LeakyBucket(7, START, 1_000_000, 3, 2_000_000)),
-        ("3/s burst 3 using leaky-queue", LeakyQueue(7, START, 1_000_000, 3, 2_000_000)),
+        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, 0, START + 666_666, 2)),
+        ("3/s burst 3 using token-bucket", TokenBucket(7, START, 1_000_000, 3, 0, 1_000_000, 3)),
+        ("3/s burst 3 using leaky-bucket", LeakyBucket(7, START, 1_000_000, 3, 0, 2_000_000)),
+        ("3/s burst 3 using leaky-queue", LeakyQueue(7, START, 1_000_000, 3, 0, 2_000_000)),
     ],
 )
 def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None:

@@ -10,7 +10,8 @@
 --       then for each ref: field of the key, field of the name; then for each: cost (millionths)
 --       then of 'slot': who takes it, and for how long (us) at first
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' for
---                      each ref: since when (us) its limits are in force, how many, a mark for each
+--                      each ref: since when (us) its limits are in force, how many, a mark
+--                      (two numbers) for each
 --       {0, wait (us), index that binds, remaining, reset (us), burst, sort}    refused. The sort is 1 if
 --                      slots bind, which may be given back before; 2 if the delay is too long, which
 --                      does not get better by coming later
@@ -97,7 +98,7 @@ if mode == 'reserve' then
   for i = 1, count do
     reply[#reply + 1], reply[#reply + 2] = refs[i].since, #refs[i].limits
     for _, limit in ipairs(refs[i].limits) do
-      reply[#reply + 1] = algorithm_of(limit.tag, true).mark(limit, now)
+      reply[#reply + 1], reply[#reply + 2] = algorithm_of(limit.tag, true).mark(limit, now)
     end
   end
 end

@@ -21,8 +21,8 @@
 --   move_back(limit, state, from, now)    reads as if it had been written now at the latest
 --   in_use(state, from, at)         amount in use at a time, never too little
 --   fill(limit, amount, at, now)    as if nothing but an amount had been taken, at `at`
---   mark(limit, now)                tells the last take from others, for
---   settle(limit, mark, cost, actual, now)    whether anything has changed
+--   mark(limit, now)                two numbers that tell the last take from others, for
+--   settle(limit, mark, more, cost, actual, now)    whether anything has changed
 -- Meters and fixed windows have one or two more.
 
 local HEAD, LIMIT, FIRST = '<BddB', '<BHddd', 19
@@ -44,6 +44,6 @@ local function parse(packed, from, ref)
   return {
     tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
     numbers = count - 3, cost = ref.cost, entries = ref.entries,
-    used = 0, at = 0, longest = false, -- so that the table need not grow
+    used = 0, at = 0, refunded = 0, longest = false, -- so that the table need not grow
   }, from + 3 + 8 * count
 end

@@ -125,10 +125,10 @@ local function make_sliding_log()
   end
 
   function log.mark(limit)
-    return limit.number
+    return limit.number, 0
   end
 
-  function log.settle(limit, mark, cost, actual, now)
+  function log.settle(limit, mark, _, cost, actual, now)
     local member = whole(mark) .. ':' .. whole(cost)
     local time = not limit.fresh and tonumber(redis.call('ZSCORE', limit.entries, member) or 0) or 0
     if time > now - number(limit, 1) then

@@ -6,22 +6,22 @@
 -- ticks in use now.
 --
 -- Its part of the state: tag, size, at (when it was written: the start of what was taken last), p, q,
--- and two numbers of each form's own:
+-- refunded (see `meters.settle`), and two numbers of each form's own:
 --   gcra            the theoretical arrival time: microseconds, ticks
 --   token-bucket    tokens left (ticks), burst (units)
 --   leaky-bucket,   level (ticks), 0
 --   leaky-queue
 
-local METER = '<BHddddd'
+local METER = '<BHdddddd'
 
 local function unpack_meter(state, from)
-  local tag, _, at, p, q, first, second = struct.unpack(METER, state, from)
+  local tag, _, at, p, q, refunded, first, second = struct.unpack(METER, state, from)
   if tag == GCRA then
-    return at, (first - at) * q + second, p, q
+    return at, (first - at) * q + second, p, q, refunded
   elseif tag == TOKEN_BUCKET then
-    return at, second * p - first, p, q
+    return at, second * p - first, p, q, refunded
   end
-  return at, first, p, q
+  return at, first, p, q, refunded
 end
 
 local function ticks_of(limit, cost)
@@ -37,10 +37,11 @@ local function read_meter(limit, state, from, now)
   if not state then
     return true
   end
-  local at, level, p, q = unpack_meter(state, from)
+  local at, level, p, q, refunded = unpack_meter(state, from)
   if p ~= limit.p or q ~= limit.q or at > now + FARTHEST then
     return false
   end
+  limit.refunded = refunded
   local used = level - (now - at) * q
   limit.used = used > 0 and used or 0
   return true
@@ -79,7 +80,7 @@ local function write_meter(limit, now)
   elseif tag == TOKEN_BUCKET then
     first, second = limit.burst * limit.p - level, limit.burst
   end
-  return struct.pack(METER, tag, 43, at, limit.p, q, first, second), at - now + divided_up(level, q)
+  return struct.pack(METER, tag, 51, at, limit.p, q, limit.refunded, first, second), at - now + divided_up(level, q)
 end
 
 local function left_meter(limit, _, exactly)

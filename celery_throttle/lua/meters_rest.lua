@@ -10,11 +10,11 @@ local function make_meters()
   end
 
   function meters.move_back(limit, state, from, now)
-    local at, level = unpack_meter(state, from)
-    local used = level - (now - at) * limit.q
-    limit.used, limit.at = math.max(0, used), now
+    local at, level, _, _, refunded = unpack_meter(state, from)
+    limit.used, limit.at, limit.refunded = math.max(0, level - (now - at) * limit.q), now, refunded
     if at > now + FARTHEST then
-      limit.used = level
+      -- What was taken before drains as much earlier by this clock.
+      limit.used, limit.refunded = level, refunded + at - now
     end
   end
 
@@ -33,15 +33,18 @@ local function make_meters()
     return limit.tag == LEAKY_QUEUE and divided_up(limit.used, limit.q) or 0
   end
 
-  -- When what was taken last will have drained.
+  -- When what was taken last will have drained, if nothing is refunded; and what was until now.
   function meters.mark(limit, now)
-    return now + math.floor(limit.used / limit.q)
+    return now + math.floor(limit.used / limit.q), limit.refunded
   end
 
-  function meters.settle(limit, mark, cost, actual, now)
+  function meters.settle(limit, mark, refunded, cost, actual, now)
     local used, change = limit.used, ticks_of(limit, actual) - ticks_of(limit, cost)
     if change < 0 then
-      change = -math.min(-change, math.max(0, mark - now) * limit.q, used)
+      local since = limit.refunded - refunded
+      local rest = since < 0 and 0 or math.max(0, mark - since - now) * limit.q
+      change = -math.min(-change, rest, used)
+      limit.refunded = limit.refunded + divided_up(-change, limit.q)
     end
     limit.at, limit.used = now, math.min(used + change, math.max(used, MAX_EXACT))
     return true

@@ -31,20 +31,21 @@ if ARGV[2] == 'take' then
       break
     end
     local _, since, _, limits, tag, numbers, capacity, p, q = struct.unpack('<BddBBHddd', packed)
-    simple = not state or #state == 8 + 43 * limits
+    simple = not state or #state == 8 + 51 * limits
     local parts, full_of_all = nil, 0
     for place = 1, simple and limits or 0 do
       if place > 1 then
         tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
       end
       simple = tag == 1 and numbers == 3 and cost <= capacity
-      local used = 0
+      local used, refunded = 0, 0
       if simple and state then
         local old_since, at, old_p, old_q, tat, ticks = since, nil, nil, nil, nil, nil
         if place == 1 then
-          old_since, tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<dBHddddd', state)
+          old_since, tag, _, at, old_p, old_q, refunded, tat, ticks = struct.unpack('<dBHdddddd', state)
         else
-          tag, _, at, old_p, old_q, tat, ticks = struct.unpack('<BHddddd', state, 43 * place - 34)
+          tag, _, at, old_p, old_q, refunded, tat, ticks =
+            struct.unpack('<BHdddddd', state, 51 * place - 42)
         end
         used = (tat - now) * q + ticks
         used = used > 0 and used or 0
@@ -75,9 +76,9 @@ if ARGV[2] == 'take' then
       rest = used % q
       full = (used - rest) / q
       if place == 1 then
-        parts = struct.pack('<dBHddddd', since, 1, 43, now, p, q, now + full, rest)
+        parts = struct.pack('<dBHdddddd', since, 1, 51, now, p, q, refunded, now + full, rest)
       else
-        parts = parts .. struct.pack('<BHddddd', 1, 43, now, p, q, now + full, rest)
+        parts = parts .. struct.pack('<BHdddddd', 1, 51, now, p, q, refunded, now + full, rest)
       end
       full = rest > 0 and full + 1 or full
       full_of_all = full > full_of_all and full or full_of_all

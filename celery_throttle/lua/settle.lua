@@ -26,15 +26,18 @@ for i, ref in ipairs(refs) do
   local same, changed = tonumber(ARGV[told]) == ref.since and marks == #ref.limits, false
   if actual > ref.cost or actual < ref.cost and same then
     for place, limit in ipairs(ref.limits) do
-      local mark = same and tonumber(ARGV[told + 1 + place]) or 0
+      local mark, more = 0, 0
+      if same then
+        mark, more = tonumber(ARGV[told + 2 * place]), tonumber(ARGV[told + 2 * place + 1])
+      end
       local algorithm = algorithm_of(limit.tag, true)
-      changed = algorithm.settle(limit, mark, ref.cost, actual, now) or changed
+      changed = algorithm.settle(limit, mark, more, ref.cost, actual, now) or changed
     end
   end
   if changed then
     write(ref, now, given)
     look_again(KEYS[#KEYS - count + i], now)
   end
-  told = told + 2 + marks
+  told = told + 2 + 2 * marks
 end
 return { 1 }

@@ -29,7 +29,7 @@ local function make_slots()
   function slots.check(limit, now)
     local over = held(limit, now) - limit.burst
     if over < 0 then
-      return 0
+      return 0, 0
     end
     local row = redis.call('ZRANGE', limit.entries, '(' .. whole(now), '+inf', 'BYSCORE',
                            'LIMIT', over, 1, 'WITHSCORES')
@@ -58,7 +58,7 @@ local function make_slots()
   end
 
   function slots.mark()
-    return 0
+    return 0, 0
   end
 
   function slots.settle()

@@ -95,10 +95,10 @@ local function make_fixed_window()
   end
 
   function fixed.mark(limit)
-    return limit.start
+    return limit.start, 0
   end
 
-  function fixed.settle(limit, mark, cost, actual, now)
+  function fixed.settle(limit, mark, _, cost, actual, now)
     local change = actual - cost
     if now < limit.stop and (mark == limit.start or change > 0) then
       limit.count = math.max(0, limit.count + change)
@@ -255,10 +255,10 @@ local function make_sliding_window()
   end
 
   function sliding.mark(limit)
-    return limit.start
+    return limit.start, 0
   end
 
-  function sliding.settle(limit, mark, cost, actual, now)
+  function sliding.settle(limit, mark, _, cost, actual, now)
     bring_to(limit, now)
     local part, size = parts_of(limit)
     local change, place = actual - cost, math.floor((limit.start - mark) / part) + 1

@@ -15,7 +15,7 @@ from celery_throttle.rates import MAX_UNITS, Rate
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.reference.slots import Slots
-from celery_throttle.reference.state import State, is_ahead
+from celery_throttle.reference.state import Mark, State, is_ahead
 from celery_throttle.reference.windows import FixedWindow, SlidingWindow
 from celery_throttle.scope import LimitRef
 
@@ -139,7 +139,7 @@ class Take(NamedTuple):
 
     cost: int
     since: int
-    marks: tuple[int, ...]
+    marks: tuple[Mark, ...]
 
 
 Reservation = Mapping[LimitRef, Take]
@@ -231,7 +231,7 @@ class Local:
             looks = self._look(ref, 0, now)
             same = looks[0].state.since == take.since and len(looks) == len(take.marks)
             if worth > take.cost or (worth < take.cost and same):
-                marks = take.marks if same else (0,) * len(looks)
+                marks = take.marks if same else (Mark(0),) * len(looks)
                 settled = tuple(
                     look.state.settle(look.limit, mark, take.cost, worth, now)
                     for look, mark in zip(looks, marks, strict=True)
@@ -247,7 +247,7 @@ class Local:
         """Give slots that were reserved back."""
         self._each_slots(reservation, lambda state, mark: state.release(mark))
 
-    def _each_slots(self, reservation: Reservation, change: Callable[[Slots, int], Slots]) -> None:
+    def _each_slots(self, reservation: Reservation, change: Callable[[Slots, Mark], Slots]) -> None:
         for ref, take in reservation.items():
             states = self._states.get(ref, ())
             marks = dict(zip(states, take.marks, strict=False))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
-from celery_throttle.reference.state import State, free
+from celery_throttle.reference.state import Mark, State, free
 
 
 class Entry(NamedTuple):
@@ -78,15 +78,15 @@ class SlidingLog(State):
         remaining = free(limit, sum(entry.cost for entry in entries))
         return remaining, self.last + self.period - now if entries else 0
 
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """The number of the entry."""
-        return self.number
+        return Mark(self.number)
 
-    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> SlidingLog:
+    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> SlidingLog:
         """An entry that counts no more is not changed; what is owed then becomes a new one."""
         entries = self.counting(now)
-        if any(entry.number == mark for entry in entries):
-            worth = {mark: actual - cost}
+        if any(entry.number == mark.value for entry in entries):
+            worth = {mark.value: actual - cost}
             changed = [one._replace(cost=one.cost + worth.get(one.number, 0)) for one in entries]
             return replace(self, entries=tuple(entry for entry in changed if entry.cost > 0))
         return self.take(limit, actual - cost, now, now) if actual > cost else self

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
 from celery_throttle.rates import MAX_EXACT
-from celery_throttle.reference.state import State, divided_up
+from celery_throttle.reference.state import Mark, State, divided_up
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -28,15 +28,18 @@ class Meter(State):
     Attributes:
         at: when this was written: the start of the last take.
         p: ticks a unit, when this was written; ``q``: ticks a microsecond.
+        refunded: microseconds by which refunds have brought forward when all will have drained,
+            since something is kept.
     """
 
     at: int
     p: int
     q: int
+    refunded: int
 
     @classmethod
     @abstractmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
         """What to keep when ``used`` ticks are in use at the time ``at``."""
 
     @abstractmethod
@@ -58,7 +61,9 @@ class Meter(State):
         return self.at
 
     def moved_back(self, limit: Limit, now: int) -> Self:
-        return self.keep(limit, self.since, self.used_then(), now)
+        # What was taken before drains as much earlier by this clock.
+        refunded = self.refunded + self.at - now
+        return self.keep(limit, self.since, self.used_then(), now, refunded)
 
     def in_use(self, at: int) -> int:
         return divided_up(self.used(at) * MILLION, self.p)
@@ -69,7 +74,8 @@ class Meter(State):
         return max(0, divided_up(over, q))
 
     def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
-        return self.keep(limit, self.since, self.used(max(at, now)) + _ticks(limit, cost), at)
+        used = self.used(max(at, now)) + _ticks(limit, cost)
+        return self.keep(limit, self.since, used, at, self.refunded)
 
     def fill(self, limit: Limit, amount: int, at: int) -> Self:
         return self.keep(limit, self.since, _ticks(limit, amount), at)
@@ -79,17 +85,22 @@ class Meter(State):
         used = self.used(now)
         return max(0, limit.burst * p - used) * MILLION // p, divided_up(used, q)
 
-    def mark(self) -> int:
-        """When the take will have drained."""
-        return self.at + self.used_then() // self.q
+    def mark(self) -> Mark:
+        """When the take will have drained, if nothing is refunded; and what was until now."""
+        return Mark(self.at + self.used_then() // self.q, self.refunded)
 
-    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> Self:
+    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
         """Units drain in the order in which they came: of a take there is left until its mark."""
         q = limit.ticks[1]
-        change, used = _ticks(limit, actual) - _ticks(limit, cost), self.used(now)
+        change, used, refunded = _ticks(limit, actual) - _ticks(limit, cost), self.used(now), 0
         if change < 0:
-            change = -min(-change, max(0, mark - now) * q, used)
-        return self.keep(limit, self.since, min(used + change, max(used, MAX_EXACT)), now)
+            # Each refund since may have been of units before these, which then drain earlier.
+            since = self.refunded - mark.more
+            rest = 0 if since < 0 else max(0, mark.value - since - now) * q
+            change = -min(-change, rest, used)
+            refunded = divided_up(-change, q)
+        used = min(used + change, max(used, MAX_EXACT))
+        return self.keep(limit, self.since, used, now, self.refunded + refunded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +116,10 @@ class Gcra(Meter):
     ticks: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
         p, q = limit.ticks
         microseconds, ticks = divmod(used, q)
-        return cls(since, at, p, q, at + microseconds, ticks)
+        return cls(since, at, p, q, refunded, at + microseconds, ticks)
 
     def used_then(self) -> int:
         return (self.tat - self.at) * self.q + self.ticks
@@ -127,9 +138,9 @@ class TokenBucket(Meter):
     burst: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
         p, q = limit.ticks
-        return cls(since, at, p, q, limit.burst * p - used, limit.burst)
+        return cls(since, at, p, q, refunded, limit.burst * p - used, limit.burst)
 
     def used_then(self) -> int:
         return self.burst * self.p - self.tokens
@@ -146,8 +157,8 @@ class LeakyBucket(Meter):
     level: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int) -> Self:
-        return cls(since, at, *limit.ticks, used)
+    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
+        return cls(since, at, *limit.ticks, refunded, used)
 
     def used_then(self) -> int:
         return self.level

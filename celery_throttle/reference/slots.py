@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
-from celery_throttle.reference.state import State
+from celery_throttle.reference.state import Mark, State
 
 #: Microseconds that a lease lasts here.
 LEASE = 30_000_000
@@ -60,14 +60,14 @@ class Slots(State):
         lease = Lease(at + LEASE, self.number + 1)
         return replace(self, leases=tuple(sorted((*self.live(now), lease))), number=lease.number)
 
-    def release(self, mark: int) -> Slots:
+    def release(self, mark: Mark) -> Slots:
         """The state once a slot is given back."""
-        return replace(self, leases=tuple(one for one in self.leases if one.number != mark))
+        return replace(self, leases=tuple(one for one in self.leases if one.number != mark.value))
 
-    def renew(self, mark: int, until: int) -> Slots:
+    def renew(self, mark: Mark, until: int) -> Slots:
         """The state once a lease ends at another time; one that has been given back does not."""
         leases = sorted(
-            one._replace(until=until) if one.number == mark else one for one in self.leases
+            one._replace(until=until) if one.number == mark.value else one for one in self.leases
         )
         return replace(self, leases=tuple(leases))
 
@@ -75,9 +75,9 @@ class Slots(State):
         live = self.live(now)
         return max(0, limit.burst - len(live)) * MILLION, live[-1].until - now if live else 0
 
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """The number of the lease."""
-        return self.number
+        return Mark(self.number)
 
-    def settle(self, _limit: Limit, _mark: int, _cost: int, _actual: int, _now: int) -> Slots:
+    def settle(self, _limit: Limit, _mark: Mark, _cost: int, _actual: int, _now: int) -> Slots:
         return self

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FARTHEST, Limit
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
+
+
+class Mark(NamedTuple):
+    """Tells a take from others, see :meth:`State.mark`; meters alone need more than one number."""
+
+    value: int
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,11 @@ class State(ABC):
         """The amount that could pass now, and microseconds until nothing is in use, rounded up."""
 
     @abstractmethod
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """What tells the last take from others, for :meth:`settle`."""
 
     @abstractmethod
-    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> Self:
+    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
         """The state once it is known that the take of ``mark`` was worth ``actual``, not ``cost``.
 
         What was refunded is never more than what is left of that take; what is owed may go beyond

@@ -8,7 +8,7 @@ from celery_throttle.calendars import Calendar
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FIRST_REQUEST, Limit
 from celery_throttle.rates import Rate
-from celery_throttle.reference.state import State, divided_up, free
+from celery_throttle.reference.state import Mark, State, divided_up, free
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class FixedWindow(State):
         remaining = free(limit, self.count) if now >= self.start else 0
         return remaining, self.stop - now if self.count else 0
 
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """The window of the take."""
-        return self.start
+        return Mark(self.start)
 
-    def settle(self, limit: Limit, mark: int, cost: int, actual: int, now: int) -> FixedWindow:
+    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> FixedWindow:
         """What is owed counts in the window in which that is known."""
         change = actual - cost
-        if now < self.stop and (mark == self.start or change > 0):
+        if now < self.stop and (mark.value == self.start or change > 0):
             return replace(self, count=max(0, self.count + change))
         return self.take(limit, change, now, now) if change > 0 else self
 
@@ -168,13 +168,13 @@ class SlidingWindow(State):
         remaining = free(limit, self._used(limit, now)) if now >= current.start else 0
         return remaining, reset
 
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """The part of the take."""
-        return self.start
+        return Mark(self.start)
 
-    def settle(self, _limit: Limit, mark: int, cost: int, actual: int, now: int) -> SlidingWindow:
+    def settle(self, _limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> SlidingWindow:
         current, change = self.at(now), actual - cost
-        place = (current.start - mark) // self.part
+        place = (current.start - mark.value) // self.part
         if not 0 <= place < len(self.counts):
             if change < 0:
                 return self

@@ -8,6 +8,7 @@ from celery_throttle.limits import FARTHEST, Limit
 from tests.algorithms.limits import METERS, SECOND
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side
+from tests.algorithms.test_bounds import most_in
 from tests.algorithms.traces import Step
 
 TEN = 10 * MILLION
@@ -55,6 +56,22 @@ def _swings(side: Side, _trace: list[Step]) -> Plan[None]:
         side.passed += 60_000
     # A window that ends, and what drains in these seconds.
     assert sum(one.cost for one in side.admitted) <= 2 * TEN + side.passed
+
+
+def test_a_step_back_over_an_edge_makes_no_third_window(sides: Sides) -> None:
+    """What is in use then must end where windows end, or a short one would be left in between."""
+    sides.show(_third_window, LIMITS, [], start=1_700_000_000 * SECOND + 30_000)
+
+
+def _third_window(side: Side, _: list[Step]) -> Plan[None]:
+    yield from side.acquire(MILLION)
+    side.clock.now -= 60_000
+    yield from side.peek(MILLION)
+    for us in (9_990_000, 10_000, 30_000):
+        side.advance(us)
+        yield from side.acquire_up_to(9 * MILLION)
+        yield from side.acquire_up_to(TEN)
+    assert most_in(side.admitted, 10 * SECOND) <= 2 * TEN
 
 
 def test_a_small_step_back_over_an_edge_costs_no_more_than_the_step(sides: Sides) -> None:
