@@ -26,6 +26,7 @@ from celery_throttle.reference import (
 )
 from celery_throttle.reference.local import STATES
 from celery_throttle.reference.log import Entry
+from celery_throttle.reference.meters import Busy
 from celery_throttle.reference.slots import LEASE, Lease
 from celery_throttle.reference.state import State
 from celery_throttle.scope import LimitRef
@@ -33,6 +34,7 @@ from celery_throttle.scope import LimitRef
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 START = 1_700_000_000 * SECOND
+BUSY = Busy(START)
 
 API = LimitRef("api", None)
 MAIL = LimitRef("mail", None)
@@ -133,10 +135,19 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, 0, START + 666_666, 2)),
-        ("3/s burst 3 using token-bucket", TokenBucket(7, START, 1_000_000, 3, 0, 1_000_000, 3)),
-        ("3/s burst 3 using leaky-bucket", LeakyBucket(7, START, 1_000_000, 3, 0, 2_000_000)),
-        ("3/s burst 3 using leaky-queue", LeakyQueue(7, START, 1_000_000, 3, 0, 2_000_000)),
+        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, BUSY, START + 666_666, 2)),
+        (
+            "3/s burst 3 using token-bucket",
+            TokenBucket(7, START, 1_000_000, 3, BUSY, 1_000_000, 3),
+        ),
+        (
+            "3/s burst 3 using leaky-bucket",
+            LeakyBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
+        ),
+        (
+            "3/s burst 3 using leaky-queue",
+            LeakyQueue(7, START, 1_000_000, 3, BUSY, 2_000_000),
+        ),
     ],
 )
 def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None:
@@ -146,7 +157,7 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
     assert type(taken) is type(state)
     assert [state.used(START + later) for later in (0, 500_000, HOUR)] == [2_000_000, 500_000, 0]
     assert state.in_use(START + 500_000) == 500_000
-    assert state.mark() == START + 666_666
+    assert state.mark() == (666_666, START)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +182,7 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
         ),
         (
             "3/s using sliding-log",
-            SlidingLog(7, SECOND, (Entry(START + 3, 1, 2 * MILLION),), 1, START + 3),
+            SlidingLog(7, SECOND, (Entry(START + 3, 1, 2 * MILLION),), 1, START + 3, START + 3),
         ),
         ("3 at once", Slots(7, (Lease(START + 3 + LEASE, 1),), 1)),
     ],

@@ -44,6 +44,6 @@ local function parse(packed, from, ref)
   return {
     tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
     numbers = count - 3, cost = ref.cost, entries = ref.entries,
-    used = 0, at = 0, refunded = 0, longest = false, -- so that the table need not grow
+    used = 0, at = 0, began = 0, refunds = '', longest = false, -- so that the table need not grow
   }, from + 3 + 8 * count
 end

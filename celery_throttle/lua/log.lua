@@ -3,24 +3,29 @@
 --
 -- Library. Twin: `celery_throttle/reference/log.py`. The admissions are a zset, so what a decision
 -- costs does not grow with their number: 'number:cost' -> time. Its part of the state: tag, size, period,
--- sum of their costs, number of the last, time of the last. Of a limit this sets
---   total, number, last    as in the state
+-- sum of their costs, number of the last, time of the last, since when there was always one that
+-- counts. Of a limit this sets
+--   total, number, last, began    as in the state
 --   added                  {time, number, cost} of admissions that are not in the zset yet
 --   fresh                  whether the zset is of another definition, and does not count
 
 local function make_sliding_log()
-  local log, FORM = {}, '<BHdddd'
+  local log, FORM = {}, '<BHddddd'
 
   function log.read(limit, state, from, now)
-    limit.total, limit.number, limit.last = 0, 0, 0
+    limit.total, limit.number, limit.last, limit.began = 0, 0, 0, now
     limit.added, limit.fresh = {}, true
     if not state then
       return true
     end
-    local _, period
-    _, _, period, limit.total, limit.number, limit.last = struct.unpack(FORM, state, from)
-    limit.fresh = period ~= number(limit, 1)
-    return not limit.fresh and limit.last <= now + FARTHEST
+    local _, _, period, total, last_number, last, began = struct.unpack(FORM, state, from)
+    if period ~= number(limit, 1) then
+      return false
+    elseif now < last + period then
+      limit.total, limit.number, limit.last, limit.began = total, last_number, last, began
+      limit.fresh = false
+    end
+    return last <= now + FARTHEST
   end
 
   function log.is_of(limit, state, from)
@@ -61,6 +66,7 @@ local function make_sliding_log()
   end
 
   function log.fill(limit, amount, at)
+    limit.began = at
     add(limit, at, amount)
   end
 
@@ -115,7 +121,7 @@ local function make_sliding_log()
     end
     limit.total, limit.added, limit.fresh = rest, {}, false
     redis.call('PEXPIRE', limit.entries, expiry(lasts, given))
-    return struct.pack(FORM, limit.tag, 35, period, rest, limit.number, limit.last), lasts
+    return struct.pack(FORM, limit.tag, 43, period, rest, limit.number, limit.last, limit.began), lasts
   end
 
   function log.left(limit, now)
@@ -125,12 +131,14 @@ local function make_sliding_log()
   end
 
   function log.mark(limit)
-    return limit.number, 0
+    return limit.number, limit.began
   end
 
-  function log.settle(limit, mark, _, cost, actual, now)
-    local member = whole(mark) .. ':' .. whole(cost)
-    local time = not limit.fresh and tonumber(redis.call('ZSCORE', limit.entries, member) or 0) or 0
+  function log.settle(limit, mark, began, cost, actual, now)
+    local member, time = whole(mark) .. ':' .. whole(cost), 0
+    if not limit.fresh and began == limit.began then
+      time = tonumber(redis.call('ZSCORE', limit.entries, member) or 0)
+    end
     if time > now - number(limit, 1) then
       redis.call('ZREM', limit.entries, member)
       limit.total = limit.total + actual - cost

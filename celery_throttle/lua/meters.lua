@@ -6,22 +6,24 @@
 -- ticks in use now.
 --
 -- Its part of the state: tag, size, at (when it was written: the start of what was taken last), p, q,
--- refunded (see `meters.settle`), and two numbers of each form's own:
+-- began (since when there was always something in use), and two numbers of each form's own:
 --   gcra            the theoretical arrival time: microseconds, ticks
 --   token-bucket    tokens left (ticks), burst (units)
 --   leaky-bucket,   level (ticks), 0
 --   leaky-queue
+-- Then what was refunded since it began; see `meters.settle`.
 
-local METER = '<BHdddddd'
+local METER, METER_SIZE = '<BHdddddd', 51
 
 local function unpack_meter(state, from)
-  local tag, _, at, p, q, refunded, first, second = struct.unpack(METER, state, from)
+  local tag, size, at, p, q, began, first, second = struct.unpack(METER, state, from)
+  local level = first
   if tag == GCRA then
-    return at, (first - at) * q + second, p, q, refunded
+    level = (first - at) * q + second
   elseif tag == TOKEN_BUCKET then
-    return at, second * p - first, p, q, refunded
+    level = second * p - first
   end
-  return at, first, p, q, refunded
+  return at, level, p, q, began, size
 end
 
 local function ticks_of(limit, cost)
@@ -33,17 +35,21 @@ local function ticks_of(limit, cost)
 end
 
 local function read_meter(limit, state, from, now)
-  limit.at = now
+  limit.at, limit.began = now, now
   if not state then
     return true
   end
-  local at, level, p, q, refunded = unpack_meter(state, from)
+  local at, level, p, q, began, size = unpack_meter(state, from)
   if p ~= limit.p or q ~= limit.q or at > now + FARTHEST then
     return false
   end
-  limit.refunded = refunded
   local used = level - (now - at) * q
-  limit.used = used > 0 and used or 0
+  if used > 0 then
+    limit.used, limit.began = used, began
+    if size > METER_SIZE then
+      limit.refunds = string.sub(state, from + METER_SIZE, from + size - 1)
+    end
+  end
   return true
 end
 
@@ -80,7 +86,9 @@ local function write_meter(limit, now)
   elseif tag == TOKEN_BUCKET then
     first, second = limit.burst * limit.p - level, limit.burst
   end
-  return struct.pack(METER, tag, 51, at, limit.p, q, limit.refunded, first, second), at - now + divided_up(level, q)
+  local refunds = limit.refunds
+  return struct.pack(METER, tag, METER_SIZE + #refunds, at, limit.p, q, limit.began, first, second) .. refunds,
+         at - now + divided_up(level, q)
 end
 
 local function left_meter(limit, _, exactly)

@@ -3,6 +3,9 @@
 --
 -- Library.
 
+-- How many refunds are told apart; beyond that the oldest count as one.
+local REFUNDS = 16
+
 local function make_meters()
   function meters.is_of(limit, state, from)
     local _, _, p, q = unpack_meter(state, from)
@@ -10,12 +13,12 @@ local function make_meters()
   end
 
   function meters.move_back(limit, state, from, now)
-    local at, level, _, _, refunded = unpack_meter(state, from)
-    limit.used, limit.at, limit.refunded = math.max(0, level - (now - at) * limit.q), now, refunded
-    if at > now + FARTHEST then
-      -- What was taken before drains as much earlier by this clock.
-      limit.used, limit.refunded = level, refunded + at - now
+    if read_meter(limit, state, from, now) then
+      return
     end
+    -- With another beginning: nothing is refunded of what was taken before.
+    local _, level = unpack_meter(state, from)
+    limit.used, limit.began, limit.refunds = level, now, ''
   end
 
   function meters.in_use(state, from, now)
@@ -26,27 +29,58 @@ local function make_meters()
 
   function meters.fill(limit, amount, at, now)
     limit.used = math.max(0, ticks_of(limit, amount) - (now - at) * limit.q)
-    limit.at = now
+    limit.at, limit.began = now, at
   end
 
   function meters.delay(limit)
     return limit.tag == LEAKY_QUEUE and divided_up(limit.used, limit.q) or 0
   end
 
-  -- When what was taken last will have drained, if nothing is refunded; and what was until now.
-  function meters.mark(limit, now)
-    return now + math.floor(limit.used / limit.q), limit.refunded
+  -- What was refunded, as microseconds to drain: for each its take's end, how much; by the ends.
+  local function unpack_refunds(limit)
+    local found = { struct.unpack('<' .. string.rep('d', #limit.refunds / 8), limit.refunds) }
+    table.remove(found) -- where it ended
+    return found
   end
 
-  function meters.settle(limit, mark, refunded, cost, actual, now)
-    local used, change = limit.used, ticks_of(limit, actual) - ticks_of(limit, cost)
-    if change < 0 then
-      local since = limit.refunded - refunded
-      local rest = since < 0 and 0 or math.max(0, mark - since - now) * limit.q
-      change = -math.min(-change, rest, used)
-      limit.refunded = limit.refunded + divided_up(-change, limit.q)
+  -- The end of what was taken last: microseconds to drain from the beginning on, refunded or not.
+  function meters.mark(limit, now)
+    local finish, refunds = now - limit.began + math.floor(limit.used / limit.q), unpack_refunds(limit)
+    for i = 2, #refunds, 2 do
+      finish = finish + refunds[i]
     end
-    limit.at, limit.used = now, math.min(used + change, math.max(used, MAX_EXACT))
+    return finish, limit.began
+  end
+
+  local function refund(limit, mark, began, amount, now)
+    local refunds, place, finish = unpack_refunds(limit), 1, mark
+    while place < #refunds and refunds[place] <= mark do
+      finish, place = finish - refunds[place + 1], place + 2
+    end
+    local rest = began == limit.began and math.max(0, began + finish - now) * limit.q or 0
+    amount = math.min(amount, rest, limit.used)
+    limit.used = limit.used - amount
+    if amount > 0 then
+      table.insert(refunds, place, divided_up(amount, limit.q))
+      table.insert(refunds, place, mark)
+    end
+    if #refunds > 2 * REFUNDS then
+      refunds[2] = refunds[2] + refunds[4]
+      table.remove(refunds, 3)
+      table.remove(refunds, 3)
+    end
+    limit.refunds = struct.pack('<' .. string.rep('d', #refunds), unpack(refunds))
+  end
+
+  function meters.settle(limit, mark, began, cost, actual, now)
+    if actual < cost then
+      refund(limit, mark, began, ticks_of(limit, cost) - ticks_of(limit, actual), now)
+    else
+      local most = (MAX_EXACT - MAX_EXACT % limit.p) / limit.p * MILLION
+      local used = limit.used
+      limit.used = math.min(used + ticks_of(limit, math.min(actual - cost, most)), math.max(used, MAX_EXACT))
+    end
+    limit.at = now
     return true
   end
 

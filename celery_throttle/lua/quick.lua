@@ -38,17 +38,21 @@ if ARGV[2] == 'take' then
         tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
       end
       simple = tag == 1 and numbers == 3 and cost <= capacity
-      local used, refunded = 0, 0
+      local used, began = 0, now
       if simple and state then
-        local old_since, at, old_p, old_q, tat, ticks = since, nil, nil, nil, nil, nil
+        local old_since, at, old_p, old_q, start, tat, ticks = since, nil, nil, nil, nil, nil, nil
         if place == 1 then
-          old_since, tag, _, at, old_p, old_q, refunded, tat, ticks = struct.unpack('<dBHdddddd', state)
+          old_since, tag, _, at, old_p, old_q, start, tat, ticks = struct.unpack('<dBHdddddd', state)
         else
-          tag, _, at, old_p, old_q, refunded, tat, ticks =
+          tag, _, at, old_p, old_q, start, tat, ticks =
             struct.unpack('<BHdddddd', state, 51 * place - 42)
         end
         used = (tat - now) * q + ticks
-        used = used > 0 and used or 0
+        if used > 0 then
+          began = start
+        else
+          used = 0
+        end
         simple = tag == 1 and old_since == since and old_p == p and old_q == q and at <= now + 20000
       end
       if not simple then
@@ -76,9 +80,9 @@ if ARGV[2] == 'take' then
       rest = used % q
       full = (used - rest) / q
       if place == 1 then
-        parts = struct.pack('<dBHdddddd', since, 1, 51, now, p, q, refunded, now + full, rest)
+        parts = struct.pack('<dBHdddddd', since, 1, 51, now, p, q, began, now + full, rest)
       else
-        parts = parts .. struct.pack('<BHdddddd', 1, 51, now, p, q, refunded, now + full, rest)
+        parts = parts .. struct.pack('<BHdddddd', 1, 51, now, p, q, began, now + full, rest)
       end
       full = rest > 0 and full + 1 or full
       full_of_all = full > full_of_all and full or full_of_all

@@ -27,10 +27,10 @@ local function make_fixed_window()
     return number(limit, low), number(limit, high)
   end
 
-  -- Whether the windows that are known do not reach from now on as far as a slot may be booked.
+  -- Whether the window now, and the one after it, are not both known.
   function fixed.is_stale(limit, now)
     return number(limit, 1) == 0
-        and (now < number(limit, 2) or now + FARTHEST >= number(limit, limit.numbers))
+        and (now < number(limit, 2) or now >= number(limit, limit.numbers - 1))
   end
 
   function fixed.read(limit, state, from, now)
@@ -48,7 +48,11 @@ local function make_fixed_window()
 
   function fixed.move_back(limit, state, from, now)
     if not fixed.read(limit, state, from, now) then
-      limit.start, limit.stop = now, now + limit.stop - limit.start
+      local _, stop = window_of(limit, now)
+      if number(limit, 2) ~= 1 then
+        _, stop = window_of(limit, stop)
+      end
+      limit.start, limit.stop = now, stop
     end
   end
 

@@ -28,17 +28,19 @@ class SlidingLog(State):
         entries: those that counted at the last take.
         number: of the last entry.
         last: the time of the last entry.
+        began: since when there was always one that counts; numbers begin again with the next.
     """
 
     period: int
     entries: tuple[Entry, ...]
     number: int
     last: int
+    began: int
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> SlidingLog:
         assert isinstance(limit.rate, Rate)  # noqa: S101  # no log has slots
-        return cls(since, limit.rate.period_us, (), 0, 0)
+        return cls(since, limit.rate.period_us, (), 0, 0, 0)
 
     def is_of(self, limit: Limit) -> bool:
         return self.period == self.empty(limit, 0).period
@@ -69,6 +71,9 @@ class SlidingLog(State):
         return wait
 
     def take(self, _limit: Limit, cost: int, now: int, at: int) -> SlidingLog:
+        if now >= self.last + self.period:
+            entry = Entry(at, 1, cost)
+            return replace(self, entries=(entry,), number=1, last=at, began=now)
         entry = Entry(max(at, self.last), self.number + 1, cost)
         entries = (*self.counting(now), entry)
         return replace(self, entries=entries, number=entry.number, last=entry.time)
@@ -79,13 +84,13 @@ class SlidingLog(State):
         return remaining, self.last + self.period - now if entries else 0
 
     def mark(self) -> Mark:
-        """The number of the entry."""
-        return Mark(self.number)
+        """The number of the entry, and since when numbers count."""
+        return Mark(self.number, self.began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> SlidingLog:
         """An entry that counts no more is not changed; what is owed then becomes a new one."""
         entries = self.counting(now)
-        if any(entry.number == mark.value for entry in entries):
+        if any((entry.number, self.began) == mark for entry in entries):
             worth = {mark.value: actual - cost}
             changed = [one._replace(cost=one.cost + worth.get(one.number, 0)) for one in entries]
             return replace(self, entries=tuple(entry for entry in changed if entry.cost > 0))

@@ -9,8 +9,10 @@ rounded. What is in use drains by q ticks a microsecond. A cost is rounded up to
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
@@ -20,6 +22,33 @@ from celery_throttle.reference.state import Mark, State, divided_up
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
+# How many refunds are told apart; beyond that the oldest count as one.
+REFUNDS = 16
+
+
+class Busy(NamedTuple):
+    """A time in which there was always something in use.
+
+    Attributes:
+        began: when.
+        refunds: what was refunded since, as microseconds to drain: the end of the take (see
+            :meth:`Meter.mark`) and how much. In the order of the ends.
+    """
+
+    began: int
+    refunds: tuple[tuple[int, int], ...] = ()
+
+    def refunded(self, end: int, amount: int) -> Busy:
+        """The same with one refund more."""
+        found = list(self.refunds)
+        if amount:
+            insort(found, (end, amount), key=itemgetter(0))
+        if len(found) > REFUNDS:
+            # As if both were of the earlier take: of those between there is less left, never more.
+            (first, one), (_, other), *rest = found
+            found = [(first, one + other), *rest]
+        return Busy(self.began, tuple(found))
+
 
 @dataclass(frozen=True, slots=True)
 class Meter(State):
@@ -28,18 +57,17 @@ class Meter(State):
     Attributes:
         at: when this was written: the start of the last take.
         p: ticks a unit, when this was written; ``q``: ticks a microsecond.
-        refunded: microseconds by which refunds have brought forward when all will have drained,
-            since something is kept.
+        busy: the time it was in.
     """
 
     at: int
     p: int
     q: int
-    refunded: int
+    busy: Busy
 
     @classmethod
     @abstractmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
         """What to keep when ``used`` ticks are in use at the time ``at``."""
 
     @abstractmethod
@@ -52,7 +80,7 @@ class Meter(State):
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> Self:
-        return cls.keep(limit, since, 0, 0)
+        return cls.keep(limit, since, 0, 0, Busy(0))
 
     def is_of(self, limit: Limit) -> bool:
         return (self.p, self.q) == limit.ticks
@@ -61,9 +89,8 @@ class Meter(State):
         return self.at
 
     def moved_back(self, limit: Limit, now: int) -> Self:
-        # What was taken before drains as much earlier by this clock.
-        refunded = self.refunded + self.at - now
-        return self.keep(limit, self.since, self.used_then(), now, refunded)
+        # With another beginning: nothing is refunded of what was taken before.
+        return self.keep(limit, self.since, self.used_then(), now, Busy(now))
 
     def in_use(self, at: int) -> int:
         return divided_up(self.used(at) * MILLION, self.p)
@@ -75,10 +102,10 @@ class Meter(State):
 
     def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
         used = self.used(max(at, now)) + _ticks(limit, cost)
-        return self.keep(limit, self.since, used, at, self.refunded)
+        return self.keep(limit, self.since, used, at, self._busy(now))
 
     def fill(self, limit: Limit, amount: int, at: int) -> Self:
-        return self.keep(limit, self.since, _ticks(limit, amount), at)
+        return self.keep(limit, self.since, _ticks(limit, amount), at, Busy(at))
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         p, q = limit.ticks
@@ -86,21 +113,31 @@ class Meter(State):
         return max(0, limit.burst * p - used) * MILLION // p, divided_up(used, q)
 
     def mark(self) -> Mark:
-        """When the take will have drained, if nothing is refunded; and what was until now."""
-        return Mark(self.at + self.used_then() // self.q, self.refunded)
+        """The end of the take: microseconds to drain from the beginning on, refunded or not."""
+        began, refunds = self.busy
+        refunded = sum(amount for _, amount in refunds)
+        return Mark(self.at - began + self.used_then() // self.q + refunded, began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
-        """Units drain in the order in which they came: of a take there is left until its mark."""
-        q = limit.ticks[1]
-        change, used, refunded = _ticks(limit, actual) - _ticks(limit, cost), self.used(now), 0
-        if change < 0:
-            # Each refund since may have been of units before these, which then drain earlier.
-            since = self.refunded - mark.more
-            rest = 0 if since < 0 else max(0, mark.value - since - now) * q
-            change = -min(-change, rest, used)
-            refunded = divided_up(-change, q)
-        used = min(used + change, max(used, MAX_EXACT))
-        return self.keep(limit, self.since, used, now, self.refunded + refunded)
+        """Units drain in the order in which they came: of a take there is left until its end.
+
+        What was refunded of takes before it has brought that end forward.
+        """
+        p, q = limit.ticks
+        used, busy = self.used(now), self._busy(now)
+        if actual < cost:
+            end = mark.value - sum(amount for other, amount in busy.refunds if other <= mark.value)
+            rest = max(0, busy.began + end - now) * q if mark.more == busy.began else 0
+            refund = min(_ticks(limit, cost) - _ticks(limit, actual), rest, used)
+            busy = busy.refunded(mark.value, divided_up(refund, q))
+            used -= refund
+        else:
+            owed = _ticks(limit, min(actual - cost, MAX_EXACT // p * MILLION))
+            used = min(used + owed, max(used, MAX_EXACT))
+        return self.keep(limit, self.since, used, now, busy)
+
+    def _busy(self, now: int) -> Busy:
+        return self.busy if self.used(now) else Busy(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +153,10 @@ class Gcra(Meter):
     ticks: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
         p, q = limit.ticks
         microseconds, ticks = divmod(used, q)
-        return cls(since, at, p, q, refunded, at + microseconds, ticks)
+        return cls(since, at, p, q, busy, at + microseconds, ticks)
 
     def used_then(self) -> int:
         return (self.tat - self.at) * self.q + self.ticks
@@ -138,9 +175,9 @@ class TokenBucket(Meter):
     burst: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
+    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
         p, q = limit.ticks
-        return cls(since, at, p, q, refunded, limit.burst * p - used, limit.burst)
+        return cls(since, at, p, q, busy, limit.burst * p - used, limit.burst)
 
     def used_then(self) -> int:
         return self.burst * self.p - self.tokens
@@ -157,8 +194,8 @@ class LeakyBucket(Meter):
     level: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, refunded: int = 0) -> Self:
-        return cls(since, at, *limit.ticks, refunded, used)
+    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
+        return cls(since, at, *limit.ticks, busy, used)
 
     def used_then(self) -> int:
         return self.level

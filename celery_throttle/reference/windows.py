@@ -34,9 +34,12 @@ class FixedWindow(State):
     def written(self) -> int:
         return self.start
 
-    def moved_back(self, _limit: Limit, now: int) -> FixedWindow:
-        """A window of its own, as long as it was, so that the edge now ahead forgives nothing."""
-        return FixedWindow(self.since, now, now + self.stop - self.start, self.count)
+    def moved_back(self, limit: Limit, now: int) -> FixedWindow:
+        """One window until the next one ends, so that the edge now ahead forgives nothing."""
+        _, stop = _window(limit, now)
+        if limit.window != FIRST_REQUEST:
+            _, stop = _window(limit, stop)
+        return FixedWindow(self.since, now, stop, self.count)
 
     def in_use(self, at: int) -> int:
         return self.count if at < self.stop else 0

@@ -164,7 +164,7 @@ class Side:
         self.local.renew({self.ref: lease.take}, LEASE, self.clock.now)
         (state,) = self.local._states[self.ref]
         assert isinstance(state, Slots)
-        if any(one.number == lease.take.marks[0] for one in state.leases):
+        if any(one.number == lease.take.marks[0].value for one in state.leases):
             self.leases[which] = lease._replace(passed=self.passed)
 
     def take_slot(self, cost: int) -> Plan[Decision]:
