@@ -9,6 +9,7 @@
 --   limits      those of its name
 --   since, old_since    of their definition
 --   paused      microseconds from now
+--   adopted     whether its state was not one to go on with as it was
 --   at          when what was taken starts
 
 -- Keeps the state of a ref.
@@ -72,8 +73,8 @@ end
 -- Where reading a state is not all there is to do: it is of other limits, or was written before the
 -- clock stepped back.
 local function adopt(ref, state, now, given)
-  local since = struct.unpack('<d', state)
-  local keep
+  local since, keep = struct.unpack('<d', state), false
+  ref.adopted = true
   if since ~= ref.since or not is_of(ref, state) then
     keep = carry_over(ref, state, since, now)
   else

@@ -63,7 +63,9 @@ local function convert_state(ref)
   local packed = in_force(ref.name, ref.field)
   if state and packed then
     look({ ref }, { packed }, 1, { state, false, false }, 3, now, given)
-    write(ref, now, given)
+    if ref.adopted then
+      write(ref, now, given)
+    end
   end
 end
 

@@ -49,10 +49,8 @@ local function make_fixed_window()
   function fixed.move_back(limit, state, from, now)
     if not fixed.read(limit, state, from, now) then
       local _, stop = window_of(limit, now)
-      if number(limit, 2) ~= 1 then
-        _, stop = window_of(limit, stop)
-      end
-      limit.start, limit.stop = now, stop
+      local _, next_stop = window_of(limit, stop)
+      limit.start, limit.stop = now, limit.stop <= next_stop and limit.stop or stop
     end
   end
 

@@ -35,11 +35,10 @@ class FixedWindow(State):
         return self.start
 
     def moved_back(self, limit: Limit, now: int) -> FixedWindow:
-        """One window until the next one ends, so that the edge now ahead forgives nothing."""
+        """The window begins now. It ends when it would have, if that is not far away."""
         _, stop = _window(limit, now)
-        if limit.window != FIRST_REQUEST:
-            _, stop = _window(limit, stop)
-        return FixedWindow(self.since, now, stop, self.count)
+        _, next_stop = _window(limit, stop)
+        return replace(self, start=now, stop=self.stop if self.stop <= next_stop else stop)
 
     def in_use(self, at: int) -> int:
         return self.count if at < self.stop else 0

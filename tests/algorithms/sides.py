@@ -184,7 +184,7 @@ class Side:
     def agreed(self, server: Decision, local: Decision) -> Decision:
         assert server == local, f"server    {server}\nreference {local}\n{self._about()}"
         if server.retry_after:
-            self.wait = round(server.retry_after * SECOND)
+            self.wait = round(Fraction(server.retry_after) * SECOND)
         if server.granted:
             granted = round(Fraction(server.granted) * MILLION)
             self.admitted.append(Admission(self.passed, self.clock.now, granted))

@@ -9,11 +9,12 @@ from celery_throttle.reference import FixedWindow, Local
 from celery_throttle.reference.local import current
 from celery_throttle.reference.meters import Meter
 from celery_throttle.reference.state import State
+from celery_throttle.scripts import pack
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, full, settling
-from tests.algorithms.wire import Playing
+from tests.algorithms.wire import Commands, Playing
 
 MOST = (MAX_UNITS + 1) * MILLION
 
@@ -99,6 +100,22 @@ def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
             *(Step("settle", which=which) for which in order),
         ]
         sides.show(_is_empty, METERS_OF_TEN, trace)
+
+
+def test_of_many_refunds_the_oldest_are_kept_as_one(sides: Sides) -> None:
+    """Beyond 16, so that no state grows without bound; what is left stays at most the truth."""
+    reserve, settle = Step("reserve", 20, worth=300), Step("settle", which=3)
+    trace = [*[reserve] * 40, *[settle] * 30, *[reserve] * 20, Step("advance", 300, span="full")]
+    limits = [Limit.parse(f"100/10s burst 100 using {algorithm}") for algorithm in METERS]
+    sides.show(compared, limits, trace)
+    sides.show(_is_small, limits, trace)
+
+
+def _is_small(side: Side, trace: list[Step]) -> Playing[None]:
+    for step in trace:
+        yield from side.play(step)
+        (size,) = yield Commands([pack("STRLEN", side.plans.keys.state(side.ref))])
+        assert size <= 8 + 3 + 6 * 8 + 16 * 2 * 8
 
 
 def test_what_is_owed_of_a_limit_that_has_changed_is_exact(sides: Sides) -> None:
