@@ -1,9 +1,9 @@
 """Concurrency: ten tasks at once, over four workers with four processes each.
 
-500 tasks of 50 ms under "10 at once". What is possible is ten of them in each 50 ms; the time runs
-from the first start to the last end. Beside it the same tasks without a limit on one worker of
-plain Celery whose pool has exactly ten processes, which is how a machine of one's own is kept to
-ten at once today.
+500 tasks of 50 ms under "10 at once"; the time runs from the first start to the last end. Beside it
+the same tasks without a limit on one worker of plain Celery whose pool has exactly ten processes:
+that is what Celery can do of what would be ten in each 50 ms, since it takes its own time between
+two tasks of a process.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def run(options: Options) -> Result:
             options.say(f"slots: round {number + 1}")
             ours.append(_drain(stage, four, "ours", tasks))
             plain.append(_drain(stage, one, "plain", tasks))
-    used = [share for share, _ in ours]
+    shares = [(one, other) for (one, _), (other, _) in zip(ours, plain, strict=True)]
+    ratios = [one / other for one, other in shares]
     return Result(
         name="slots",
         theirs="plain Celery with a pool of ten processes",
         figures=[
+            Figure("throughput", "plain", median(ratios), 1, at_least=0.95, rounds=ratios),
             Figure(
-                "throughput, of what is possible",
+                "throughput, of ten in each 50 ms",
                 "",
-                median(used),
-                median(share for share, _ in plain),
-                at_least=0.95,
-                rounds=used,
+                median(one for one, _ in shares),
+                median(other for _, other in shares),
             ),
             Figure(
                 "most tasks at once",

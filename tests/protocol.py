@@ -88,12 +88,13 @@ class Protocol:
         message: bytes = b"message",
         holder: str = "",
         lease: int = 30 * SECOND,
+        may_run: bool = True,
     ) -> Parked:
         keys, need = self.keys, self.limiter.need(limits, cost)
         names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
         args: list[Any] = [self.now, task_id, f"{task_id} 0 0", int(redelivered), rank, expires]
         args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
-        args += [len(need.refs)]
+        args += [int(may_run), len(need.refs)]
         for ref, amount in zip(need.refs, need.costs, strict=True):
             state, *pauses = keys.decision(ref)
             names += [state, keys.entries(ref), *pauses, keys.backlog(ref)]

@@ -59,6 +59,13 @@ def test_a_free_limit_admits_and_a_full_one_parks(lines: Protocol) -> None:
     lines.check()
 
 
+def test_without_a_process_it_waits_although_a_unit_is_free(lines: Protocol) -> None:
+    parked = lines.park("a", ["api"], may_run=False)
+    assert (parked.outcome, parked.position, parked.wait) == ("parked", 1, 0)
+    lines.check()
+    assert [task for _, task in lines.drain(0.001)] == ["a"]
+
+
 def test_what_arrives_later_joins_the_end_although_a_unit_is_free(lines: Protocol) -> None:
     lines.park("a", ["api"])
     lines.park("b", ["api"])

@@ -17,7 +17,8 @@
 --       9   the message
 --       10  who takes a slot, if there are any
 --       11  how long (us) it is taken at first
---       12  how many limits
+--       12  '1' if it may run now, '0' if there is no process for it
+--       13  how many limits
 --       then per limit: name, field, cost (millionths of a unit)
 --       then identities whose acknowledgement is done
 -- Reply {'admitted'}                                    a unit was free after all: run it
@@ -32,13 +33,13 @@ local given = ARGV[1]
 local now = clock(given)
 local limits, parks, line = KEYS[1], KEYS[2], KEYS[3]
 local id, identity = ARGV[2], ARGV[3]
-local count_of = tonumber(ARGV[12])
+local count_of = tonumber(ARGV[13])
 local queue = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 
-for i = 13 + 3 * count_of, #ARGV do
+for i = 14 + 3 * count_of, #ARGV do
   redis.call('ZREM', parks, ARGV[i])
 end
-if #ARGV >= 13 + 3 * count_of then
+if #ARGV >= 14 + 3 * count_of then
   -- What a crashed worker parked and never told of is forgotten in time, now and then.
   redis.call('ZREMRANGEBYSCORE', parks, '-inf', whole(now - tonumber(ARGV[8])))
 end
@@ -48,7 +49,7 @@ end
 
 local about, costs = { queue = queue, limits = {} }, {}
 for i = 1, count_of do
-  local key, arg = 8 * i, 10 + 3 * i
+  local key, arg = 8 * i, 11 + 3 * i
   about.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
   costs[i] = tonumber(ARGV[arg + 2])
 end
@@ -66,7 +67,7 @@ if wait < 0 then
 end
 local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
 if not parked then
-  local free = wait == 0
+  local free = wait == 0 and ARGV[12] == '1'
   for i, ref in ipairs(refs) do
     if free and ref.waiting > 0 then
       free, bound = false, i

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery.utils.log import get_logger
+from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, ThrottleError
@@ -24,6 +26,7 @@ from celery_throttle.worker.quota import BATCH, Quota
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.needs import Need
     from celery_throttle.worker.parking import Parking
     from celery_throttle.worker.slots import TaskSlots
 
@@ -34,6 +37,11 @@ BRIEF = 0.0003
 
 #: Seconds for which tasks that come fast, but one by one, are gathered.
 GATHER = 0.004
+
+#: Seconds of one turn of the worker's loop in which tasks that stepped aside are decided, and until
+#: the next: what has ended meanwhile comes first.
+TURN = 0.001
+NEXT_TURN = 0.0001
 
 #: Seconds after which a task is brought to the gate again while the server cannot be reached.
 RETRY = 1.0
@@ -47,6 +55,7 @@ class Gate:
         parking: where tasks go that may not run now.
         slots: the slots of the tasks that run.
         waiting: requests that wait for a process, the next first.
+        has_place: whether one that does not wait could start now.
         bring: brings a request to the gate once more.
         later: calls something after some seconds, with arguments.
     """
@@ -58,6 +67,7 @@ class Gate:
         slots: TaskSlots,
         *,
         waiting: Callable[[], Iterable[Any]],
+        has_place: Callable[[], bool],
         bring: Callable[[Any], None],
         later: Callable[[float, Callable[..., None], tuple[Any, ...]], Any],
     ) -> None:
@@ -68,12 +78,16 @@ class Gate:
         self._later = later
         self._gathered: deque[Any] = deque()
         self._bringing = False
+        self._aside: deque[tuple[Any, Callable[..., bool]]] = deque()
+        self._has_place = has_place
         self._waiting = waiting
         self._quota = Quota(throttle, lambda: chain(self._gathered, waiting()))
         self._reachable = True
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
+        if self._slots.holds(request):
+            return True
         wait = _taken_before(request)
         if wait is not None:
             return self._start_in(wait, request)
@@ -82,22 +96,16 @@ class Gate:
             if claim.returned:
                 return False
             claim.started = True
-        try:
-            if claim is not None and claim.admitted:
-                self._parking.hold(request, claim.token)
-                signals.task_released.send(
-                    sender=request.task, request=request, waited=claim.waited
-                )
-                return True
-            limits = self._throttle.task_limits(request.task)
-            # What comes from a line is no second delivery, whatever its headers say.
-            redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
-            return limits is None or self._decide(request, limits, redelivered=redelivered)
-        except StoreError as error:
-            self._put_off(request, error)
-        except ThrottleError as error:
-            self._fail(request, error)
-        return False
+        if claim is not None and claim.admitted:
+            self._parking.hold(request, claim.token)
+            signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
+            return True
+        limits = self._throttle.task_limits(request.task)
+        # What comes from a line is no second delivery, whatever its headers say.
+        redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
+        return limits is None or self._tried(
+            request, partial(self._decide, request, limits, redelivered=redelivered)
+        )
 
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
@@ -105,6 +113,9 @@ class Gate:
 
     def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
         need = limits.need_of(request)
+        park = partial(self._park, request, limits, need, redelivered=redelivered)
+        if limits.slots and not self._has_place():
+            return self._step_aside(request, park)
         # A message that was delivered before may be in a line already: only parking can tell.
         # A slot is taken there, too: it is taken by a task, not by a worker ahead of tasks.
         if not redelivered and not limits.slots:
@@ -116,11 +127,49 @@ class Gate:
                 self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
-        admitted = self._parking.park(request, limits, need, redelivered=redelivered)
+        return park(may_run=True)
+
+    def _park(
+        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+    ) -> bool:
+        admitted = self._parking.park(
+            request, limits, need, redelivered=redelivered, may_run=may_run
+        )
         self._is_reachable()
         if admitted:
             self._quota.is_free(need)
         return admitted
+
+    def _tried(self, request: Any, decide: Callable[[], bool]) -> bool:
+        try:
+            return decide()
+        except StoreError as error:
+            self._put_off(request, error)
+        except ThrottleError as error:
+            self._fail(request, error)
+        return False
+
+    def _step_aside(self, request: Any, park: Callable[..., bool]) -> bool:
+        """Decide in another turn of the loop.
+
+        When a process is free, all that waited for it comes here at once, and before anybody is
+        told of the end of the task that had it: its slot is for the first in line.
+        """
+        self._aside.append((request, park))
+        if len(self._aside) == 1:
+            self._later(0.0, self._decide_aside, ())
+        return False
+
+    def _decide_aside(self) -> None:
+        till = time.monotonic() + TURN
+        while self._aside and time.monotonic() < till:
+            request, park = self._aside.popleft()
+            # Celery drops what is reserved when it loses the broker, which delivers it once more.
+            here = request in state.reserved_requests
+            if here and self._tried(request, partial(park, may_run=self._has_place())):
+                self._bring(request)
+        if self._aside:
+            self._later(NEXT_TURN, self._decide_aside, ())
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""

@@ -134,6 +134,7 @@ class Watch:
             self._parking,
             self._slots,
             waiting=self._processes.waiting,
+            has_place=self._processes.has_place,
             bring=self._bring_again,
             later=c.timer.call_after,
         )

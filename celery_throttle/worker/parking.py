@@ -74,15 +74,19 @@ class Parking:
         self._parked = parked
         self._left: deque[tuple[float, str]] = deque()
 
-    def park(self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool) -> bool:
-        """Try once more, else let the task join its line; tells whether it may run.
+    def park(
+        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+    ) -> bool:
+        """Try once more, if it may run, else let the task join its line; tells whether it runs.
 
         Raises:
             StoreError: the server cannot be asked.
             ThrottleError: the task has to fail.
         """
         refs, token = need.refs, self._token() if limits.slots else 0
-        call = self._park_call(request, limits, need, token, redelivered=redelivered)
+        call = self._park_call(
+            request, limits, need, token, redelivered=redelivered, may_run=may_run
+        )
         try:
             reply = self._throttle.store.run(call)
             if reply[0] == b"unknown":
@@ -111,7 +115,14 @@ class Parking:
         return False
 
     def _park_call(
-        self, request: Any, limits: TaskLimits, need: Need, token: int, *, redelivered: bool
+        self,
+        request: Any,
+        limits: TaskLimits,
+        need: Need,
+        token: int,
+        *,
+        redelivered: bool,
+        may_run: bool,
     ) -> Call:
         keys = self._throttle.keys
         queue = self._origin.queue_of(request.message)
@@ -129,6 +140,7 @@ class Parking:
             messages.pack(request.message),
             self._slots.holder(token),
             to_us(self._throttle.settings.lease),
+            int(may_run),
             len(need.refs),
         ]
         for ref, cost in zip(need.refs, need.costs, strict=True):

@@ -17,6 +17,9 @@ class Processes(Protocol):
     def free(self) -> int:
         """How many could start a task now."""
 
+    def has_place(self) -> bool:
+        """Whether a request that is here, but not in the pool, could start now."""
+
     def contended(self) -> bool:
         """Whether tasks wait in this worker for a process."""
 
@@ -43,6 +46,9 @@ class _Guarded:
 
     def free(self) -> int:
         return int(self._semaphore.value)
+
+    def has_place(self) -> bool:
+        return self.free() > 0
 
     def contended(self) -> bool:
         return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
@@ -75,6 +81,9 @@ class _Counted:
 
     def free(self) -> int:
         return max(0, int(self._pool.num_processes) - len(state.reserved_requests))
+
+    def has_place(self) -> bool:
+        return not self.contended()
 
     def contended(self) -> bool:
         return len(state.reserved_requests) > int(self._pool.num_processes)

@@ -49,6 +49,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
         if self.revoked():
+            _ended(self)  # it may have a slot already
             raise TaskRevokedError(self.id)
         gate = self.app.throttle.gate
         if gate is not None and not gate.admit(self):

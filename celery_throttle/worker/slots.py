@@ -41,6 +41,10 @@ class TaskSlots:
         """Who holds the slots of a task, by a token of this worker; as ``lines.lua`` names it."""
         return f"{self._worker} {token}"
 
+    def holds(self, request: Any) -> bool:
+        """Whether a task has its slots."""
+        return request in self._held
+
     def hold(self, request: Any, token: int, refs: Iterable[LimitRef]) -> None:
         """The slots of a task that starts now were taken."""
         self._held[request] = self.holder(token), list(refs)

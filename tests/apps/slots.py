@@ -57,6 +57,11 @@ def both(number: int, seconds: float) -> None:
     hold(number, seconds)
 
 
+@app.task(throttle="one")
+def one(number: int, seconds: float) -> None:
+    hold(number, seconds)
+
+
 @app.task(bind=True, throttle="one", max_retries=1, time_limit=1)
 def ends(self: Any, number: int, how: str) -> None:
     """End in one of the ways in which a task can end."""

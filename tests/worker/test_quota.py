@@ -245,6 +245,7 @@ class Pool:
             Parking(bench.throttle, NOWHERE, slots, token=lambda: 1, parked=lambda _: None),
             slots,
             waiting=list,
+            has_place=lambda: True,
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),
         )

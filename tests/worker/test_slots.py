@@ -94,6 +94,18 @@ def test_a_slot_beside_a_rate(redis_url: str, start_worker: StartWorker) -> None
 
 
 @pytest.mark.timeout(180)
+def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
+    redis_url: str, start_worker: StartWorker
+) -> None:
+    start_worker("tests.apps.slots", redis_url, concurrency=1, env={"THROTTLE_URL": redis_url})
+    send(redis_url, "one", [(number, 0.01) for number in range(30)])
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(client, "end", 30)
+        assert [note.number for note in notes(client) if note.kind == "begin"] == list(range(30))
+        client.delete("slots-notes")
+
+
+@pytest.mark.timeout(180)
 def test_given_back_however_a_task_ends(redis_url: str, start_worker: StartWorker) -> None:
     worker = start_worker("tests.apps.slots", redis_url, env={"THROTTLE_URL": redis_url})
     hows = ["fail", "retry", "time", "die", "return"]
