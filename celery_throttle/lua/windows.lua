@@ -50,7 +50,7 @@ local function make_fixed_window()
     if not fixed.read(limit, state, from, now) then
       local _, stop = window_of(limit, now)
       local _, next_stop = window_of(limit, stop)
-      limit.start, limit.stop = now, limit.stop <= next_stop and limit.stop or stop
+      limit.start, limit.stop = now, math.min(limit.stop, next_stop)
     end
   end
 

@@ -35,10 +35,10 @@ class FixedWindow(State):
         return self.start
 
     def moved_back(self, limit: Limit, now: int) -> FixedWindow:
-        """The window begins now. It ends when it would have, if that is not far away."""
+        """It begins now, and ends when it would have, but with the next one at the latest."""
         _, stop = _window(limit, now)
         _, next_stop = _window(limit, stop)
-        return replace(self, start=now, stop=self.stop if self.stop <= next_stop else stop)
+        return replace(self, start=now, stop=min(self.stop, next_stop))
 
     def in_use(self, at: int) -> int:
         return self.count if at < self.stop else 0
