@@ -184,7 +184,7 @@ class Side:
     def agreed(self, server: Decision, local: Decision) -> Decision:
         assert server == local, f"server    {server}\nreference {local}\n{self._about()}"
         if server.retry_after:
-            self.wait = round(Fraction(server.retry_after) * SECOND)
+            self.wait = in_us(server.retry_after)
         if server.granted:
             granted = round(Fraction(server.granted) * MILLION)
             self.admitted.append(Admission(self.passed, self.clock.now, granted))
@@ -197,3 +197,8 @@ class Side:
 def units(cost: int) -> Cost:
     """Millionths of a unit as units, exactly."""
     return cost // MILLION if cost % MILLION == 0 else Fraction(cost, MILLION)
+
+
+def in_us(seconds: float) -> int:
+    """Seconds that were divided out of microseconds; a product of doubles may be one off."""
+    return round(Fraction(seconds) * SECOND)

@@ -18,7 +18,7 @@ from celery_throttle.rates import Rate
 from celery_throttle.reference.slots import LEASE
 from tests.algorithms.limits import DAY, METERS, SECOND
 from tests.algorithms.properties import shown
-from tests.algorithms.sides import Admission, Side
+from tests.algorithms.sides import Admission, Side, in_us
 from tests.algorithms.traces import Step, steady, traces, unsteady
 
 HOUR = 3600 * SECOND
@@ -61,7 +61,7 @@ def test_a_queue_starts_one_after_the_other(side: Side, trace: list[Step]) -> Pl
     for step in trace:
         decision = yield from side.play(step)
         if decision and decision.granted:
-            delay = round(decision.delay * SECOND)
+            delay = in_us(decision.delay)
             starts.append((side.passed + delay, side.admitted[-1].cost))
     p, q = rate_of(side.limit).interval
     for place, (began, _) in enumerate(starts):

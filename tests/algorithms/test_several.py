@@ -23,7 +23,7 @@ from celery_throttle.scripts import pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, SECOND, any_rate, any_slots
 from tests.algorithms.properties import Sides, bounded, counted
-from tests.algorithms.sides import START, units
+from tests.algorithms.sides import START, in_us, units
 from tests.algorithms.traces import interval
 from tests.algorithms.wire import Wire, together
 
@@ -98,7 +98,7 @@ class Several:
             assert self._kept() == kept, "a refusal has written something"
             yield from self._explained(need, decision)
             if ask.do == "wait" and self._clock.now < MAX_EXACT // 2:
-                self._clock.now += round((decision.retry_after or 0.0) * SECOND)
+                self._clock.now += in_us(decision.retry_after or 0.0)
                 assert (yield from self._take(need, slots=self._has_slots(which)))
 
     def _take(self, need: Need, *, slots: bool) -> Plan[Decision]:
@@ -132,7 +132,7 @@ class Several:
         assert decision.retry_after == max(waits.values(), key=lambda wait: wait or 0.0)
         assert decision.bound_by is not None
         assert waits[decision.bound_by] == decision.retry_after
-        now, wait = self._clock.now, round((decision.retry_after or 0.0) * SECOND)
+        now, wait = self._clock.now, in_us(decision.retry_after or 0.0)
         if now + wait <= MAX_EXACT:
             self._clock.now = now + wait - 1
             assert not (yield from self._peek(need.refs, need.costs))
