@@ -17,7 +17,7 @@ from celery_throttle.reference.state import State, divided_up
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Admission, Side
-from tests.algorithms.test_bounds import most_in, rate_of, window_of
+from tests.algorithms.test_bounds import most_in, rate_of, shortest, window_of
 from tests.algorithms.traces import Step, traces
 
 blocks = traces(acquire=3, advance=2)
@@ -124,7 +124,7 @@ def check_starts(limit: Limit, starts: list[Admission]) -> None:
                 drained = (last.passed - first.passed + 2000) * q
                 assert (total - most) * p * 1000 <= drained * MILLION
     elif limit.algorithm == "fixed-window":
-        assert most_in(starts, 1000 * (period - 3_600_000_000)) <= 2 * most
+        assert most_in(starts, 1000 * shortest(limit)) <= 2 * most
         if limit.window != "first-request":
             windows = {window_of(limit, one.now) for one in starts}
             for window in windows:
