@@ -15,7 +15,7 @@ from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLim
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
 from celery_throttle.needs import Written, read_limits
-from celery_throttle.settings import Settings, Spec
+from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
 from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
 
@@ -65,6 +65,8 @@ class Throttle(Limiter):
         self._tasks: dict[str, TaskLimits | ThrottleError | None] = {}
         if limits is not None:
             read_limits(limits)
+        if lease is not None:
+            check_lease(lease)
         if limits is not None and routes is not None:
             self.check_routes()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes

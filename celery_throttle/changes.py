@@ -90,7 +90,10 @@ class Changes:
 
         Raises:
             LimitError: they are wrong, or would give slots to a name without, or the reverse.
+            UnknownLimitError: a key of no limit, or nothing to take back.
         """
+        if written is None or ref.key is not None:
+            yield from self._check_known(ref)
         if written is not None:
             limits = read(written, ref.name)
             known = self.limits.get(ref.name, limits)
@@ -104,6 +107,13 @@ class Changes:
         if refused is not None:
             raise _other_sort(ref.name, written)
         yield from self._touch(ref.name)
+
+    def _check_known(self, ref: LimitRef) -> Plan[None]:
+        """Raise UnknownLimitError if neither the code nor the server has a limit of the name."""
+        if ref.name not in self.limits:
+            fields = [self.keys.field(LimitRef(ref.name, None)), self.keys.field(ref)]
+            if not any((yield Call(script("defined"), [self.keys.limits], fields))):
+                raise unknown_limit(ref.name, self.limits)
 
     def _define(
         self,
@@ -136,11 +146,13 @@ class Changes:
     def pause(self, ref: LimitRef, seconds: float) -> Plan[float]:
         """Stop a limit or one key of it; gives the seconds it is now paused."""
         us = to_us(check_wait(seconds, "a pause"))
+        yield from self._check_known(ref)
         paused: int = yield Call(script("pause"), [self.keys.pause(ref)], [self.now(), us])
         return paused / MICROSECONDS
 
     def reset(self, ref: LimitRef) -> Plan[None]:
         """Forget what was used of a limit or one key of it, and lift its pause."""
+        yield from self._check_known(ref)
         yield Call(script("reset"), [self.keys.state(ref), self.keys.pause(ref)])
         yield from self._touch(ref.name)
 

@@ -78,7 +78,7 @@ class Slot:
             raise LimitValueError(f"a lease of {lease:g} s is not allowed: 1 to {_LONGEST_LEASE}")
         self._limiter = limiter
         self._need = need
-        self._max_wait = max_wait
+        self._max_wait = check_wait(max_wait, "max_wait")
         self._lease = lease
         self._holder = ""
         self._over = threading.Event()

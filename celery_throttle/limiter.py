@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 from celery_throttle.bound import BoundLimit
-from celery_throttle.changes import Clock, Plan
+from celery_throttle.changes import Clock, Plan, check_wait
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
 from celery_throttle.limits import check_name
@@ -90,17 +90,17 @@ class Limiter:
     def need(self, limits: Iterable[Reference], cost: Costs, *, least: int = 1) -> Need:
         """What a call needs of some limits, checked."""
         kind = type(limits)
-        if type(cost) is not int or (kind is not list and kind is not tuple):
+        listed = kind is list or kind is tuple
+        if type(cost) is not int or not listed or not _is_plain(limits):
             return needed(as_refs(limits), cost, least)
         asked = (cost, *limits)
-        try:
-            return self._needs[asked]
-        except (KeyError, TypeError):  # a key may be of a type that no dict takes
+        need = self._needs.get(asked)
+        if need is None:
             need = needed(as_refs(limits), cost, least)
-        if least and isinstance(limits, (list, tuple)) and _is_plain(limits):
-            if len(self._needs) >= _KEPT:
-                self._needs.clear()
-            self._needs[asked] = need
+            if least:
+                if len(self._needs) >= _KEPT:
+                    self._needs.clear()
+                self._needs[asked] = need
         return need
 
     def decide(self, need: Need, max_wait: float | None) -> Decision:
@@ -150,7 +150,8 @@ class Limiter:
         """Take what there is of every limit, at most ``most`` units, and the same from each.
 
         ``granted`` of the decision says how much that was: whole units, if ``most`` is whole. The
-        decision is a refusal if there was nothing; ``most`` may be 0, and above the burst.
+        decision is a refusal if there was nothing; ``most`` may be above the burst, and 0, of which
+        nothing is granted.
         """
         return self.run_plan(self.plans.acquire_up_to(self._need_up_to(limits, most)))
 
@@ -179,16 +180,16 @@ class Limiter:
             Throttled: the limits do not allow it in ``max_wait`` seconds. Others as
                 :meth:`acquire`.
         """
-        need = self.need(limits, cost)
-        taken = self.run_plan(self.plans.acquire(need, max_wait, mode="reserve"))
+        need, wait = self.need(limits, cost), check_wait(max_wait, "max_wait")
+        taken = self.run_plan(self.plans.acquire(need, wait, mode="reserve"))
         return Reservation(self, taken)
 
     async def areserve(
         self, limits: Iterable[Reference], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """:meth:`reserve` for asyncio."""
-        need = self.need(limits, cost)
-        taken = await self.arun_plan(self.plans.acquire(need, max_wait, mode="reserve"))
+        need, wait = self.need(limits, cost), check_wait(max_wait, "max_wait")
+        taken = await self.arun_plan(self.plans.acquire(need, wait, mode="reserve"))
         return Reservation(self, taken)
 
     def slot(
@@ -281,8 +282,11 @@ class Limiter:
                 await asyncio.sleep(step.seconds)
 
 
-def _is_plain(limits: Sequence[Reference]) -> bool:
-    """Whether a dict can tell them from others: it takes 1 and True for the same key."""
+def _is_plain(limits: Iterable[Reference]) -> bool:
+    """Whether a dict can tell them from others: it takes 1 and True for the same key.
+
+    And a reference, whose key is encoded, for a pair.
+    """
     for item in limits:
         if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
             if type(item[0]) is not str or type(item[1]) is not str:
@@ -301,6 +305,11 @@ def as_ref(item: Reference) -> LimitRef:
             raise LimitValueError(f"{shown(item)} is no reference: give a name, or name and key")
         name, key = item
         return LimitRef(check_name(name), encode_key(key))
+    if isinstance(item, str) and ":" in item:
+        name, _, key = item.partition(":")
+        raise LimitSyntaxError(
+            f"{shown(item)} is no name; allowed: a name, or a pair such as {(name, key)!r}"
+        )
     return LimitRef(check_name(item), None)
 
 
@@ -314,5 +323,5 @@ def as_refs(items: Iterable[Reference]) -> list[LimitRef]:
     if not refs:
         raise LimitValueError("no limit was named: give at least one")
     if len(set(refs)) != len(refs):
-        raise LimitValueError(f"the same limit and key is named twice in {shown(refs)}")
+        raise LimitValueError(f"the same limit and key is named twice: {', '.join(map(str, refs))}")
     return refs

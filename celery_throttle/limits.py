@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_throttle.calendars import PERIODS, Calendar
 from celery_throttle.costs import MILLION, Cost, millionths
-from celery_throttle.errors import CostError, LimitSyntaxError, LimitValueError, shown
+from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, LimitValueError, shown
 from celery_throttle.rates import (
     GRAMMAR,
     MAX_EXACT,
@@ -22,7 +22,6 @@ from celery_throttle.rates import (
     UNITS,
     Rate,
     check_whole,
-    naming,
     parse_whole,
 )
 
@@ -139,7 +138,7 @@ class Limit:
         if isinstance(self.window, Calendar):
             if self.period is None:
                 raise LimitValueError(
-                    f"windows in a time zone cannot last {rate.period_us} us; "
+                    f"windows in a time zone, or at a time of a day, cannot be those of {rate}; "
                     "allowed: a period of one day, one week or one month"
                 )
             self.window.check(self.period)
@@ -186,18 +185,24 @@ class Limit:
         """
         if not isinstance(text, str):
             raise LimitSyntaxError(f"{shown(text)} is not a limit; {GRAMMAR}")
+        try:
+            return cls._read(text)
+        except LimitError as error:
+            if shown(text) in str(error):
+                raise
+            raise type(error)(f"{shown(text)}: {error}") from None
+
+    @classmethod
+    def _read(cls, text: str) -> Limit:
         at_once = _AT_ONCE.fullmatch(text.strip())
         if at_once:
-            with naming(text):
-                return cls(Concurrency(parse_whole("number of slots", at_once[1], text)))
+            return cls(Concurrency(parse_whole("number of slots", at_once[1], text)))
         rate, *rest = (part.strip() for part in _CLAUSE.split(text.strip()))
         keywords = [keyword.lower() for keyword in rest[::2]]
         clauses = dict(zip(keywords, rest[1::2], strict=True))
         if len(clauses) < len(keywords):
             raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
-        parsed = Rate.parse(rate)
-        with naming(text):
-            return cls._from_clauses(parsed, clauses, text)
+        return cls._from_clauses(Rate.parse(rate), clauses, text)
 
     @classmethod
     def _from_clauses(cls, rate: Rate, clauses: dict[str, str], text: str) -> Limit:

@@ -64,6 +64,8 @@ def read_limits(limits: Mapping[str, Written]) -> dict[str, tuple[Limit, ...]]:
     Raises:
         LimitError: a name or a limit is wrong.
     """
+    if not isinstance(limits, Mapping):
+        raise LimitError(f"{shown(limits)} are no limits; allowed: a dict of name to limit")
     return {check_name(name): read(written, name) for name, written in limits.items()}
 
 
@@ -73,9 +75,11 @@ def read(written: Written, name: str) -> tuple[Limit, ...]:
     Raises:
         LimitError: one is wrong, there are none, too many, or two numbers of slots.
     """
-    if isinstance(written, (str, bytes, Limit)) or not isinstance(written, Sequence):
-        return (Limit.of(written),)
-    limits = tuple(Limit.of(one) for one in written)
+    several = isinstance(written, Sequence) and not isinstance(written, (str, bytes))
+    try:
+        limits = tuple(map(Limit.of, written if several else [written]))  # type: ignore[arg-type]  # Limit.of checks the type
+    except LimitError as error:
+        raise type(error)(f"limit {name!r}: {error}") from None
     if not 1 <= len(limits) <= MAX_LIMITS:
         raise LimitValueError(f"{name!r} has {len(limits)} limits; allowed: 1 to {MAX_LIMITS}")
     if sum(map(has_slots, limits)) > 1:

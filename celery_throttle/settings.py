@@ -20,6 +20,8 @@ Spec = str | Sequence[str]
 
 _LONGEST_LEASE = 3600
 
+_NAMES = tuple(f"throttle_{name}" for name in ("limits", "routes", "url", "prefix", "lease"))
+
 
 class Settings:
     """Everything that can be set. Each setting is read when it is first used, and kept.
@@ -77,13 +79,15 @@ class Settings:
     @cached_property
     def lease(self) -> float:
         """Seconds after which a silent worker's claims go back (``throttle_lease``, default 30)."""
-        lease = self._read("lease", 30.0)
-        number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
-        if not number or not 1 <= lease <= _LONGEST_LEASE:
-            raise ConfigurationError(
-                f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to {_LONGEST_LEASE}"
-            )
-        return float(lease)
+        return check_lease(self._read("lease", 30.0))
+
+    def check_names(self) -> None:
+        """Raise ConfigurationError if ``app.conf`` has a setting of ours that there is not."""
+        for name in self._conf:
+            if str(name).startswith("throttle_") and name not in _NAMES:
+                raise ConfigurationError(
+                    f"app.conf.{name} is no setting; allowed: {', '.join(_NAMES)}"
+                )
 
     def _broker_url(self) -> str:
         broker = self._conf.get("broker_read_url") or self._conf.get("broker_url") or ""
@@ -94,3 +98,17 @@ class Settings:
                 'set app.conf.throttle_url, for example to "redis://localhost:6379/1"'
             )
         return url
+
+
+def check_lease(lease: Any) -> float:
+    """A lease that is seconds, neither too short nor too long.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
+    if not number or not 1 <= lease <= _LONGEST_LEASE:
+        raise ConfigurationError(
+            f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to {_LONGEST_LEASE}"
+        )
+    return float(lease)

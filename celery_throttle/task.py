@@ -52,6 +52,12 @@ class ThrottledTask(Task):
     def on_bound(cls, app: Any) -> None:
         """Check what the task says of its limits while it is being defined."""
         super().on_bound(app)
+        known = [name for name in vars(ThrottledTask) if name.startswith("throttle")]
+        for name in dir(cls):
+            if name.startswith("throttle") and name not in known:
+                raise ConfigurationError(
+                    f"task {cls.name!r}: {name} means nothing; allowed: {', '.join(known)}"
+                )
         if cls.throttle is None:
             return
         if not hasattr(app, "throttle"):

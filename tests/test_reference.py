@@ -163,22 +163,22 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s using fixed-window", FixedWindow(7, START, START + SECOND, 2 * MILLION)),
+        ("3/s using fixed-window", FixedWindow(7, START, START + SECOND, 2 * MILLION, START)),
         (
             "3/s using fixed-window from first-request",
-            FixedWindow(7, START + 3, START + 3 + SECOND, 2 * MILLION),
+            FixedWindow(7, START + 3, START + 3 + SECOND, 2 * MILLION, START),
         ),
         (
             "3/s using sliding-window",
-            SlidingWindow(7, START, SECOND, (2 * MILLION, 0)),
+            SlidingWindow(7, START, SECOND, (2 * MILLION, 0), START),
         ),
         (
             "3/s using sliding-window parts 4",
-            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0, 0)),
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0, 0), START),
         ),
         (
             "3/s using sliding-window parts 4 oldest dropped",
-            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0)),
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0), START),
         ),
         (
             "3/s using sliding-log",

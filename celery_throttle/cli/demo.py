@@ -16,8 +16,8 @@ import click
 
 from celery_throttle.cli.params import LimitType
 from celery_throttle.demo import DemoError
-from celery_throttle.limits import Limit
-from celery_throttle.store import is_store_url
+from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.store import is_store_url, safe_url
 
 #: The exit code of a command that was interrupted.
 INTERRUPTED = 130
@@ -36,9 +36,8 @@ class UrlType(click.ParamType):
         except ValueError:
             readable = False
         if not readable or url.startswith("unix"):
-            self.fail(
-                "allowed: redis://host:port/db, or rediss://, valkey://, valkeys://", param, ctx
-            )
+            allowed = "redis://host:port/db, or rediss://, valkey://, valkeys://"
+            self.fail(f"{safe_url(url)!r} cannot be used; allowed: {allowed}", param, ctx)
         return url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
 
 
@@ -78,6 +77,8 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
     """
     from celery_throttle.demo import run, views  # noqa: PLC0415  # only to run it
 
+    if limit.algorithm == CONCURRENCY:
+        raise DemoError(f"{str(limit)!r} is no rate to show; allowed: such as '40/s burst 5'")
     if svg is not None and not os.access(svg.absolute().parent, os.W_OK):
         raise DemoError(f"cannot write {svg}: there is no such directory, or it is not yours")
     try:

@@ -30,7 +30,7 @@ if unknown then
   return { -2, unknown, whole(now) }
 end
 
-local delay, granted = 0, refs[1].cost
+local delay, granted, slots = 0, refs[1].cost, {}
 if mode == 'upto' then
   local wanted = granted
   for i = 1, count do
@@ -58,11 +58,17 @@ for i = 1, count do
       limit.longest = tonumber(ARGV[3])
       delay = math.max(delay, algorithm_of(tag, true).delay(limit))
     elseif tag == SLOTS and mode == 'slot' then
+      -- It is held from the time at which its holder begins.
+      slots[#slots + 1] = limit
       limit.holder, limit.lease = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
     elseif tag == SLOTS and mode ~= 'peek' then
       return { -3, i }
     end
   end
+end
+
+for _, limit in ipairs(slots) do
+  limit.lease = limit.lease + delay
 end
 
 local wait, bound, place = decide(refs, now)

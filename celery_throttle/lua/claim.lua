@@ -69,7 +69,7 @@ local function serve(queue, waiting)
       wait, bound = decide(refs, now, true)
       kind = wait < 0 and 0 or 1
     end
-    if wait <= ahead then
+    if wait <= (refs.held and 0 or ahead) then
       wait = math.max(0, wait)
       if kind == 1 then
         take(refs, now, now + wait, given)

@@ -111,8 +111,9 @@ end
 
 -- Looks at all refs: `definitions` are two values a ref (`fields`), for its key and for its name, of
 -- the hash of definitions; `values` three a ref (`keys`), of its state and of the keys that tell until
--- when (us) the name, and this key of it, is paused. Where no ref has a key it is one less. Returns nil, or the index of the first ref whose limits nobody has
--- defined, or whose windows are known no longer. Writes a state only if the clock has stepped back.
+-- when (us) the name, and this key of it, is paused. Where no ref has a key it is one less. Returns nil,
+-- or the index of the first ref whose limits nobody has defined, or whose windows are known no longer.
+-- Writes a state only if the clock has stepped back.
 local function look(refs, definitions, fields, values, keys, now, given)
   for i = 1, #refs do
     local ref, packed = refs[i], definitions[fields * (i - 1) + 1] or definitions[fields * i]
@@ -145,9 +146,11 @@ local function look(refs, definitions, fields, values, keys, now, given)
 end
 
 -- The wait (us) of the whole set, the ref that binds (0 when none does) and which limit of it; -1 when
--- a cost is more than a limit can hold.
+-- a cost is more than a limit can hold. Sets `held` of the refs: whether all slots of one are held,
+-- which cannot be booked ahead, since a lease that ends may be renewed.
 local function decide(refs, now, lined)
   local wait, bound, limit_bound = 0, 0, 1
+  refs.held = false
   for i = 1, #refs do
     local ref = refs[i]
     local limits = ref.limits
@@ -160,6 +163,9 @@ local function decide(refs, now, lined)
         return -1, i, place
       end
       local own = limit.algorithm.check(limit, now, lined)
+      if own > 0 and limit.tag == SLOTS then
+        refs.held = true
+      end
       if own > wait then
         wait, bound, limit_bound = own, i, place
       end
@@ -179,7 +185,8 @@ local function take(refs, now, at, given)
   end
 end
 
--- The amount that could pass now (whole units unless `exactly`), microseconds until all is full again, and the limit that has least.
+-- The amount that could pass now (whole units unless `exactly`), microseconds until all is full again,
+-- and the limit that has least.
 local function left(ref, now, exactly)
   local limits = ref.limits
   local amount, reset, least = math.huge, ref.paused, limits[1]

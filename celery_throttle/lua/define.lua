@@ -87,7 +87,8 @@ for _, ref in ipairs(refs) do
     redis.call('HDEL', KEYS[1], ref.field)
     convert_state(ref)
   elseif mode == 'windows' then
-    if own then
+    -- Somebody may have defined another limit since these were asked for.
+    if own and parts_of(own, FIRST - 1).text == parts_of(ref.packed, 1).text then
       put(ref, origin)
     end
   elseif mode ~= 'code' or origin ~= SET then

@@ -1,5 +1,5 @@
 -- pause.lua: stop a limit (or one key of it) for everyone until a time; never shortens a pause.
--- uses: decide
+-- uses: clock, exact
 --
 -- KEYS  1   until when (us) it is paused
 -- ARGV  1   now (us), or '' for the server's clock

@@ -1,4 +1,4 @@
--- renew.lua: leases of slots go on. One that has run out is not taken up again.
+-- renew.lua: leases of slots go on; one that has run out, too, if nobody has taken a slot since.
 -- uses: clock
 --
 -- KEYS  entries, one for each holder

@@ -3,9 +3,10 @@
 --
 -- Library. Twin: `celery_throttle/reference/windows.py`, which explains the rules.
 
--- Of a limit it sets `start`, `stop` and `count`. Its part of the state: tag, size, start, stop, count.
+-- Of a limit it sets `start`, `stop`, `count` and `began` (when the first of it was taken). Its part of
+-- the state: tag, size and these.
 local function make_fixed_window()
-  local fixed, FORM = {}, '<BHddd'
+  local fixed, FORM = {}, '<BHdddd'
 
   -- Where windows begin: the numbers of the definition are {period, 1 if from the first request}, or
   -- {0, moments at which windows of a calendar begin}.
@@ -34,10 +35,10 @@ local function make_fixed_window()
   end
 
   function fixed.read(limit, state, from, now)
-    limit.start, limit.stop, limit.count = 0, 0, 0
+    limit.start, limit.stop, limit.count, limit.began = 0, 0, 0, 0
     if state then
       local _
-      _, _, limit.start, limit.stop, limit.count = struct.unpack(FORM, state, from)
+      _, _, limit.start, limit.stop, limit.count, limit.began = struct.unpack(FORM, state, from)
     end
     return limit.start <= now + FARTHEST
   end
@@ -61,7 +62,7 @@ local function make_fixed_window()
 
   function fixed.fill(limit, amount, at)
     limit.start, limit.stop = window_of(limit, at)
-    limit.count = amount
+    limit.count, limit.began = amount, at
   end
 
   function fixed.check(limit, now)
@@ -73,19 +74,21 @@ local function make_fixed_window()
     return limit.stop - now
   end
 
-  local function add(limit, amount, at)
+  local function add(limit, amount, now, at)
     if at >= limit.stop then
       fixed.fill(limit, 0, at)
+      limit.began = now
     end
     limit.count = limit.count + amount
   end
 
-  function fixed.take(limit, _, at)
-    add(limit, limit.cost, at)
+  function fixed.take(limit, now, at)
+    add(limit, limit.cost, now, at)
   end
 
   function fixed.write(limit, now)
-    return struct.pack(FORM, limit.tag, 27, limit.start, limit.stop, limit.count), limit.stop - now
+    local state = struct.pack(FORM, limit.tag, 35, limit.start, limit.stop, limit.count, limit.began)
+    return state, limit.stop - now
   end
 
   function fixed.left(limit, now)
@@ -97,15 +100,15 @@ local function make_fixed_window()
   end
 
   function fixed.mark(limit)
-    return limit.start, 0
+    return limit.began, 0
   end
 
   function fixed.settle(limit, mark, _, cost, actual, now)
     local change = actual - cost
-    if now < limit.stop and (mark == limit.start or change > 0) then
+    if now < limit.stop and (mark == limit.began or change > 0) then
       limit.count = math.max(0, limit.count + change)
     elseif change > 0 then
-      add(limit, change, now)
+      add(limit, change, now, now)
     else
       return false
     end
@@ -120,10 +123,11 @@ local function make_fixed_window()
   return fixed
 end
 
--- Of a limit it sets `start` (of the current part) and `counts`, that of the current part first.
--- Its part of the state: tag, size, start, part (us), then the counts.
+-- Of a limit it sets `start` (of the current part), `counts`, that of the current part first, and `began`
+-- (since when there was always something in use). Its part of the state: tag, size, start, part (us),
+-- began, then the counts.
 local function make_sliding_window()
-  local sliding, FORM, HEAD = {}, '<BHdd', 19
+  local sliding, FORM, HEAD = {}, '<BHddd', 27
   local _, scaled_down, scaled_up = exact()
 
   -- Microseconds a part, how many counts, and whether the oldest is weighted.
@@ -158,21 +162,21 @@ local function make_sliding_window()
   end
 
   local function unpack_part(state, from)
-    local _, bytes, start, part = struct.unpack(FORM, state, from)
+    local _, bytes, start, part, began = struct.unpack(FORM, state, from)
     local size = (bytes - HEAD) / 8
     local counts = { struct.unpack('<' .. string.rep('d', size), state, from + HEAD) }
     counts[size + 1] = nil  -- where the reading ended
-    return start, part, size, counts
+    return start, part, size, counts, began
   end
 
   function sliding.read(limit, state, from, now)
     local own_part, own_size = parts_of(limit)
     if not state then
-      limit.start, limit.counts = 0, shifted({}, 0, own_size)
+      limit.start, limit.counts, limit.began = 0, shifted({}, 0, own_size), now
       return true
     end
     local part, size
-    limit.start, part, size, limit.counts = unpack_part(state, from)
+    limit.start, part, size, limit.counts, limit.began = unpack_part(state, from)
     return part == own_part and size == own_size and limit.start <= now + FARTHEST
   end
 
@@ -197,7 +201,7 @@ local function make_sliding_window()
 
   function sliding.fill(limit, amount, at)
     bring_to(limit, at)
-    limit.counts[1] = amount
+    limit.counts[1], limit.began = amount, at
   end
 
   local function used_at(limit, now)
@@ -231,7 +235,13 @@ local function make_sliding_window()
     end
   end
 
-  function sliding.take(limit, _, at)
+  local function begin(limit, now)
+    bring_to(limit, now)
+    limit.began = sum(limit.counts, #limit.counts) > 0 and limit.began or now
+  end
+
+  function sliding.take(limit, now, at)
+    begin(limit, now)
     bring_to(limit, at)
     limit.counts[1] = limit.counts[1] + limit.cost
   end
@@ -252,19 +262,19 @@ local function make_sliding_window()
   function sliding.write(limit, now)
     local part, size = parts_of(limit)
     local _, reset = sliding.left(limit, now)
-    local head = struct.pack(FORM, limit.tag, HEAD + 8 * size, limit.start, part)
+    local head = struct.pack(FORM, limit.tag, HEAD + 8 * size, limit.start, part, limit.began)
     return head .. struct.pack('<' .. string.rep('d', size), unpack(limit.counts)), reset
   end
 
   function sliding.mark(limit)
-    return limit.start, 0
+    return limit.start, limit.began
   end
 
-  function sliding.settle(limit, mark, _, cost, actual, now)
-    bring_to(limit, now)
+  function sliding.settle(limit, mark, began, cost, actual, now)
+    begin(limit, now)
     local part, size = parts_of(limit)
     local change, place = actual - cost, math.floor((limit.start - mark) / part) + 1
-    if place < 1 or place > size then
+    if began ~= limit.began or place < 1 or place > size then
       if change < 0 then
         return false
       end

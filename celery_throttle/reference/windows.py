@@ -21,15 +21,17 @@ class FixedWindow(State):
     Attributes:
         start, stop: the window; ``start == stop`` before the first request.
         count: what was taken in it.
+        began: when the first of it was taken.
     """
 
     start: int
     stop: int
     count: int
+    began: int
 
     @classmethod
     def empty(cls, _limit: Limit, since: int) -> FixedWindow:
-        return cls(since, 0, 0, 0)
+        return cls(since, 0, 0, 0, 0)
 
     def written(self) -> int:
         return self.start
@@ -50,9 +52,9 @@ class FixedWindow(State):
             return max(0, self.start - now)
         return self.stop - now
 
-    def take(self, limit: Limit, cost: int, _now: int, at: int) -> FixedWindow:
+    def take(self, limit: Limit, cost: int, now: int, at: int) -> FixedWindow:
         if at >= self.stop:
-            return FixedWindow(self.since, *_window(limit, at), cost)
+            return FixedWindow(self.since, *_window(limit, at), cost, now)
         return replace(self, count=self.count + cost)
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
@@ -62,13 +64,13 @@ class FixedWindow(State):
         return remaining, self.stop - now if self.count else 0
 
     def mark(self) -> Mark:
-        """The window of the take."""
-        return Mark(self.start)
+        """The window of the take, by its first."""
+        return Mark(self.began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> FixedWindow:
         """What is owed counts in the window in which that is known."""
         change = actual - cost
-        if now < self.stop and (mark.value == self.start or change > 0):
+        if now < self.stop and (mark.value == self.began or change > 0):
             return replace(self, count=max(0, self.count + change))
         return self.take(limit, change, now, now) if change > 0 else self
 
@@ -95,17 +97,19 @@ class SlidingWindow(State):
         start: the current part.
         part: microseconds a part.
         counts: of the current part first. One a part, and one more if the oldest is weighted.
+        began: since when there was always something in use.
     """
 
     start: int
     part: int
     counts: tuple[int, ...]
+    began: int
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> SlidingWindow:
         assert isinstance(limit.rate, Rate)  # noqa: S101  # no algorithm of windows has slots
         counts = (0,) * (limit.parts + (limit.oldest == "weighted"))
-        return cls(since, 0, limit.rate.period_us // limit.parts, counts)
+        return cls(since, 0, limit.rate.period_us // limit.parts, counts, 0)
 
     def is_of(self, limit: Limit) -> bool:
         own = self.empty(limit, self.since)
@@ -159,9 +163,12 @@ class SlidingWindow(State):
             return then.start + elapsed - now
         raise AssertionError
 
-    def take(self, _limit: Limit, cost: int, _now: int, at: int) -> SlidingWindow:
-        then = self.at(at)
-        return replace(then, counts=(then.counts[0] + cost, *then.counts[1:]))
+    def take(self, _limit: Limit, cost: int, now: int, at: int) -> SlidingWindow:
+        then, began = self.at(at), self._busy_since(now)
+        return replace(then, counts=(then.counts[0] + cost, *then.counts[1:]), began=began)
+
+    def _busy_since(self, now: int) -> int:
+        return self.began if any(self.at(now).counts) else now
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         current = self.at(now)
@@ -171,16 +178,16 @@ class SlidingWindow(State):
         return remaining, reset
 
     def mark(self) -> Mark:
-        """The part of the take."""
-        return Mark(self.start)
+        """The part of the take, and since when it counts."""
+        return Mark(self.start, self.began)
 
     def settle(self, _limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> SlidingWindow:
-        current, change = self.at(now), actual - cost
+        current, change, began = self.at(now), actual - cost, self._busy_since(now)
         place = (current.start - mark.value) // self.part
-        if not 0 <= place < len(self.counts):
+        if mark.more != began or not 0 <= place < len(self.counts):
             if change < 0:
                 return self
             place = 0
         counts = list(current.counts)
         counts[place] = max(0, counts[place] + change)
-        return replace(current, counts=tuple(counts))
+        return replace(current, counts=tuple(counts), began=began)

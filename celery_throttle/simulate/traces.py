@@ -107,8 +107,9 @@ def parse_cost(text: str) -> Cost:
 def read(name: str) -> Trace:
     """Read a CSV file, or standard input if its name is ``-``.
 
-    Each row holds a time and, if it is not 1, a cost. Rows may come in any order. Blank lines are
-    skipped, and those that begin with ``#``; so is a first row that begins with a letter.
+    Each row holds a time and, if it is not 1, a cost; in the other order if a first row of names
+    ends in ``time``. Rows may come in any order. Blank lines are skipped, and those that begin with
+    ``#``.
 
     Raises:
         SimulateError: the file cannot be read, or a row is wrong; the message names its line.
@@ -124,17 +125,18 @@ def read(name: str) -> Trace:
 
 
 def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, Form]]:
-    may_be_head = True
+    may_be_head, swapped = True, False
     reader = csv.reader(file, skipinitialspace=True)
     for row in reader:
         cells = [cell.strip() for cell in row]
         if not any(cells) or cells[0].startswith("#"):
             continue
-        is_head, may_be_head = may_be_head and cells[0][:1].isalpha(), False
+        is_head, may_be_head = may_be_head and all(cell[:1].isalpha() for cell in cells), False
         if is_head:
+            swapped = cells[1:] != [] and cells[-1].lower() == "time"
             continue
         try:
-            yield _arrival(cells)
+            yield _arrival(cells[::-1] if swapped else cells)
         except SimulateError as error:
             raise SimulateError(
                 f"line {reader.line_num} of {shown(name)}: {error.message}; "

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from celery_throttle.demo.record import figure
-from celery_throttle.extras import needed
 from celery_throttle.limits import CONCURRENCY
 from celery_throttle.rates import UNITS
 from celery_throttle.simulate.figures import Figures, figures
@@ -141,8 +141,8 @@ def _outcome(outcome: Outcome) -> str:
 
 
 def show(table: Table) -> None:
-    """Print a table: drawn on a terminal, plain text elsewhere."""
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    """Print a table: drawn on a terminal, if rich is there; plain text elsewhere."""
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and find_spec("rich"):
         _draw(table)
     else:
         for line in lines(table):
@@ -150,11 +150,11 @@ def show(table: Table) -> None:
 
 
 def _draw(table: Table) -> None:
-    with needed("rich", "a table on a terminal", "demo"):
-        from rich import box  # noqa: PLC0415  # an extra
-        from rich.console import Console  # noqa: PLC0415  # an extra
-        from rich.table import Table as Drawn  # noqa: PLC0415  # an extra
-        from rich.text import Text  # noqa: PLC0415  # an extra
+    from rich import box  # noqa: PLC0415  # an extra
+    from rich.console import Console  # noqa: PLC0415  # an extra
+    from rich.table import Table as Drawn  # noqa: PLC0415  # an extra
+    from rich.text import Text  # noqa: PLC0415  # an extra
+
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     drawn.add_column(Text(table.head[0]), overflow="fold")
     for name in table.head[1:]:

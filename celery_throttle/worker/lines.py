@@ -65,6 +65,7 @@ class Lines(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
+        c.app.throttle.settings.check_names()
         c.app.throttle.check_routes()
         tasks = [task for task in c.app.tasks.values() if c.app.throttle.has_limits(task)]
         for task in tasks:

@@ -88,11 +88,11 @@ def milliseconds(time: Sequence[bytes]) -> int:
 
 def most_bytes(limit: Limit) -> int:
     """Of the time of the definition, then of its tag and size, and its numbers."""
-    numbers = {"fixed-window": 3, "sliding-log": 5, CONCURRENCY: 0}
+    numbers = {"fixed-window": 4, "sliding-log": 5, CONCURRENCY: 0}
     if limit.algorithm in METERS:
         return 8 + 3 + 6 * 8
     if limit.algorithm == "sliding-window":
-        return 8 + 3 + 8 * (2 + limit.parts + 1)
+        return 8 + 3 + 8 * (3 + limit.parts + 1)
     return 8 + 3 + 8 * numbers[limit.algorithm]
 
 
