@@ -159,9 +159,13 @@ class Plans(Changes):
 
     def renew(self, held: Sequence[tuple[LimitRef, str]], lease: float) -> Plan[None]:
         """Let leases of slots go on for some seconds from now."""
-        names = [self.keys.entries(ref) for ref, _ in held]
+        yield self.renew_call([(self.keys.entries(ref), holder) for ref, holder in held], lease)
+
+    def renew_call(self, held: Sequence[tuple[str, str]], lease: float) -> Call:
+        """The call of :meth:`renew`, for slots by their entries."""
         holders = [holder for _, holder in held]
-        yield Call(script("renew"), names, [self.now(), to_us(lease), *holders])
+        args = [self.now(), to_us(lease), *holders]
+        return Call(script("renew"), [entries for entries, _ in held], args)
 
     def _ask(
         self,

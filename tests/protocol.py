@@ -156,7 +156,7 @@ class Protocol:
 
     @staticmethod
     def _row(row: list[Any]) -> Claimed:
-        token, kind, starts, waited, message, task_id = row
+        token, kind, starts, waited, message, task_id, *_ = row
         return Claimed(token, kind == 1, starts, waited, message, task_id.decode())
 
     def drain(

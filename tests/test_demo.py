@@ -171,6 +171,7 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path) -> None:
     ("options", "says"),
     [
         (["--rate", "40"], "'40' is not a rate"),
+        (["--rate", "10 at once"], "'10 at once' is no rate to show"),
         (["--tasks", "0"], "x>=1"),
         (["--url", "amqp://me:s3cret@host//"], "allowed: redis://"),
         (["--url", "redis://me:s3cret@[host/0"], "allowed: redis://"),

@@ -544,12 +544,36 @@ def test_a_lease_that_is_none(plain: End, lease: Any) -> None:
         plain["one"].slot(lease=lease)
 
 
-@pytest.mark.parametrize("wait", [-1, float("nan"), True, "1"])
+@pytest.mark.parametrize("wait", [-1, float("nan"), True, "1", None])
 def test_a_wait_that_is_no_time(plain: End, wait: Any) -> None:
-    slot = plain["one"].slot(max_wait=wait)
-    with pytest.raises(LimitValueError, match="max_wait of"), plain.hold(slot):
-        raise AssertionError
+    with pytest.raises(LimitValueError, match="max_wait of"):
+        plain["one"].slot(max_wait=wait)
+    with pytest.raises(LimitValueError, match="max_wait of"):
+        plain["api"].reserve(1, max_wait=wait)
     assert plain["one"].peek(0).remaining == 1
+
+
+def test_a_lease_begins_when_the_delay_of_a_queue_is_over(plain: End, clock: ManualClock) -> None:
+    plain.define("job", "1/3s burst 9 using leaky-queue")
+    plain["job"].acquire()
+    began = clock.now
+    with plain.hold(plain.slot(["job", "one"], max_wait=5, lease=2)):
+        assert clock.now == began + 3_000_000
+        clock.advance(1.999999)
+        assert plain["one"].peek(0).remaining == 0
+
+
+@pytest.mark.parametrize("using", ["fixed-window", "sliding-window", "sliding-log", "gcra burst 5"])
+def test_what_was_reserved_before_a_reset_gives_nothing_back(
+    plain: End, clock: ManualClock, using: str
+) -> None:
+    plain.define("job", f"5/h using {using}")
+    reservation = plain["job"].reserve(5)
+    clock.advance(0.001)
+    plain["job"].reset()
+    assert plain["job"].acquire(5)
+    reservation.settle(0)
+    assert plain["job"].peek(0).remaining == 0
 
 
 def test_a_slot_of_a_limit_that_nobody_knows(plain: End) -> None:

@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -684,6 +684,39 @@ def test_a_wait_that_is_no_time(limiter: End, wait: Any) -> None:
     assert limiter["api"].peek(0).remaining == 5
 
 
+def test_a_key_that_looks_like_another_when_it_is_encoded(plain: Limiter) -> None:
+    plain.define("mail", "1/h")
+    assert plain.acquire([("mail", "a:b")])
+    for limit in (plain["mail", ("a", "b")], plain["mail", "a:b"]):
+        seen = [limit.peek().allowed, limit.acquire().allowed]
+        assert seen == [limit.ref.key == "a:b"] * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda end: end["strip"].pause(30),
+        lambda end: end["strip"].reset(),
+        lambda end: end.undefine("strip"),
+        lambda end: end.define("strip", "5/s", key="x"),
+        lambda end: end.undefine("strip", key="x"),
+    ],
+)
+def test_a_change_of_a_limit_that_nobody_defined(
+    limiter: End, change: Callable[[End], object]
+) -> None:
+    with pytest.raises(UnknownLimitError, match="'strip' is not defined"):
+        change(limiter)
+
+
+def test_other_limits_that_were_put_in_force_meanwhile_stay(plain: Limiter) -> None:
+    """Who asks for new windows of a calendar sends those of the limits that it has read."""
+    plain.define("api", "5/h burst 5")
+    old = [Limit.parse("1/d using fixed-window in UTC")]
+    plain.run_plan(plain.plans._define("windows", [LimitRef("api", None)], [tuple(old)], 0))
+    assert plain["api"].acquire(5)
+
+
 def test_references_that_name_no_limit(limiter: End) -> None:
     for item in ("", "a b", "mail:7", "{x}", b"api", None, 7, "é", "x" * 101):
         with pytest.raises(LimitSyntaxError, match="allowed"):
@@ -691,6 +724,8 @@ def test_references_that_name_no_limit(limiter: End) -> None:
     for items in ([], ["api", "api"], [("mail", 1), ("mail", "1")]):
         with pytest.raises(LimitValueError):
             limiter.acquire(items)
+    with pytest.raises(LimitSyntaxError, match=r"pair such as \('mail', '7'\)"):
+        limiter.acquire(["mail:7"])
     with pytest.raises(KeyValueError, match="allowed"):
         limiter["mail", object()].acquire()
     for text in ("", "10", "0/s", "10/s burst 0"):

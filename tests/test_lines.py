@@ -484,6 +484,15 @@ def test_a_slot_whose_lease_ran_out_is_free(lines: Protocol) -> None:
     assert [row.id for row in lines.claim()] == ["c"]
 
 
+def test_a_slot_is_not_booked_on_a_lease_that_is_about_to_run_out(lines: Protocol) -> None:
+    """Who holds it may renew it until then."""
+    for task in "ab":
+        lines.park(task, ["slots"], lease=10 * SECOND)
+    lines.park("c", ["slots"])
+    lines.now += 10 * SECOND - 1
+    assert lines.claim(ahead=20_000) == []
+
+
 def test_a_revoked_or_expired_task_takes_no_slot(lines: Protocol) -> None:
     for task in "ab":
         lines.park(task, ["slots"], holder=task)

@@ -19,8 +19,9 @@
 --       then those tokens; per slot its entries, waits and holder; then identities whose
 --       acknowledgement is done
 -- Reply {next ask (us from now), a worker whose lease ran out or '',
---        {token, kind, starts in (us), waited (us), message, task id}, ...}
---       kind 1: admitted. kind 0: no unit was taken, because it expired or can never pass.
+--        {token, kind, starts in (us), waited (us), message, task id, slots}, ...}
+--       kind 1: admitted, with slots: entries and waits of each. kind 0: no unit was taken, because it
+--       expired or can never pass.
 -- Work is bounded by the tasks wanted: at most 16 lines more are looked at than tasks taken.
 
 local given, worker, channel = ARGV[1], ARGV[2], ARGV[3]
@@ -74,7 +75,9 @@ local function serve(queue, waiting)
       if kind == 1 then
         take(refs, now, now + wait, given)
       end
-      taken[#taken + 1] = hand_out(claims, token, line, about, at, id, entry, kind, wait, now)
+      local row = hand_out(claims, token, line, about, at, id, entry, kind, wait, now)
+      row[7] = kind == 1 and slots_of(refs, about) or {}
+      taken[#taken + 1] = row
       token = token + 1
       redis.call('LPOP', waiting)
       if redis.call('EXISTS', line) == 1 then

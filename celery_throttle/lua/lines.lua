@@ -181,6 +181,19 @@ local function release(entries, waits, holder, now, wake_for)
   end
 end
 
+-- The slots that a task has taken: entries and waits of each.
+local function slots_of(refs, about)
+  local found = {}
+  for i, ref in ipairs(refs) do
+    for _, limit in ipairs(ref.limits) do
+      if limit.tag == SLOTS then
+        found[#found + 1], found[#found + 2] = about.limits[i][ENTRIES], about.limits[i][WAITS]
+      end
+    end
+  end
+  return found
+end
+
 -- Gives the slots of a claim back.
 local function give_slots_back(about, worker, token, now, wake_for)
   for _, limit in ipairs(about.limits) do

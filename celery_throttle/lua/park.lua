@@ -21,7 +21,7 @@
 --       13  how many limits
 --       then per limit: name, field, cost (millionths of a unit)
 --       then identities whose acknowledgement is done
--- Reply {'admitted'}                                    a unit was free after all: run it
+-- Reply {'admitted', entries and waits of each slot}    a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
 --       {'known'}                                       parked before: acknowledge, no more
 --       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
@@ -75,7 +75,7 @@ if not parked then
   end
   if free then
     take(refs, now, now, given)
-    return { 'admitted' }
+    return { 'admitted', unpack(slots_of(refs, about)) }
   end
 end
 

@@ -16,6 +16,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
+from celery_throttle.worker.slots import Place
 
 logger = get_logger(__name__)
 
@@ -28,17 +29,21 @@ class Claim:
         admitted: whether its quota was taken with it. If not (it has expired, was revoked or can
             never pass), the gate decides as for any message.
         waited: seconds it spent in its line.
+        slots: those that were taken with it.
         started: whether the pool has it.
         returned: whether it went back to its line; what still refers to it must not run it.
     """
 
-    __slots__ = ("_claims", "admitted", "returned", "started", "token", "waited")
+    __slots__ = ("_claims", "admitted", "returned", "slots", "started", "token", "waited")
 
-    def __init__(self, claims: Claims, token: int, *, admitted: bool, waited: float) -> None:
+    def __init__(
+        self, claims: Claims, token: int, *, admitted: bool, waited: float, slots: Sequence[Place]
+    ) -> None:
         self._claims = claims
         self.token = token
         self.admitted = admitted
         self.waited = waited
+        self.slots = slots
         self.started = False
         self.returned = False
 
@@ -85,10 +90,17 @@ class Claims:
         first, self._next = self._next, self._next + count
         return first
 
-    def receive(self, token: int, *, admitted: bool, waited: float) -> Claim:
+    def receive(
+        self, token: int, *, admitted: bool, waited: float, slots: Sequence[Place] = ()
+    ) -> Claim:
         """A claim that the server has just given."""
-        claim = self._held[token] = Claim(self, token, admitted=admitted, waited=waited)
+        claim = Claim(self, token, admitted=admitted, waited=waited, slots=slots)
+        self._held[token] = claim
         return claim
+
+    def started(self) -> list[Claim]:
+        """Claims that the pool was given."""
+        return [claim for claim in list(self._held.values()) if claim.started]
 
     def settle(self, claim: Claim) -> None:
         """The task is done with."""

@@ -94,24 +94,25 @@ class Gate:
         claim = getattr(request.message, "claim", None)
         if claim is not None:
             if claim.returned:
+                state.task_ready(request)
                 return False
             claim.started = True
         if claim is not None and claim.admitted:
-            self._parking.hold(request, claim.token)
+            self._slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
-        limits = self._throttle.task_limits(request.task)
         # What comes from a line is no second delivery, whatever its headers say.
         redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
-        return limits is None or self._tried(
-            request, partial(self._decide, request, limits, redelivered=redelivered)
-        )
+        return self._tried(request, partial(self._decide, request, redelivered=redelivered))
 
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
         self._slots.end(request)
 
-    def _decide(self, request: Any, limits: TaskLimits, *, redelivered: bool) -> bool:
+    def _decide(self, request: Any, *, redelivered: bool) -> bool:
+        limits = self._throttle.task_limits(request.task)
+        if limits is None:
+            return True
         need = limits.need_of(request)
         park = partial(self._park, request, limits, need, redelivered=redelivered)
         if limits.slots and not self._has_place():
@@ -162,14 +163,16 @@ class Gate:
 
     def _decide_aside(self) -> None:
         till = time.monotonic() + TURN
-        while self._aside and time.monotonic() < till:
-            request, park = self._aside.popleft()
-            # Celery drops what is reserved when it loses the broker, which delivers it once more.
-            here = request in state.reserved_requests
-            if here and self._tried(request, partial(park, may_run=self._has_place())):
-                self._bring(request)
-        if self._aside:
-            self._later(NEXT_TURN, self._decide_aside, ())
+        try:
+            while self._aside and time.monotonic() < till:
+                request, park = self._aside.popleft()
+                # Celery drops what is reserved when it loses the broker, which delivers it again.
+                here = request in state.reserved_requests
+                if here and self._tried(request, partial(park, may_run=self._has_place())):
+                    self._bring(request)
+        finally:
+            if self._aside:
+                self._later(NEXT_TURN, self._decide_aside, ())
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""

@@ -33,7 +33,7 @@ from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.origin import Origin
-from celery_throttle.worker.parking import Parking
+from celery_throttle.worker.parking import Parking, places_of
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
@@ -92,8 +92,8 @@ class Lines(bootsteps.StartStopStep):
 class Watch:
     """Takes tasks from lines and hands them to Celery. One a worker.
 
-    With an event loop all of this runs in its thread, save what is said to come from elsewhere.
-    Without one, the timer's thread asks.
+    With an event loop all of this runs in its thread, save what is said to come from elsewhere, and
+    leases that are renewed. Without one, the timer's thread asks.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -104,13 +104,17 @@ class Watch:
         self.worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._channel = keys.channel(self.worker)
         self._claims = Claims(self._store, keys, self.worker, self._on_settled)
-        self._slots = TaskSlots(keys, self.worker, self._on_released)
+        self._slots = TaskSlots(self.worker, self._on_released)
         self._alarm = Alarm(consumer, self._on_alarm)
         self._flush = Alarm(consumer, self._tell)
         self._release = Alarm(consumer, self._tell)
         self._renewal: Any = None
+        self._renewed = 0.0
+        self._keeper: threading.Thread | None = None
+        self._calling = threading.Lock()
+        self._thread = 0
         self.wake = Wake(self._store, self._channel, self._on_wake)
-        self._running = False
+        self._running = self._stopped = False
         self._in_turn = False
         self._asked = 0.0
         lease_us = to_us(self._throttle.settings.lease)
@@ -144,9 +148,14 @@ class Watch:
         )
         logger.info("Limits are kept at %s: %s", self._store.url, limits)
         self._running = True
+        self._thread = threading.get_ident()
+        self._forget_dropped()
         if c.hub is None:
             self.wake.listen(None)
         self._renewal = c.timer.call_repeatedly(settings.lease / 3, self._renew)
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name="throttle-lease", daemon=True)
+            self._keeper.start()
         self._alarm.set(0)
 
     def stop(self, *, for_good: bool) -> None:
@@ -160,17 +169,36 @@ class Watch:
         self.wake.forget()
         self._claims.give_back(self._claims.booked())
         if for_good:
+            self._stopped = True
             self.wake.stop()
             self._call(0)
-            if len(self._claims) or len(self._slots):
-                threading.Thread(target=self._linger, name="throttle-lease", daemon=True).start()
 
-    def _linger(self) -> None:
-        """Tasks still run while the worker shuts down, but its loop does not."""
-        while len(self._claims) or len(self._slots):
-            time.sleep(self._throttle.settings.lease / 3)
-            self._call(0)
-            self._renew_slots()
+    def _keep(self) -> None:
+        """Renew leases where the loop does not.
+
+        It stands still while a task runs in its own thread (solo), while the connection to the
+        broker is lost, and while the worker shuts down but tasks still run.
+        """
+        lease = self._throttle.settings.lease
+        while not self._stopped or len(self._claims) or len(self._slots):
+            time.sleep(lease / 6)
+            if time.monotonic() - self._renewed > lease / 2:
+                self._renew()
+
+    def _forget_dropped(self) -> None:
+        """Give back what Celery has dropped.
+
+        When it loses the broker, it drops tasks that no process has begun, and cancels others if it
+        is told to.
+        """
+        if not self._processes.drops:
+            return
+        running = {
+            getattr(request.message, "claim", None) for request in list(state.active_requests)
+        }
+        self._claims.give_back(set(self._claims.started()) - running)
+        for request in set(self._slots.requests()) - set(state.active_requests):
+            self._slots.end(request)
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
@@ -204,9 +232,7 @@ class Watch:
         """Keep the lease of a worker that has no free process to ask for."""
         if time.monotonic() - self._asked > IDLE:
             self._call(0)
-        self._renew_slots()
-
-    def _renew_slots(self) -> None:
+        self._renewed = time.monotonic()
         plan = self._slots.renewal(self._throttle.plans, self._throttle.settings.lease)
         with suppress(StoreError):  # the next one may pass
             self._throttle.run_plan(plan)
@@ -217,7 +243,11 @@ class Watch:
             self._call(0)
         elif self._c.hub is None:
             self._release.set(0)
-        elif self._room() > 0 and time.monotonic() - self._asked > BUNCH:
+        elif (
+            threading.get_ident() == self._thread
+            and self._room() > 0
+            and time.monotonic() - self._asked > BUNCH
+        ):
             self._tell()
         else:  # sooner than any timer, and together with others that end now
             self._c.hub.call_soon(self._tell)
@@ -255,6 +285,10 @@ class Watch:
         self._alarm.set(ask_us / MICROSECONDS)
 
     def _call(self, room: int) -> list[Any] | None:
+        with self._calling:
+            return self._call_alone(room)
+
+    def _call_alone(self, room: int) -> list[Any] | None:
         keys = self._throttle.keys
         names = [keys.limits, keys.parks, *self._claims.keys]
         if room:
@@ -296,9 +330,13 @@ class Watch:
     # What came.
 
     def _receive(self, row: list[Any]) -> None:
-        token, admitted, starts_us, waited_us, packed, task_id = row
-        waited = waited_us / MICROSECONDS
-        claim = self._claims.receive(token, admitted=admitted == 1, waited=waited)
+        token, admitted, starts_us, waited_us, packed, task_id, *slots = row
+        claim = self._claims.receive(
+            token,
+            admitted=admitted == 1,
+            waited=waited_us / MICROSECONDS,
+            slots=places_of(*slots) if slots else (),
+        )
         timer = self._c.timer
         try:
             message = messages.unpack(packed, self._c.task_consumer.accept, claim)

@@ -29,6 +29,7 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
+from celery_throttle.worker.slots import Place
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -83,7 +84,7 @@ class Parking:
             StoreError: the server cannot be asked.
             ThrottleError: the task has to fail.
         """
-        refs, token = need.refs, self._token() if limits.slots else 0
+        refs, token = need.refs, self._token()
         call = self._park_call(
             request, limits, need, token, redelivered=redelivered, may_run=may_run
         )
@@ -93,11 +94,13 @@ class Parking:
                 self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
                 reply = self._throttle.store.run(call)
         except StoreError:
-            self._slots.doubt(self._slots.holder(token), [refs[place] for place in limits.slots])
+            keys = self._throttle.keys
+            places = [(keys.entries(ref), keys.waits(ref)) for ref in refs]
+            self._slots.doubt(self._slots.holder(token), places)
             raise
         outcome, *about = reply
         if outcome == b"admitted":
-            self.hold(request, token)
+            self._slots.hold(request, token, places_of(about))
             return True
         if outcome == b"unknown":
             raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
@@ -186,12 +189,7 @@ class Parking:
         signals.task_throttled.send(sender=request.task, request=request, **fields)
         if limits.track and not request.ignore_result and expected >= SHOWN:
             del fields["retry_after"]
-            request.task.backend.store_result(
-                request.id,
-                fields,
-                "THROTTLED",
-                request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
-            )
+            _show(request, fields)
 
     def _too_late(self, request: Any, limits: TaskLimits, expected: int, ref: LimitRef) -> None:
         assert limits.max_wait is not None  # noqa: S101  # only then the script says so
@@ -215,12 +213,23 @@ class Parking:
         # As revoked: whoever waits for the result learns it, and a chord goes on.
         request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
 
-    def hold(self, request: Any, token: int) -> None:
-        """The task starts now; keep the slots that were taken for it under a token."""
-        limits = self._throttle.task_limits(request.task)
-        if limits is not None and limits.slots:
-            refs = limits.need_of(request).refs
-            self._slots.hold(request, token, [refs[place] for place in limits.slots])
+
+def places_of(slots: Sequence[bytes]) -> list[Place]:
+    """Where slots are kept, of a script's reply."""
+    names = [name.decode() for name in slots]
+    return list(zip(names[::2], names[1::2], strict=True))
+
+
+def _show(request: Any, fields: dict[str, Any]) -> None:
+    try:
+        request.task.backend.store_result(
+            request.id,
+            fields,
+            "THROTTLED",
+            request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
+        )
+    except Exception as error:  # noqa: BLE001  # whatever a backend raises, nobody but this needs it
+        logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
 def identity(request: Any) -> str:

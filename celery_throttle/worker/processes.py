@@ -14,6 +14,9 @@ LOOK = 0.004
 class Processes(Protocol):
     """The free processes (threads, greenlets) of a worker's pool."""
 
+    #: Whether Celery drops tasks of it that were not begun when it loses the broker.
+    drops: bool
+
     def free(self) -> int:
         """How many could start a task now."""
 
@@ -40,6 +43,8 @@ def processes_of(consumer: Any) -> Processes:
 
 class _Guarded:
     """A prefork pool: Celery's semaphore has one place a process, and a queue for them."""
+
+    drops = True
 
     def __init__(self, semaphore: Any) -> None:
         self._semaphore = semaphore
@@ -74,6 +79,8 @@ class _Guarded:
 
 class _Counted:
     """Any other pool: what it can hold less what Celery has handed or is about to hand to it."""
+
+    drops = False
 
     def __init__(self, consumer: Any) -> None:
         self._pool = consumer.pool

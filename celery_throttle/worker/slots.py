@@ -6,15 +6,16 @@ A slot is told to be given back late or twice without harm: its lease runs out i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from celery_throttle.changes import Plan
-from celery_throttle.keys import Keys
 from celery_throttle.plans import Plans
-from celery_throttle.scope import LimitRef
 
-#: A slot to give back: its entries, its waits and its holder, as ``claim.lua`` takes them.
+#: Where a slot is kept: its entries and its waits, as ``lines.lua`` names them.
+Place = tuple[str, str]
+
+#: A slot to give back: its place and its holder, as ``claim.lua`` takes them.
 Release = tuple[str, str, str]
 
 
@@ -22,16 +23,14 @@ class TaskSlots:
     """The slots of one worker.
 
     Args:
-        keys: the names in Redis.
         worker: this worker's name.
         released: called when a task's slots are to be given back, from whatever thread ended it.
     """
 
-    def __init__(self, keys: Keys, worker: str, released: Callable[[], None]) -> None:
-        self._keys = keys
+    def __init__(self, worker: str, released: Callable[[], None]) -> None:
         self._worker = worker
         self._on_released = released
-        self._held: dict[Any, tuple[str, list[LimitRef]]] = {}
+        self._held: dict[Any, tuple[str, Sequence[Place]]] = {}
         self._releases: deque[Release] = deque()
 
     def __len__(self) -> int:
@@ -45,20 +44,24 @@ class TaskSlots:
         """Whether a task has its slots."""
         return request in self._held
 
-    def hold(self, request: Any, token: int, refs: Iterable[LimitRef]) -> None:
-        """The slots of a task that starts now were taken."""
-        self._held[request] = self.holder(token), list(refs)
+    def hold(self, request: Any, token: int, places: Sequence[Place]) -> None:
+        """The slots of a task that starts now were taken, if it has any."""
+        if places:
+            self._held[request] = self.holder(token), places
+
+    def requests(self) -> list[Any]:
+        """Those that hold slots."""
+        return list(self._held)
 
     def end(self, request: Any) -> None:
         """The task has ended, in whatever way."""
-        holder, refs = self._held.pop(request, ("", []))
-        if refs:
-            self.doubt(holder, refs)
+        holder, places = self._held.pop(request, ("", ()))
+        if places:
+            self.doubt(holder, places)
 
-    def doubt(self, holder: str, refs: Iterable[LimitRef]) -> None:
+    def doubt(self, holder: str, places: Iterable[Place]) -> None:
         """Nobody holds these slots, if they were taken at all."""
-        for ref in refs:
-            self._releases.append((self._keys.entries(ref), self._keys.waits(ref), holder))
+        self._releases.extend((entries, waits, holder) for entries, waits in places)
         self._on_released()
 
     def unreported(self) -> bool:
@@ -75,6 +78,10 @@ class TaskSlots:
 
     def renewal(self, plans: Plans, lease: float) -> Plan[None]:
         """Let all leases go on for some seconds."""
-        held = [(ref, holder) for holder, refs in list(self._held.values()) for ref in refs]
+        held = [
+            (entries, holder)
+            for holder, places in list(self._held.values())
+            for entries, _ in places
+        ]
         if held:
-            yield from plans.renew(held, lease)
+            yield plans.renew_call(held, lease)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
 from celery_throttle.needs import Need
 from celery_throttle.scope import LimitRef
 from celery_throttle.worker import gate, quota
 from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import GATHER, Gate
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.quota import BATCH, Quota
@@ -236,10 +237,10 @@ NOWHERE: Any = None
 class Pool:
     """Brings tasks to a gate as Celery does: those without a process free wait."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, slots: TaskSlots | None = None) -> None:
         self.started: list[Any] = []
+        slots = TaskSlots("worker", lambda: None) if slots is None else slots
         self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
-        slots = TaskSlots(bench.throttle.keys, "worker", lambda: None)
         self.gate = Gate(
             bench.throttle,
             Parking(bench.throttle, NOWHERE, slots, token=lambda: 1, parked=lambda _: None),
@@ -254,6 +255,39 @@ class Pool:
     def bring(self, request: Any) -> None:
         if self.gate.admit(request):
             self.started.append(request)
+
+
+def test_a_task_whose_limits_cannot_be_read_fails(
+    bench: Bench, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a task of another app: the worker goes on."""
+    pool = Pool(bench)
+    (request,) = bench.requests(task, range(1))
+    failed: list[Any] = []
+    monkeypatch.setattr(request, "on_failure", lambda info, **_: failed.append(info.exception.exc))
+    monkeypatch.setattr(request, "acknowledge", lambda: None, raising=False)
+    error = UnknownLimitError("limit 'strange' is not defined")
+    bench.throttle._tasks[task.name] = error
+    pool.bring(request)
+    assert pool.started == []
+    assert failed == [error]
+
+
+def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any) -> None:
+    """Whatever limits the code gives the task by now."""
+    released: list[bool] = []
+    slots = TaskSlots("worker", lambda: released.append(True))
+    pool = Pool(bench, slots)
+    (request,) = bench.requests(task, range(1))
+    claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
+    request.message.claim = claims.receive(
+        7, admitted=True, waited=0.0, slots=[("entries", "waits")]
+    )
+    pool.bring(request)
+    assert pool.started == [request]
+    pool.gate.end(request)
+    assert released
+    assert slots.take_releases() == [("entries", "waits", "worker 7")]
 
 
 def test_tasks_that_come_fast_but_one_by_one_are_gathered(bench: Bench, task: Any) -> None:

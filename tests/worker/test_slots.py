@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
+from celery_throttle import Limiter, Throttled
 from tests.apps import slots
 from tests.workers import StartWorker, Worker
 
@@ -102,6 +103,29 @@ def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
     with redis.Redis.from_url(redis_url) as client:
         wait_until(client, "end", 30)
         assert [note.number for note in notes(client) if note.kind == "begin"] == list(range(30))
+        client.delete("slots-notes")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_leases_go_on_while_a_task_keeps_its_worker_busy(
+    redis_url: str, start_worker: StartWorker, pool: str
+) -> None:
+    worker = start_worker(
+        "tests.apps.slots", redis_url, pool=pool, concurrency=1, env={"THROTTLE_URL": redis_url}
+    )
+    send(redis_url, "one", [(number, 2 * LEASE) for number in range(2)])
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(client, "begin", 1)
+        limiter = Limiter(redis_url)
+        deadline = time.monotonic() + 1.5 * LEASE
+        while time.monotonic() < deadline:
+            with pytest.raises(Throttled), limiter["one"].slot():
+                raise AssertionError(worker.log())
+            time.sleep(0.1)
+        limiter.store.close()
+        wait_until(client, "end", 2)
+        assert numbers(client, "begin") == [0, 1]
         client.delete("slots-notes")
 
 
