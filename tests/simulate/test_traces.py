@@ -202,3 +202,15 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         read(str(path))
     with pytest.raises(SimulateError, match="cannot be read"):
         read(str(tmp_path))
+
+
+@pytest.mark.parametrize("head", ["time,cost\n5,2\n", "cost,time\n2,5\n", "Cost, TIME\n2,5\n"])
+def test_a_row_of_names_tells_the_columns(tmp_path: Path, head: str) -> None:
+    (tmp_path / "trace.csv").write_text(head)
+    assert read(str(tmp_path / "trace.csv")).arrivals == (Arrival(5_000_000, 2),)
+
+
+def test_a_first_row_with_a_number_is_no_row_of_names(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("tenminutespast,1\n5\n")
+    with pytest.raises(SimulateError, match=r"line 1 .*'tenminutespast' is no time"):
+        read(str(tmp_path / "trace.csv"))
