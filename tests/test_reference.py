@@ -157,28 +157,28 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
     assert type(taken) is type(state)
     assert [state.used(START + later) for later in (0, 500_000, HOUR)] == [2_000_000, 500_000, 0]
     assert state.in_use(START + 500_000) == 500_000
-    assert state.mark() == (666_666, START)
+    assert state.mark() == (666_666, START + 3)
 
 
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s using fixed-window", FixedWindow(7, START, START + SECOND, 2 * MILLION, START)),
+        ("3/s using fixed-window", FixedWindow(7, START, START + SECOND, 2 * MILLION, START + 3)),
         (
             "3/s using fixed-window from first-request",
-            FixedWindow(7, START + 3, START + 3 + SECOND, 2 * MILLION, START),
+            FixedWindow(7, START + 3, START + 3 + SECOND, 2 * MILLION, START + 3),
         ),
         (
             "3/s using sliding-window",
-            SlidingWindow(7, START, SECOND, (2 * MILLION, 0), START),
+            SlidingWindow(7, START, SECOND, (2 * MILLION, 0), START + 3),
         ),
         (
             "3/s using sliding-window parts 4",
-            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0, 0), START),
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0, 0), START + 3),
         ),
         (
             "3/s using sliding-window parts 4 oldest dropped",
-            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0), START),
+            SlidingWindow(7, START, SECOND // 4, (2 * MILLION, 0, 0, 0), START + 3),
         ),
         (
             "3/s using sliding-log",

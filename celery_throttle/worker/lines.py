@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -32,6 +31,7 @@ from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import RETRY, Gate
+from celery_throttle.worker.leases import Leases, let_go_of_dropped
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.parking import Parking, places_of
 from celery_throttle.worker.processes import LOOK, processes_of
@@ -108,13 +108,11 @@ class Watch:
         self._alarm = Alarm(consumer, self._on_alarm)
         self._flush = Alarm(consumer, self._tell)
         self._release = Alarm(consumer, self._tell)
-        self._renewal: Any = None
-        self._renewed = 0.0
-        self._keeper: threading.Thread | None = None
+        self._leases = Leases(self._throttle, self._claims, self._slots, tell=lambda: self._call(0))
         self._calling = threading.Lock()
         self._thread = 0
         self.wake = Wake(self._store, self._channel, self._on_wake)
-        self._running = self._stopped = False
+        self._running = False
         self._in_turn = False
         self._asked = 0.0
         lease_us = to_us(self._throttle.settings.lease)
@@ -123,7 +121,7 @@ class Watch:
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         settings, c = self._throttle.settings, self._c
-        if self._renewal is None:  # later, a limit that is missing is registered when it is used
+        if not self._leases.started:  # later, a limit that is missing is registered when it is used
             self._throttle.register()
         self._origin = Origin(c)
         self._processes = processes_of(c)
@@ -149,13 +147,11 @@ class Watch:
         logger.info("Limits are kept at %s: %s", self._store.url, limits)
         self._running = True
         self._thread = threading.get_ident()
-        self._forget_dropped()
+        if self._processes.drops:
+            let_go_of_dropped(self._claims, self._slots)
         if c.hub is None:
             self.wake.listen(None)
-        self._renewal = c.timer.call_repeatedly(settings.lease / 3, self._renew)
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="throttle-lease", daemon=True)
-            self._keeper.start()
+        self._leases.start(c.timer)
         self._alarm.set(0)
 
     def stop(self, *, for_good: bool) -> None:
@@ -164,41 +160,12 @@ class Watch:
         self._alarm.cancel()
         self._flush.cancel()
         self._release.cancel()
-        if self._renewal is not None:
-            self._c.timer.cancel(self._renewal)
+        self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
         self._claims.give_back(self._claims.booked())
         if for_good:
-            self._stopped = True
             self.wake.stop()
             self._call(0)
-
-    def _keep(self) -> None:
-        """Renew leases where the loop does not.
-
-        It stands still while a task runs in its own thread (solo), while the connection to the
-        broker is lost, and while the worker shuts down but tasks still run.
-        """
-        lease = self._throttle.settings.lease
-        while not self._stopped or len(self._claims) or len(self._slots):
-            time.sleep(lease / 6)
-            if time.monotonic() - self._renewed > lease / 2:
-                self._renew()
-
-    def _forget_dropped(self) -> None:
-        """Give back what Celery has dropped.
-
-        When it loses the broker, it drops tasks that no process has begun, and cancels others if it
-        is told to.
-        """
-        if not self._processes.drops:
-            return
-        running = {
-            getattr(request.message, "claim", None) for request in list(state.active_requests)
-        }
-        self._claims.give_back(set(self._claims.started()) - running)
-        for request in set(self._slots.requests()) - set(state.active_requests):
-            self._slots.end(request)
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
@@ -227,15 +194,6 @@ class Watch:
 
     def _room(self) -> int:
         return self._processes.free() - len(self._claims.booked())
-
-    def _renew(self) -> None:
-        """Keep the lease of a worker that has no free process to ask for."""
-        if time.monotonic() - self._asked > IDLE:
-            self._call(0)
-        self._renewed = time.monotonic()
-        plan = self._slots.renewal(self._throttle.plans, self._throttle.settings.lease)
-        with suppress(StoreError):  # the next one may pass
-            self._throttle.run_plan(plan)
 
     def _on_released(self) -> None:
         """Somebody may wait for the slot. Comes from whatever thread ended the task."""
@@ -322,6 +280,7 @@ class Watch:
             self._claims.doubt(first, room)
             return None
         self._asked = time.monotonic()
+        self._leases.heard()
         return reply
 
     def _queue_keys(self) -> list[str]:
