@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ (\S+)\] (.*)", re.DOTALL)
 _PART = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-#: The beginning of what `lua/algorithms.lua` packs: its tag, TAT, ticks, the interval as p and q.
-_GCRA = struct.Struct("<cdddd")
+#: What `lua/meters.lua` packs, behind when the definition began: tag, size, time, the interval as p
+#: and q, since when something is in use, TAT, ticks.
+_GCRA = struct.Struct("<dBHdddddd")
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ def admissions(monitor: Monitor, limits: Mapping[str, Limit]) -> dict[str, list[
         elif key.startswith(states):
             name = key.removeprefix(states).decode()
             limit = limits[name.partition(":")[0]]
-            _, tat, ticks, p, q = _GCRA.unpack_from(command.parts[2])
+            *_, p, q, _, tat, ticks = _GCRA.unpack_from(command.parts[2])
             interval = p / q
             tat += ticks / q
             units = round((tat - max(tats.get(name, 0.0), now)) / interval)
