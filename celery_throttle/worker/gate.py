@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,7 @@ class Gate:
         self._later = later
         self._gathered: deque[Any] = deque()
         self._bringing = False
-        self._aside: deque[tuple[Any, Callable[..., bool]]] = deque()
+        self._aside: deque[tuple[Any, bool]] = deque()
         self._has_place = has_place
         self._waiting = waiting
         self._quota = Quota(throttle, lambda: chain(self._gathered, waiting()))
@@ -103,20 +102,19 @@ class Gate:
             return True
         # What comes from a line is no second delivery, whatever its headers say.
         redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
-        return self._tried(request, partial(self._decide, request, redelivered=redelivered))
+        return self._tried(request, self._decide, redelivered)
 
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
         self._slots.end(request)
 
-    def _decide(self, request: Any, *, redelivered: bool) -> bool:
+    def _decide(self, request: Any, redelivered: bool) -> bool:  # noqa: FBT001  # see _tried
         limits = self._throttle.task_limits(request.task)
         if limits is None:
             return True
         need = limits.need_of(request)
-        park = partial(self._park, request, limits, need, redelivered=redelivered)
         if limits.slots and not self._has_place():
-            return self._step_aside(request, park)
+            return self._step_aside(request, redelivered=redelivered)
         # A message that was delivered before may be in a line already: only parking can tell.
         # A slot is taken there, too: it is taken by a task, not by a worker ahead of tasks.
         if not redelivered and not limits.slots:
@@ -128,7 +126,7 @@ class Gate:
                 self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
-        return park(may_run=True)
+        return self._park(request, limits, need, redelivered=redelivered, may_run=True)
 
     def _park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
@@ -141,22 +139,27 @@ class Gate:
             self._quota.is_free(need)
         return admitted
 
-    def _tried(self, request: Any, decide: Callable[[], bool]) -> bool:
+    def _tried(
+        self,
+        request: Any,
+        decide: Callable[[Any, bool], bool],
+        redelivered: bool,  # noqa: FBT001  # passed on to what decides, for each task
+    ) -> bool:
         try:
-            return decide()
+            return decide(request, redelivered)
         except StoreError as error:
             self._put_off(request, error)
         except ThrottleError as error:
             self._fail(request, error)
         return False
 
-    def _step_aside(self, request: Any, park: Callable[..., bool]) -> bool:
+    def _step_aside(self, request: Any, *, redelivered: bool) -> bool:
         """Decide in another turn of the loop.
 
         When a process is free, all that waited for it comes here at once, and before anybody is
         told of the end of the task that had it: its slot is for the first in line.
         """
-        self._aside.append((request, park))
+        self._aside.append((request, redelivered))
         if len(self._aside) == 1:
             self._later(0.0, self._decide_aside, ())
         return False
@@ -165,14 +168,21 @@ class Gate:
         till = time.monotonic() + TURN
         try:
             while self._aside and time.monotonic() < till:
-                request, park = self._aside.popleft()
+                request, redelivered = self._aside.popleft()
                 # Celery drops what is reserved when it loses the broker, which delivers it again.
                 here = request in state.reserved_requests
-                if here and self._tried(request, partial(park, may_run=self._has_place())):
+                if here and self._tried(request, self._park_aside, redelivered):
                     self._bring(request)
         finally:
             if self._aside:
                 self._later(NEXT_TURN, self._decide_aside, ())
+
+    def _park_aside(self, request: Any, redelivered: bool) -> bool:  # noqa: FBT001  # see _tried
+        limits = self._throttle.task_limits(request.task)
+        if limits is None:
+            return True
+        need, may_run = limits.need_of(request), self._has_place()
+        return self._park(request, limits, need, redelivered=redelivered, may_run=may_run)
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""
