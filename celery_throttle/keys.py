@@ -47,6 +47,11 @@ class Keys:
         return f"{self.prefix}:workers"
 
     @property
+    def fleet(self) -> str:
+        """Sorted set: workers that live, by the time until which they are taken to."""
+        return f"{self.prefix}:fleet"
+
+    @property
     def parks(self) -> str:
         """Sorted set: parked messages whose acknowledgement is not known to be done."""
         return f"{self.prefix}:parks"

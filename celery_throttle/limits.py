@@ -94,6 +94,7 @@ class Limit:
     window: str | Calendar = "epoch"
     parts: int = 1
     oldest: str = "weighted"
+    outage: str = "local"
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, Concurrency):

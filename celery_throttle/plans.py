@@ -161,10 +161,12 @@ class Plans(Changes):
         """Let leases of slots go on for some seconds from now."""
         yield self.renew_call([(self.keys.entries(ref), holder) for ref, holder in held], lease)
 
-    def renew_call(self, held: Sequence[tuple[str, str]], lease: float) -> Call:
-        """The call of :meth:`renew`, for slots by their entries."""
+    def renew_call(
+        self, held: Sequence[tuple[str, str]], lease: float, *, anew: bool = False
+    ) -> Call:
+        """The call of :meth:`renew`, for slots by their entries; ``anew``: unknown ones, too."""
         holders = [holder for _, holder in held]
-        args = [self.now(), to_us(lease), *holders]
+        args = [self.now(), to_us(lease), int(anew), *holders]
         return Call(script("renew"), [entries for entries, _ in held], args)
 
     def _ask(

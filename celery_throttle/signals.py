@@ -7,6 +7,9 @@
 
 ``task_released``: a task was taken from its line, with its quota, and is about to start.
     sender: the task. request: its request. waited: seconds it spent in the line.
+
+``throttle_mode_changed``: the server of the limits was lost, or is back.
+    sender: the app. mode: ``"outage"`` or ``"normal"``. count: how often this worker has lost it.
 """
 
 from __future__ import annotations
@@ -18,3 +21,4 @@ task_throttled = Signal(
     providing_args=["request", "limit", "key", "retry_after", "position", "expected"],
 )
 task_released = Signal(name="task_released", providing_args=["request", "waited"])
+throttle_mode_changed = Signal(name="throttle_mode_changed", providing_args=["mode", "count"])

@@ -34,6 +34,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from celery_throttle.breaker import Breaker
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError, shown
 from celery_throttle.scripts import Call, pack
 
@@ -147,13 +148,13 @@ class Store:
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS), ``unix://`` or ``valkey://``.
-        timeout: seconds for connecting and for each reply; default 5.
+        timeout: seconds for connecting and for each reply; default 1.
 
     Raises:
         ConfigurationError: the URL is of no server that can keep limits.
     """
 
-    def __init__(self, url: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 1.0) -> None:
         if not isinstance(url, str) or not is_store_url(url):
             named = safe_url(url) if isinstance(url, str) else url
             raise ConfigurationError(
@@ -169,6 +170,7 @@ class Store:
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),
         }
+        self.breaker = Breaker()
         self._idle: deque[_Wire] = deque()
         self._pid = os.getpid()
         self._pool: redis.ConnectionPool | None = None
@@ -194,19 +196,30 @@ class Store:
             StoreUnavailableError: the server cannot be reached or does not answer in time.
             StoreError: the server answered with an error.
         """
+        if self.breaker.is_open:
+            self.breaker.check()
+        return self._run(call)
+
+    def probe(self, call: Call) -> Any:
+        """:meth:`run`, whether or not the server is taken not to answer: to find out."""
+        return self._run(call)
+
+    def _run(self, call: Call) -> Any:
         wire = self._wire()
         try:
             wire.send(call.packed)
             reply = wire.read()
         except BaseException as error:
             raise self._failed(wire, error) from error
-        if type(reply) is not list:
+        if type(reply) is not list or self.breaker.is_open:
             return self._done(wire, call, reply)
         self._idle.append(wire)  # all there is to do for most
         return reply
 
     def begin(self, call: Call) -> Begun:
         """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""
+        if self.breaker.is_open:
+            self.breaker.check()
         wire = self._wire()
         try:
             wire.send(call.packed)
@@ -229,9 +242,10 @@ class Store:
 
     def _failed(self, wire: _Wire, error: BaseException) -> BaseException:
         wire.close()
-        return self._translate(error)
+        return self._translate(error, cut=isinstance(error, ConnectionError))
 
     def _done(self, wire: _Wire, call: Call, reply: Any) -> Any:
+        self.breaker.close()
         if isinstance(reply, hiredis.ReplyError):
             if str(reply).startswith("NOSCRIPT"):
                 reply = self._load_and_run(wire, call)
@@ -251,6 +265,8 @@ class Store:
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""
+        if self.breaker.is_open:
+            self.breaker.check()
         loop = asyncio.get_running_loop()
         if loop not in self._aidle:
             # A connection holds its loop, so weak references would never let go of either.
@@ -260,6 +276,7 @@ class Store:
             self._aidle[loop] = pool, deque()
         pool, idle = self._aidle[loop]
         connection = await _arevive(idle.pop()) if idle else pool.make_connection()
+        was_connected = connection.is_connected
         try:
             reply = await self._aexchange(connection, call)
         except BaseException as error:
@@ -267,7 +284,9 @@ class Store:
                 idle.append(connection)
             else:
                 await connection.disconnect(nowait=True)
-            raise self._translate(error) from error
+            cut = was_connected and isinstance(error, RedisConnectionError)
+            raise self._translate(error, cut=cut) from error
+        self.breaker.close()
         idle.append(connection)
         return reply
 
@@ -284,10 +303,13 @@ class Store:
             await connection.read_response()
             return await connection.read_response()
 
-    def _translate(self, error: BaseException) -> BaseException:
-        if isinstance(error, _UNREACHABLE):
-            return StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
-        return self._refused(error) if isinstance(error, RedisError) else error
+    def _translate(self, error: BaseException, *, cut: bool) -> BaseException:
+        if not isinstance(error, _UNREACHABLE):
+            return self._refused(error) if isinstance(error, RedisError) else error
+        unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
+        if not cut:
+            self.breaker.trip(unavailable)
+        return unavailable
 
     def _refused(self, error: Exception) -> StoreError:
         return StoreError(f"the server at {self.url} refused a call: {error}")

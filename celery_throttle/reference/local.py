@@ -182,6 +182,15 @@ class Local:
             held = next(state for state in states if isinstance(state, Slots))
             self._states[ref] = tuple(held if isinstance(one, Slots) else one for one in nothing)
 
+    def use_up(self, ref: LimitRef, now: int) -> None:
+        """Take all there is of one name and key, as if nothing had been in use. Slots aside."""
+        definition = self._defined(ref)
+        nothing, _ = current(definition, None, now)
+        self._states[ref] = tuple(
+            state if isinstance(state, Slots) else state.fill(limit, limit.burst * MILLION, now)
+            for state, limit in zip(nothing, definition.limits, strict=True)
+        )
+
     def acquire(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
         """Take the cost of each from all its limits, or nothing from any.
 

@@ -17,6 +17,7 @@ from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
 from celery_throttle.worker.slots import Place
+from celery_throttle.worker.told import Told
 
 logger = get_logger(__name__)
 
@@ -75,6 +76,7 @@ class Claims:
         self._held: dict[int, Claim] = {}
         #: Tokens; below zero of those that were not started, whose slots nobody else gives back.
         self._settled: deque[int] = deque()
+        self._told: Told[int] = Told()
         self._unsure: list[int] = []
         self._next = 1
 
@@ -114,7 +116,13 @@ class Claims:
 
     def take_settled(self) -> list[int]:
         """Tokens to tell the server of as settled; :meth:`settle_again` if that fails."""
-        return [self._settled.popleft() for _ in range(len(self._settled))]
+        settled = [self._settled.popleft() for _ in range(len(self._settled))]
+        self._told.add(settled)
+        return settled
+
+    def tell_again(self) -> None:
+        """The server may have forgotten what it was told last."""
+        self._settled.extend(self._told.recent())
 
     def settle_again(self, tokens: Iterable[int]) -> None:
         """The server may not have heard of them."""

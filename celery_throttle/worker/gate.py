@@ -2,7 +2,8 @@
 
 Laws at stake here: *never over* (a task passes only with its units taken), *never lost* (an error
 leaves the message unacknowledged) and *no surprise* (revoked and expired tasks never reach the
-decision, see ``request.py``).
+decision, see ``request.py``). While the server is lost there are no lines, and the worker decides
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, ThrottleError
+from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.quota import BATCH, Quota
@@ -26,7 +27,10 @@ from celery_throttle.worker.quota import BATCH, Quota
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.needs import Need
+    from celery_throttle.worker.outage import Outage
+    from celery_throttle.worker.pace import Pace
     from celery_throttle.worker.parking import Parking
+    from celery_throttle.worker.postponed import Postponed
     from celery_throttle.worker.slots import TaskSlots
 
 logger = get_logger(__name__)
@@ -42,8 +46,11 @@ GATHER = 0.004
 TURN = 0.001
 NEXT_TURN = 0.0001
 
-#: Seconds after which a task is brought to the gate again while the server cannot be reached.
+#: Seconds after which a task is brought to the gate again that the server had an error for.
 RETRY = 1.0
+
+#: Seconds between two log lines on such errors.
+COMPLAIN = 60.0
 
 
 class Gate:
@@ -53,6 +60,9 @@ class Gate:
         throttle: the app's limits.
         parking: where tasks go that may not run now.
         slots: the slots of the tasks that run.
+        outage: decides while the server is lost.
+        postponed: where tasks wait then.
+        pace: of calls to the server.
         waiting: requests that wait for a process, the next first.
         has_place: whether one that does not wait could start now.
         bring: brings a request to the gate once more.
@@ -65,6 +75,9 @@ class Gate:
         parking: Parking,
         slots: TaskSlots,
         *,
+        outage: Outage,
+        postponed: Postponed,
+        pace: Pace,
         waiting: Callable[[], Iterable[Any]],
         has_place: Callable[[], bool],
         bring: Callable[[Any], None],
@@ -73,15 +86,18 @@ class Gate:
         self._throttle = throttle
         self._slots = slots
         self._parking = parking
+        self._outage = outage
+        self._postponed = postponed
+        self._pace = pace
         self._bring = bring
         self._later = later
         self._gathered: deque[Any] = deque()
         self._bringing = False
-        self._aside: deque[tuple[Any, bool]] = deque()
+        self._aside: deque[Any] = deque()
         self._has_place = has_place
         self._waiting = waiting
         self._quota = Quota(throttle, lambda: chain(self._gathered, waiting()))
-        self._reachable = True
+        self._complained = -COMPLAIN
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
@@ -100,89 +116,120 @@ class Gate:
             self._slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
-        # What comes from a line is no second delivery, whatever its headers say.
-        redelivered = claim is None and bool(request.delivery_info.get("redelivered"))
-        return self._tried(request, self._decide, redelivered)
+        return self._tried(request, self._decide)
 
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
         self._slots.end(request)
 
-    def _decide(self, request: Any, redelivered: bool) -> bool:  # noqa: FBT001  # see _tried
+    def is_back(self) -> None:
+        """The server decides again: what waits here may join its line."""
+        self._postponed.bring_all()
+
+    def stop(self) -> None:
+        """Nothing comes here any more."""
+        self._postponed.forget()
+
+    def _decide(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
         if limits is None:
             return True
         need = limits.need_of(request)
-        if limits.slots and not self._has_place():
-            return self._step_aside(request, redelivered=redelivered)
-        # A message that was delivered before may be in a line already: only parking can tell.
-        # A slot is taken there, too: it is taken by a task, not by a worker ahead of tasks.
-        if not redelivered and not limits.slots:
+        if self._outage.is_on:
+            return self._decide_alone(request, limits, need)
+        if (limits.slots and not self._has_place()) or self._pace.rest():
+            return self._step_aside(request)
+        # A slot is taken by a task that parks, not by a worker ahead of tasks.
+        if not _may_be_parked(request) and not limits.slots:
             wait = self._quota.in_hand(need)
             if wait is None:
                 if self._quota.is_better_gathered(need) and self._gather(request):
                     return False
                 wait = self._quota.take(need)
-                self._is_reachable()
             if wait is not None:
                 return self._start_in(wait, request)
-        return self._park(request, limits, need, redelivered=redelivered, may_run=True)
+        return self._park(request, limits, need, may_run=True)
 
-    def _park(
-        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
-    ) -> bool:
-        admitted = self._parking.park(
-            request, limits, need, redelivered=redelivered, may_run=may_run
-        )
-        self._is_reachable()
+    def _park(self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool) -> bool:
+        again = _may_be_parked(request)
+        try:
+            admitted = self._parking.park(request, limits, need, redelivered=again, may_run=may_run)
+        except StoreError:
+            request.throttle_doubt = True
+            raise
         if admitted:
             self._quota.is_free(need)
         return admitted
 
-    def _tried(
-        self,
-        request: Any,
-        decide: Callable[[Any, bool], bool],
-        redelivered: bool,  # noqa: FBT001  # passed on to what decides, for each task
-    ) -> bool:
+    def _decide_alone(self, request: Any, limits: TaskLimits, need: Need) -> bool:
+        """While the server is lost. What may be in a line already must not run here as well."""
+        waited = request.__dict__.pop("throttle_waited", False)
+        wait = None if _may_be_parked(request) else self._outage.wait(need, waited=waited)
+        if wait == 0.0:
+            self._parking.hold_slots(request, limits, need)
+            return True
+        request.throttle_waited = wait is not None
+        self._postponed.put_off(request, wait)
+        return False
+
+    def _tried(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        began = time.monotonic()
         try:
-            return decide(request, redelivered)
+            return self._insist(request, decide)
         except StoreError as error:
             self._put_off(request, error)
         except ThrottleError as error:
             self._fail(request, error)
+        finally:
+            self._pace.spent(began)
         return False
 
-    def _step_aside(self, request: Any, *, redelivered: bool) -> bool:
+    def _insist(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        """Over a new connection, if the first was cut; alone, if the server is lost."""
+        try:
+            return decide(request)
+        except StoreUnavailableError as error:
+            if self._throttle.store.breaker.is_open:
+                self._outage.begin(error)
+        try:
+            return decide(request)
+        except StoreUnavailableError as error:
+            self._outage.begin(error)
+        return decide(request)
+
+    def _step_aside(self, request: Any) -> bool:
         """Decide in another turn of the loop.
 
         When a process is free, all that waited for it comes here at once, and before anybody is
         told of the end of the task that had it: its slot is for the first in line.
         """
-        self._aside.append((request, redelivered))
+        self._aside.append(request)
         if len(self._aside) == 1:
-            self._later(0.0, self._decide_aside, ())
+            self._later(self._pace.rest(), self._decide_aside, ())
         return False
 
     def _decide_aside(self) -> None:
         till = time.monotonic() + TURN
         try:
             while self._aside and time.monotonic() < till:
-                request, redelivered = self._aside.popleft()
+                request = self._aside.popleft()
                 # Celery drops what is reserved when it loses the broker, which delivers it again.
                 here = request in state.reserved_requests
-                if here and self._tried(request, self._park_aside, redelivered):
+                if here and self._tried(request, self._decide_again):
+                    request.throttle_slot = time.monotonic()
                     self._bring(request)
         finally:
             if self._aside:
-                self._later(NEXT_TURN, self._decide_aside, ())
+                self._later(max(NEXT_TURN, self._pace.rest()), self._decide_aside, ())
 
-    def _park_aside(self, request: Any, redelivered: bool) -> bool:  # noqa: FBT001  # see _tried
+    def _decide_again(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
         if limits is None:
             return True
-        need, may_run = limits.need_of(request), self._has_place()
-        return self._park(request, limits, need, redelivered=redelivered, may_run=may_run)
+        need = limits.need_of(request)
+        if self._outage.is_on:
+            return self._decide_alone(request, limits, need)
+        return self._park(request, limits, need, may_run=self._has_place())
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""
@@ -223,15 +270,23 @@ class Gate:
 
     def _put_off(self, request: Any, error: StoreError) -> None:
         """The message stays unacknowledged, so nothing is lost however long this lasts."""
-        if self._reachable:
-            self._reachable = False
+        now = time.monotonic()
+        if now - self._complained > COMPLAIN:
+            self._complained = now
             logger.error("Tasks with limits are held back: %s", error)
-        self._later(RETRY, self._bring, (request,))
+        self._postponed.put_off(request, RETRY)
 
-    def _is_reachable(self) -> None:
-        if not self._reachable:
-            self._reachable = True
-            logger.warning("The server of the limits is back: tasks with limits run again")
+
+def _may_be_parked(request: Any) -> bool:
+    """Whether a task may be in a line already, so that only parking can tell if it is new.
+
+    The broker delivered it before; or nobody knows if the call was carried out that parked it. What
+    comes from a line itself is no second delivery, whatever its headers say.
+    """
+    if "throttle_doubt" in request.__dict__:
+        return True
+    again = request.delivery_info.get("redelivered")
+    return bool(again) and not hasattr(request.message, "claim")
 
 
 def _taken_before(request: Any) -> float | None:

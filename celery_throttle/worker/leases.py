@@ -8,15 +8,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_throttle.errors import StoreError
-
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
     from celery_throttle.worker.claims import Claims
     from celery_throttle.worker.slots import TaskSlots
 
@@ -31,28 +27,30 @@ class Leases:
     is lost, and while the worker shuts down but tasks still run.
 
     Args:
-        throttle: the app's limits.
+        lease: seconds.
         claims: what this worker holds.
         slots: the slots of the tasks that run.
         tell: makes a call that asks for no task; it renews the lease of the claims.
+        renew: renews those of the slots.
     """
 
     def __init__(
-        self, throttle: Throttle, claims: Claims, slots: TaskSlots, tell: Callable[[], object]
+        self,
+        lease: float,
+        claims: Claims,
+        slots: TaskSlots,
+        tell: Callable[[], object],
+        renew: Callable[[], None],
     ) -> None:
-        self._throttle = throttle
+        self._lease = lease
         self._claims = claims
         self._slots = slots
         self._tell = tell
+        self._renew_slots = renew
         self._entry: Any = None
         self._thread: threading.Thread | None = None
         self._heard = self._renewed = 0.0
         self._ending = False
-
-    @property
-    def started(self) -> bool:
-        """Whether it ever was."""
-        return self._thread is not None
 
     def heard(self) -> None:
         """The server has just heard of this worker."""
@@ -60,9 +58,8 @@ class Leases:
 
     def start(self, timer: Any) -> None:
         """Begin, or go on with a new timer."""
-        lease = self._throttle.settings.lease
         self._renewed = time.monotonic()
-        self._entry = timer.call_repeatedly(lease / 3, self._renew)
+        self._entry = timer.call_repeatedly(self._lease / 3, self._renew)
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="throttle-lease", daemon=True)
             self._thread.start()
@@ -77,12 +74,10 @@ class Leases:
         if time.monotonic() - self._heard > SILENT:
             self._tell()
         self._renewed = time.monotonic()
-        with suppress(StoreError):  # the next one may pass
-            settings = self._throttle.settings
-            self._throttle.run_plan(self._slots.renewal(self._throttle.plans, settings.lease))
+        self._renew_slots()
 
     def _keep(self) -> None:
-        lease = self._throttle.settings.lease
+        lease = self._lease
         while not self._ending or len(self._claims) or len(self._slots):
             time.sleep(lease / 6)
             if time.monotonic() - self._renewed > lease / 2:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -24,16 +25,20 @@ from celery.worker import state
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.changes import MICROSECONDS, to_us
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker import messages
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
+from celery_throttle.worker.fleet import Fleet
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.leases import Leases, let_go_of_dropped
 from celery_throttle.worker.origin import Origin
+from celery_throttle.worker.outage import Outage
+from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking, places_of
+from celery_throttle.worker.postponed import Postponed
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
@@ -53,6 +58,9 @@ BUNCH = 0.002
 
 #: Seconds between two asks of a worker that is woken again and again.
 CALM = 0.005
+
+#: Seconds after an outage in which no worker is taken for dead.
+GRACE = 5.0
 
 #: Seconds a claim that this worker has no code for stays with it before it goes back.
 UNREADABLE = 5.0
@@ -88,6 +96,10 @@ class Lines(bootsteps.StartStopStep):
         """The worker is shutting down in a hurry."""
         self.stop(c)
 
+    def info(self, _c: Any) -> dict[str, Any]:  # type: ignore[override]  # the base gives None
+        """What ``celery inspect stats`` shows under ``throttle``."""
+        return {"throttle": self.obj.stats()} if self.obj else {}
+
 
 class Watch:
     """Takes tasks from lines and hands them to Celery. One a worker.
@@ -108,7 +120,18 @@ class Watch:
         self._alarm = Alarm(consumer, self._on_alarm)
         self._flush = Alarm(consumer, self._tell)
         self._release = Alarm(consumer, self._tell)
-        self._leases = Leases(self._throttle, self._claims, self._slots, tell=lambda: self._call(0))
+        self._leases = Leases(
+            self._throttle.settings.lease,
+            self._claims,
+            self._slots,
+            tell=lambda: self._call(0),
+            renew=self._renew_slots,
+        )
+        self._fleet = Fleet(self._throttle, self.worker, self._on_back)
+        self._outage = Outage(self._throttle, self._fleet, self._slots)
+        self._store.breaker.watcher = self._outage.begin
+        self._pace = Pace()
+        self._registered = False
         self._calling = threading.Lock()
         self._thread = 0
         self.wake = Wake(self._store, self._channel, self._on_wake)
@@ -121,8 +144,8 @@ class Watch:
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         settings, c = self._throttle.settings, self._c
-        if not self._leases.started:  # later, a limit that is missing is registered when it is used
-            self._throttle.register()
+        self._fleet.start()
+        self._register()
         self._origin = Origin(c)
         self._processes = processes_of(c)
         self._parking = Parking(
@@ -136,6 +159,9 @@ class Watch:
             self._throttle,
             self._parking,
             self._slots,
+            outage=self._outage,
+            postponed=Postponed(c, self._bring_again),
+            pace=self._pace,
             waiting=self._processes.waiting,
             has_place=self._processes.has_place,
             bring=self._bring_again,
@@ -162,10 +188,46 @@ class Watch:
         self._release.cancel()
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
+        self._throttle.gate.stop()
         self._claims.give_back(self._claims.booked())
         if for_good:
             self.wake.stop()
             self._call(0)
+            self._fleet.stop()
+
+    def stats(self) -> dict[str, Any]:
+        """What this worker holds and does."""
+        return {**self._outage.stats(), "workers": self._fleet.size, "claims": len(self._claims)}
+
+    def _register(self) -> None:
+        """Once; later, a limit that is missing is registered when it is used."""
+        if not self._registered:
+            with suppress(StoreUnavailableError):  # it is done when the server is back
+                self._throttle.register()
+                self._registered = True
+
+    def _on_back(self) -> None:
+        """The server is back. Comes from a thread of its own."""
+        if self._c.hub is not None:
+            self._c.hub.call_soon(self._go_on)
+        else:
+            self._c.timer.call_after(0, self._go_on)
+
+    def _go_on(self) -> None:
+        self._outage.end()
+        self._register()
+        # A server that has been replaced by its replica may not know what it was told last.
+        self._claims.tell_again()
+        self._slots.tell_again()
+        self._renew_slots()
+        if self._running:
+            self._throttle.gate.is_back()
+            self._alarm.set(0)
+
+    def _renew_slots(self) -> None:
+        with self._calling, suppress(StoreError):  # the next one may pass
+            lease = self._throttle.settings.lease
+            self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
@@ -232,15 +294,17 @@ class Watch:
             self._receive(row)
         reply = self._call(max(0, self._room()))
         if reply is None:
-            self._alarm.set(RETRY)
+            # When the server is back, this is set to 0.
+            self._alarm.set(RETRY if self._outage.is_on else CALM)
             return
         ask_us, dead, *rows = reply
         for row in rows:
             self._receive(row)
-        if dead:
+        # After an outage a worker that lives may not have had its turn to say so.
+        if dead and time.monotonic() - self._outage.ended > GRACE:
             self._claims.reclaim(dead.decode())
         self.wake.listen(self._c.hub)
-        self._alarm.set(ask_us / MICROSECONDS)
+        self._alarm.set(max(ask_us / MICROSECONDS, self._pace.rest()))
 
     def _call(self, room: int) -> list[Any] | None:
         with self._calling:
@@ -270,6 +334,7 @@ class Watch:
             *chain.from_iterable(releases),
             *self._parking.acknowledged(),
         ]
+        began = time.monotonic()
         try:
             self._claims.give_back_unsure()
             reply: list[Any] = self._store.run(Call(script("claim"), names, args))
@@ -279,6 +344,8 @@ class Watch:
             self._slots.release_again(releases)
             self._claims.doubt(first, room)
             return None
+        finally:
+            self._pace.spent(began)
         self._asked = time.monotonic()
         self._leases.heard()
         return reply

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +94,7 @@ class Parking:
                 self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
                 reply = self._throttle.store.run(call)
         except StoreError:
-            keys = self._throttle.keys
-            places = [(keys.entries(ref), keys.waits(ref)) for ref in refs]
-            self._slots.doubt(self._slots.holder(token), places)
+            self._slots.doubt(self._slots.holder(token), self._places(refs))
             raise
         outcome, *about = reply
         if outcome == b"admitted":
@@ -116,6 +114,15 @@ class Parking:
             if outcome == b"parked":
                 self._announce(request, limits, refs, about)
         return False
+
+    def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
+        """The task runs without having asked: the server learns of its slots later."""
+        places = self._places(need.refs[place] for place in limits.slots)
+        self._slots.hold(request, self._token(), places)
+
+    def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
+        keys = self._throttle.keys
+        return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
 
     def _park_call(
         self,

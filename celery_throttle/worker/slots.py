@@ -11,6 +11,7 @@ from typing import Any
 
 from celery_throttle.changes import Plan
 from celery_throttle.plans import Plans
+from celery_throttle.worker.told import Told
 
 #: Where a slot is kept: its entries and its waits, as ``lines.lua`` names them.
 Place = tuple[str, str]
@@ -32,6 +33,7 @@ class TaskSlots:
         self._on_released = released
         self._held: dict[Any, tuple[str, Sequence[Place]]] = {}
         self._releases: deque[Release] = deque()
+        self._told: Told[Release] = Told()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -48,6 +50,12 @@ class TaskSlots:
         """The slots of a task that starts now were taken, if it has any."""
         if places:
             self._held[request] = self.holder(token), places
+
+    def count(self, entries: str) -> int:
+        """How many tasks hold a slot that is kept there."""
+        return sum(
+            1 for _, places in list(self._held.values()) for at, _ in places if at == entries
+        )
 
     def requests(self) -> list[Any]:
         """Those that hold slots."""
@@ -70,11 +78,17 @@ class TaskSlots:
 
     def take_releases(self) -> list[Release]:
         """Slots to give back; :meth:`release_again` if that fails."""
-        return [self._releases.popleft() for _ in range(len(self._releases))]
+        releases = [self._releases.popleft() for _ in range(len(self._releases))]
+        self._told.add(releases)
+        return releases
 
     def release_again(self, releases: Iterable[Release]) -> None:
         """The server may not have heard of them."""
         self._releases.extend(releases)
+
+    def tell_again(self) -> None:
+        """The server may have forgotten what it was told last."""
+        self._releases.extend(self._told.recent())
 
     def renewal(self, plans: Plans, lease: float) -> Plan[None]:
         """Let all leases go on for some seconds."""
@@ -84,4 +98,5 @@ class TaskSlots:
             for entries, _ in places
         ]
         if held:
-            yield plans.renew_call(held, lease)
+            # Also where they are forgotten, or were never known: the tasks run.
+            yield plans.renew_call(held, lease, anew=True)

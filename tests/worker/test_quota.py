@@ -12,10 +12,12 @@ from celery import Celery
 from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
 from celery_throttle.needs import Need
 from celery_throttle.scope import LimitRef
-from celery_throttle.worker import gate, quota
+from celery_throttle.worker import gate, pace, quota
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.gate import GATHER, Gate
+from celery_throttle.worker.outage import Outage
+from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.quota import BATCH, Quota
 from celery_throttle.worker.request import GatedRequest
@@ -38,7 +40,7 @@ class Bench:
 
     def __init__(self, app: Celery, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (quota, gate):
+        for module in (quota, gate, pace):
             clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None)
             monkeypatch.setattr(module, "time", clock)
         limits = {
@@ -230,7 +232,7 @@ def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
     assert bench.calls == 3
 
 
-#: Where a message came from matters to those that are parked.
+#: What matters only to those that are parked, or while the server is lost.
 NOWHERE: Any = None
 
 
@@ -245,6 +247,9 @@ class Pool:
             bench.throttle,
             Parking(bench.throttle, NOWHERE, slots, token=lambda: 1, parked=lambda _: None),
             slots,
+            outage=Outage(bench.throttle, NOWHERE, slots),
+            postponed=NOWHERE,
+            pace=Pace(),
             waiting=list,
             has_place=lambda: True,
             bring=self.bring,

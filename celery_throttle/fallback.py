@@ -1,0 +1,116 @@
+"""What one worker decides by itself while it cannot ask the server, as each limit says.
+
+``local``: it enforces its share, see :mod:`celery_throttle.reference.share`, and begins as if all
+of it had just been used up: what the server admitted a moment ago nobody here knows. ``open``: the
+limit does not count. ``closed``: nothing passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from celery_throttle.costs import MILLION, in_units
+from celery_throttle.limits import Limit
+from celery_throttle.needs import Need, has_slots
+from celery_throttle.rates import Rate
+from celery_throttle.reference.local import Local
+from celery_throttle.reference.share import share
+from celery_throttle.reference.state import divided_up
+from celery_throttle.scope import LimitRef
+
+#: Microseconds between two looks for a slot.
+_LOOK = 100_000
+
+#: Names and keys that are remembered; beyond, all begin anew, used up.
+_KEPT = 10_000
+
+
+class Fallback:
+    """Decides from when the server was lost until it is back.
+
+    Args:
+        limits: in force when it was lost: by name, and by name and key where these have their own.
+        workers: how many live then, this one included.
+        held: how many slots of a name and key the tasks of this worker hold.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[LimitRef, Sequence[Limit]],
+        workers: int,
+        held: Callable[[LimitRef], int],
+    ) -> None:
+        self._limits = limits
+        self._workers = max(1, workers)
+        self._held = held
+        self._begin()
+
+    def _begin(self) -> None:
+        self._local = Local()
+        self._shares: dict[LimitRef, tuple[Limit, ...]] = {}
+        #: When (us) the last of those that wait may try.
+        self._last: dict[LimitRef, int] = {}
+
+    def wait(self, need: Need, now: int, *, waited: bool) -> int | None:
+        """Take what a task needs, or tell when it may try again.
+
+        Args:
+            need: its limits and costs.
+            now: a monotonic time in microseconds.
+            waited: whether it has waited as long as it was told before.
+
+        Returns:
+            0: taken, it may run. Else microseconds, more for each that waits at a limit. None: not
+            before the server is back.
+        """
+        costs, apart, wait = {}, 1, 0
+        for ref, cost in zip(need.refs, need.costs, strict=True):
+            limits = [limit for limit in self._in_force(ref) if limit.outage != "open"]
+            if any(limit.outage == "closed" for limit in limits):
+                return None
+            for slots in filter(has_slots, limits):
+                if slots.burst < self._workers:
+                    return None
+                if self._held(ref) >= slots.burst // self._workers:
+                    wait = _LOOK
+            rates = [limit for limit in limits if not has_slots(limit)]
+            if rates and not self._share(ref, rates, cost, now):
+                return None
+            if rates:
+                costs[ref] = in_units(cost)
+                apart = max(apart, *(_step(one, cost) for one in self._shares[ref]))
+        last = max((self._last.get(ref, 0) for ref in need.refs), default=0)
+        if not wait and (waited or last <= now):
+            decision = self._local.acquire(costs, now) if costs else None
+            if decision is None or decision.allowed:
+                return 0
+            wait = round((decision.retry_after or 0) * MILLION)
+        at = max(now + wait, last + apart)
+        self._last.update(dict.fromkeys(need.refs, at))
+        return at - now
+
+    def _in_force(self, ref: LimitRef) -> Sequence[Limit]:
+        own = self._limits.get(ref)
+        return self._limits[LimitRef(ref.name, None)] if own is None else own
+
+    def _share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
+        """Put a share in force in which the cost fits. False: there is none."""
+        known = self._shares.get(ref)
+        if known and all(cost <= one.burst * MILLION for one in known):
+            return True
+        shares = tuple(filter(None, (share(limit, self._workers, cost) for limit in limits)))
+        if len(shares) < len(limits):
+            return False
+        if len(self._shares) >= _KEPT:
+            self._begin()
+        self._shares[ref] = shares
+        self._local.define(ref, shares, now)
+        if known is None:
+            self._local.use_up(ref, now)
+        return True
+
+
+def _step(limit: Limit, cost: int) -> int:
+    """Microseconds from a task of some cost to the next."""
+    assert isinstance(limit.rate, Rate)  # noqa: S101  # a share is one
+    return divided_up(cost * limit.rate.period_us, limit.rate.count * MILLION)

@@ -1,0 +1,40 @@
+-- beat.lua: a worker lives; how many others do, and which limits are in force.
+-- uses: clock
+--
+-- KEYS  1   zset: workers that live -> until when (us) they are taken to
+--       2   hash: definitions of limits
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   the worker
+--       3   how long (us) it is taken to live; 0: it ends
+--       4   how many definitions are told at most, if not only those of the names that follow
+--       then names of limits
+-- Reply {how many live, field, definition without its origin and times, ...}
+
+local given = ARGV[1]
+local now, lease = clock(given), tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
+if lease == 0 then
+  redis.call('ZREM', KEYS[1], ARGV[2])
+  return { redis.call('ZCARD', KEYS[1]) }
+end
+redis.call('ZADD', KEYS[1], whole(now + lease), ARGV[2])
+redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
+
+local reply = { redis.call('ZCARD', KEYS[1]) }
+local function tell(field, packed)
+  if packed then
+    reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 18)
+  end
+end
+if redis.call('HLEN', KEYS[2]) <= tonumber(ARGV[4]) then
+  local all = redis.call('HGETALL', KEYS[2])
+  for i = 1, #all, 2 do
+    tell(all[i], all[i + 1])
+  end
+elseif #ARGV > 4 then
+  local found = redis.call('HMGET', KEYS[2], unpack(ARGV, 5))
+  for i = 5, #ARGV do
+    tell(ARGV[i], found[i - 4])
+  end
+end
+return reply

@@ -1,0 +1,116 @@
+"""The workers that live, of which this is one, and the limits in force.
+
+By the same call this finds out whether a server that was lost is back, in a thread of its own: one
+that does not answer takes its time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle import definitions
+from celery_throttle.changes import Limits, to_us
+from celery_throttle.errors import LimitError, StoreError
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Argument, Call, script
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+
+#: Seconds between two tries while the server is lost: at first, and where that happens often.
+TRY, SELDOM = 0.5, 4.0
+
+#: Seconds after which a server that was lost counts as steady again.
+STEADY = 30.0
+
+#: Definitions that are told with each beat; where there are more, those of the code's names.
+_MOST = 1000
+
+
+class Fleet:
+    """One worker's place in the fleet.
+
+    Args:
+        throttle: the app's limits.
+        worker: this worker's name.
+        back: called, from the thread, when a server answers that was lost.
+
+    Attributes:
+        size: how many workers lived when the server last answered, this one included.
+    """
+
+    def __init__(self, throttle: Throttle, worker: str, back: Callable[[], None]) -> None:
+        self._throttle = throttle
+        self._worker = worker
+        self._back = back
+        self._told: Sequence[bytes] = ()
+        self._stir = threading.Event()
+        self._over = False
+        self._lost = False
+        self._pause = TRY
+        self._back_at = 0.0
+        self._thread: threading.Thread | None = None
+        self.size = 1
+
+    def start(self) -> None:
+        """Join, once; the server need not answer."""
+        if self._thread is None:
+            self._beat()
+            self._thread = threading.Thread(target=self._keep, name="throttle-fleet", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Leave: the others may use more."""
+        self._over = True
+        self._stir.set()
+        with suppress(StoreError):  # then its lease runs out
+            self._call(0)
+
+    def lose(self) -> None:
+        """The server is lost: try until it is back."""
+        steady = time.monotonic() - self._back_at > STEADY
+        self._pause = TRY if steady else min(2 * self._pause, SELDOM)
+        self._lost = True
+        self._stir.set()
+
+    def limits(self) -> dict[LimitRef, Limits]:
+        """Those in force when the server last answered: of names, and of keys with their own."""
+        found = {LimitRef(name, None): own for name, own in self._throttle.limits.items()}
+        for field, packed in zip(self._told[::2], self._told[1::2], strict=True):
+            name, keyed, key = field.decode().partition(":")
+            with suppress(LimitError):  # of a version of the code that knows more
+                found[LimitRef(name, key if keyed else None)] = definitions.unpack(packed)
+        return found
+
+    def _keep(self) -> None:
+        every = self._throttle.settings.lease / 3
+        while not self._over:
+            if not self._lost:
+                self._stir.wait(every)
+                self._stir.clear()
+            if self._lost:
+                time.sleep(self._pause)
+            if not self._over and self._beat() and self._lost:
+                self._lost, self._back_at = False, time.monotonic()
+                self._back()
+
+    def _beat(self) -> bool:
+        """Whether the server answered."""
+        lease = self._throttle.settings.lease
+        try:
+            self.size, *self._told = self._call(to_us(lease))
+        except StoreError:
+            return False
+        return True
+
+    def _call(self, lease_us: int) -> list[Any]:
+        keys = self._throttle.keys
+        args: list[Argument] = ["", self._worker, lease_us, _MOST, *self._throttle.limits]
+        reply: list[Any] = self._throttle.store.probe(
+            Call(script("beat"), [keys.fleet, keys.limits], args)
+        )
+        return reply
