@@ -31,8 +31,9 @@ class Throttle(Limiter):
 
     Args:
         app: the app; it is reachable as ``app.throttle`` from now on.
-        limits, routes, url, prefix, lease: see :class:`~celery_throttle.settings.Settings`;
-            what is not given is read from ``app.conf`` (``throttle_limits``, ...) when it is used.
+        limits, routes, url, prefix, lease, timeout, checks: see
+            :class:`~celery_throttle.settings.Settings`; what is not given is read from ``app.conf``
+            (``throttle_limits``, ...) when it is used.
 
     Raises:
         LimitError: a definition is wrong.
@@ -48,6 +49,8 @@ class Throttle(Limiter):
         url: str | None = None,
         prefix: str | None = None,
         lease: float | None = None,
+        timeout: float | None = None,
+        checks: str | None = None,
     ) -> None:
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
@@ -59,6 +62,8 @@ class Throttle(Limiter):
             "url": url,
             "prefix": prefix,
             "lease": lease,
+            "timeout": timeout,
+            "checks": checks,
         }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None
@@ -91,7 +96,7 @@ class Throttle(Limiter):
     @cached_property
     def store(self) -> Store:  # type: ignore[override]  # read at first use
         """The server."""
-        return Store(self.settings.url)
+        return Store(self.settings.url, timeout=self.settings.timeout)
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

@@ -22,7 +22,7 @@ class Breaker:
 
     Attributes:
         is_open: whether the server is taken not to answer.
-        watcher: called with the error when it opens; finds out for all others when the server is
+        watcher: called with each error that opens it; finds out for all others when the server is
             back, so that none of them waits for a timeout. None: they find out by themselves.
     """
 
@@ -56,10 +56,10 @@ class Breaker:
         """A call got no answer."""
         if self._pid != os.getpid():
             self._begin()
-        opens, self.is_open = not self.is_open, True
+        self.is_open = True
         self._until = time.monotonic() + PAUSE
         self._why = str(error)
-        if opens and self.watcher:
+        if self.watcher:
             self.watcher(error)
 
     def close(self) -> None:

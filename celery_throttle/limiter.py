@@ -43,6 +43,8 @@ class Limiter:
             limits that all have to allow. These are defaults of the code: one defined at run time
             takes precedence.
         prefix: of all names in Redis. Keep it a hash tag (``{...}``) for Redis Cluster.
+        timeout: seconds that the server has for each answer. While it does not answer, one call a
+            second tries, and all others fail at once.
         clock: a time of one's own instead of the server's, for tests; it never sleeps.
 
     Raises:
@@ -56,11 +58,12 @@ class Limiter:
         limits: Mapping[str, Written] | None = None,
         *,
         prefix: str = DEFAULT_PREFIX,
+        timeout: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
         self.limits = read_limits(limits or {})
         self.keys = Keys(prefix)
-        self.store = Store(url)
+        self.store = Store(url, timeout=timeout)
         self.clock = clock
 
     @cached_property

@@ -19,8 +19,15 @@ from celery_throttle.store import is_store_url, safe_url
 Spec = str | Sequence[str]
 
 _LONGEST_LEASE = 3600
+_LONGEST_TIMEOUT = 60
 
-_NAMES = tuple(f"throttle_{name}" for name in ("limits", "routes", "url", "prefix", "lease"))
+#: What the checks of the server at a worker's start lead to.
+CHECKS = ("warn", "error", "off")
+
+_NAMES = tuple(
+    f"throttle_{name}"
+    for name in ("limits", "routes", "url", "prefix", "lease", "timeout", "checks")
+)
 
 
 class Settings:
@@ -81,6 +88,21 @@ class Settings:
         """Seconds after which a silent worker's claims go back (``throttle_lease``, default 30)."""
         return check_lease(self._read("lease", 30.0))
 
+    @cached_property
+    def timeout(self) -> float:
+        """Seconds that the server has for each answer (``throttle_timeout``, default 1)."""
+        return _seconds("timeout", self._read("timeout", 1.0), 0.01, _LONGEST_TIMEOUT)
+
+    @cached_property
+    def checks(self) -> str:
+        """What follows of a server that may lose tasks (``throttle_checks``, default "warn")."""
+        checks = self._text("checks", "warn")
+        if checks not in CHECKS:
+            raise ConfigurationError(
+                f"throttle_checks is {shown(checks)}; allowed: {', '.join(map(repr, CHECKS))}"
+            )
+        return checks
+
     def check_names(self) -> None:
         """Raise ConfigurationError if ``app.conf`` has a setting of ours that there is not."""
         for name in self._conf:
@@ -106,9 +128,13 @@ def check_lease(lease: Any) -> float:
     Raises:
         ConfigurationError: it is not.
     """
-    number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
-    if not number or not 1 <= lease <= _LONGEST_LEASE:
+    return _seconds("lease", lease, 1, _LONGEST_LEASE)
+
+
+def _seconds(name: str, value: Any, least: float, most: float) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
         raise ConfigurationError(
-            f"throttle_lease is {shown(lease)}: it must be seconds, from 1 to {_LONGEST_LEASE}"
+            f"throttle_{name} is {shown(value)}: it must be seconds, from {least} to {most}"
         )
-    return float(lease)
+    return float(value)

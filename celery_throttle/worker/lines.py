@@ -30,6 +30,7 @@ from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker import messages
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.checks import check_store
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.fleet import Fleet
 from celery_throttle.worker.gate import RETRY, Gate
@@ -79,6 +80,8 @@ class Lines(bootsteps.StartStopStep):
         for task in tasks:
             install(task)
         self.enabled = bool(tasks)
+        if tasks:
+            check_store(c.app.throttle)
 
     def create(self, c: Any) -> Watch:  # type: ignore[override]  # the base gives what it made
         """The watch lives as long as the worker, over lost connections to the broker."""

@@ -30,6 +30,7 @@ RESULTS = os.environ.get("CELERY_RESULT_BACKEND") or STORE
 
 app = Celery("shop", broker=BROKER, backend=RESULTS, set_as_current=False)
 app.conf.throttle_url = os.environ.get("THROTTLE_URL")
+app.conf.throttle_checks = os.environ.get("SHOP_CHECKS")
 app.conf.broker_connection_retry_on_startup = True
 if queue := os.environ.get("SHOP_QUEUE"):
     arguments = {"x-max-priority": 10}

@@ -1,0 +1,80 @@
+"""Tasks that write down each start, on a server that no fault reaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import redis
+from celery import Celery
+
+from celery_throttle import Limit, Throttle
+from celery_throttle.signals import throttle_mode_changed
+
+app = Celery("faults", broker=os.environ.get("CELERY_BROKER_URL"), set_as_current=False)
+app.conf.update(
+    task_ignore_result=True,
+    task_default_queue=os.environ.get("FAULTS_QUEUE", "faults"),
+    broker_connection_retry_on_startup=True,
+    **json.loads(os.environ.get("FAULTS_CONF", "{}")),
+)
+LIMITS: dict[str, str | Limit] = {
+    "api": "100/s",
+    "open": replace(Limit.parse("20/s"), outage="open"),
+    "closed": replace(Limit.parse("20/s"), outage="closed"),
+    "slots": "4 at once",
+}
+throttle = Throttle(app, LIMITS, url=os.environ.get("THROTTLE_URL"))
+_records: Any = None
+
+
+def record(name: str, **what: Any) -> None:
+    """Add a row to a list; the connection belongs to the process."""
+    global _records  # noqa: PLW0603  # made after the fork, once a process
+    if _records is None:
+        _records = redis.Redis.from_url(os.environ["RECORDS_URL"])
+    _records.rpush(f"faults:{name}", json.dumps({"at": time.time(), **what}))
+
+
+def start(task: Any, number: int) -> None:
+    record("starts", number=number, task=task.name, worker=task.request.hostname)
+
+
+@app.task(bind=True, throttle="api")
+def early(self: Any, number: int) -> None:
+    start(self, number)
+
+
+@app.task(bind=True, throttle="api", acks_late=True)
+def late(self: Any, number: int) -> None:
+    start(self, number)
+
+
+@app.task(bind=True, throttle="open")
+def opened(self: Any, number: int) -> None:
+    start(self, number)
+
+
+@app.task(bind=True, throttle="closed")
+def closed(self: Any, number: int) -> None:
+    start(self, number)
+
+
+@app.task(bind=True, throttle="slots")
+def slotted(self: Any, number: int, seconds: float = 0.1) -> None:
+    start(self, number)
+    time.sleep(seconds)
+    record("ends", number=number)
+
+
+@app.task(bind=True)
+def plain(self: Any, number: int) -> None:
+    start(self, number)
+
+
+@throttle_mode_changed.connect
+def tell_mode(mode: str, count: int, **_: Any) -> None:
+    record("modes", mode=mode, count=count)

@@ -1,0 +1,107 @@
+"""A bench for faults: workers, the tasks they were sent, and what they wrote down."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import redis
+from kombu import Connection
+
+from tests.faults import app as faults
+from tests.workers import QUICK, Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
+
+#: Only what fails takes so long.
+SECONDS = 60
+
+
+class Bench:
+    """Workers of the app of faults. What they write down is kept where no fault reaches it.
+
+    Args:
+        broker: URL of the broker.
+        store: URL of the server of the limits.
+        records: URL of the server where starts are written down; the broker's unless given.
+        conf: settings of the app.
+        env, options: of the workers.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        store: str,
+        *,
+        records: str | None = None,
+        conf: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.queue = f"faults-{uuid.uuid4().hex[:8]}"
+        self._broker = broker
+        self._options = options
+        self._env = {
+            "THROTTLE_URL": store,
+            "RECORDS_URL": records or broker,
+            "FAULTS_QUEUE": self.queue,
+            "FAULTS_CONF": json.dumps(conf or {}),
+        }
+        self.records = redis.Redis.from_url(records or broker)
+        self._link = Connection(broker)
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")  # noqa: T201
+            worker.close()
+        self.records.delete("faults:starts", "faults:ends", "faults:modes")
+        self._link.release()
+
+    def start_worker(self, **options: Any) -> Worker:
+        """One more, that need not be ready yet."""
+        env = {**self._env, **options.pop("env", {})}
+        given = {"options": QUICK, **self._options, **options}
+        worker = Worker("tests.faults.app", self._broker, env=env, **given)
+        self.workers.append(worker)
+        worker.start()
+        return worker
+
+    def start_workers(self, count: int, **options: Any) -> None:
+        started = [self.start_worker(**options) for _ in range(count)]
+        for worker in started:
+            worker.wait_until_ready()
+
+    def send(self, task: str, numbers: Iterable[int], *args: Any) -> None:
+        for number in numbers:
+            getattr(faults, task).apply_async(
+                (number, *args), connection=self._link, queue=self.queue
+            )
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(row) for row in self.records.lrange(f"faults:{name}", 0, -1)]
+
+    def starts(self, task: str) -> list[dict[str, Any]]:
+        """By time."""
+        rows = [row for row in self.rows("starts") if row["task"].endswith(f".{task}")]
+        return sorted(rows, key=lambda row: row["at"])
+
+    def until_started(self, task: str, count: int, seconds: float = SECONDS) -> None:
+        """Until so many different ones have started at least once."""
+        self.until(
+            lambda: len({row["number"] for row in self.starts(task)}) >= count,
+            f"{count} starts of {task}",
+            seconds,
+        )
+
+    def until(self, true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"in {seconds} s it did not come to this: {what}"
+            time.sleep(0.02)

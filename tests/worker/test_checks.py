@@ -1,0 +1,107 @@
+"""What a worker says at its start of a server that may lose what is entrusted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle.worker.checks import problems
+from tests.servers import Server, valkey_command
+from tests.workers import Worker
+
+SAFE = {
+    "maxmemory": "0",
+    "maxmemory_policy": "allkeys-lru",
+    "aof_enabled": "1",
+    "role": "master",
+    "cluster_enabled": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "prefix", "said"),
+    [
+        ({}, "{throttle}", ""),
+        ({"maxmemory": "9"}, "{throttle}", "waiting tasks may be evicted"),
+        (
+            {"maxmemory": "9", "maxmemory_policy": "volatile-ttl"},
+            "{throttle}",
+            "in use of limits may be evicted",
+        ),
+        ({"maxmemory": "9", "maxmemory_policy": "noeviction"}, "{throttle}", ""),
+        ({"aof_enabled": "0"}, "{throttle}", "appendonly is no"),
+        ({"role": "slave"}, "{throttle}", "it is a replica"),
+        ({"cluster_enabled": "1"}, "{throttle}", ""),
+        ({"cluster_enabled": "1"}, "app{throttle}", ""),
+        ({"cluster_enabled": "1"}, "throttle", "throttle_prefix 'throttle' has no hash tag"),
+        ({"cluster_enabled": "1"}, "throttle{}", "has no hash tag"),
+        ({"cluster_enabled": "1"}, "}throttle{", "has no hash tag"),
+    ],
+)
+def test_what_is_wrong_with_a_server(facts: dict[str, str], prefix: str, said: str) -> None:
+    found = list(problems(SAFE | facts, prefix))
+    assert len(found) == bool(said)
+    assert said in "".join(found)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Server]:
+    server = Server(valkey_command(), tmp_path)
+    yield server
+    server.stop()
+
+
+def worker(store: Server, checks: str) -> Worker:
+    env: dict[str, Any] = {"THROTTLE_URL": store.url, "SHOP_CHECKS": checks}
+    return Worker("tests.apps.shop", store.url, env=env)
+
+
+@pytest.mark.workers
+def test_a_worker_warns_and_starts(store: Server) -> None:
+    with redis.Redis.from_url(store.url) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    with worker(store, "warn") as warned:
+        assert "maxmemory-policy is allkeys-lru" in warned.log()
+        assert "appendonly is no" in warned.log()
+
+
+@pytest.mark.workers
+def test_a_worker_that_shall_not_risk_it_does_not_start(store: Server) -> None:
+    refused = worker(store, "error")
+    refused.start()
+    try:
+        assert refused.wait() != 0
+        assert "throttle_checks is 'error', and of the server at" in refused.log()
+        assert "appendonly is no" in refused.log()
+    finally:
+        refused.close()
+
+
+@pytest.mark.workers
+def test_a_server_that_keeps_what_it_has_passes_all_checks(store: Server) -> None:
+    with redis.Redis.from_url(store.url) as client:
+        client.config_set("appendonly", "yes")
+    with worker(store, "error") as started:
+        assert "Of the server of the limits" not in started.log()
+
+
+@pytest.mark.workers
+def test_a_server_that_cannot_be_asked_is_refused_only_if_checks_are_errors(
+    store: Server, redis_url: str
+) -> None:
+    store.stop()
+    env = {"THROTTLE_URL": store.url}
+    with Worker("tests.apps.shop", redis_url, env=env) as started:
+        assert "cannot be reached" in started.log()
+    refused = Worker("tests.apps.shop", redis_url, env={**env, "SHOP_CHECKS": "error"})
+    refused.start()
+    try:
+        assert refused.wait() != 0
+        assert "throttle_checks is 'error', but the server at" in refused.log()
+    finally:
+        refused.close()
