@@ -63,6 +63,8 @@ class Fallback:
             0: taken, it may run. Else microseconds, more for each that waits at a limit. None: not
             before the server is back.
         """
+        if len(self._shares) >= _KEPT:
+            self._begin()
         costs, apart, wait = {}, 1, 0
         for ref, cost in zip(need.refs, need.costs, strict=True):
             limits = [limit for limit in self._in_force(ref) if limit.outage != "open"]
@@ -101,8 +103,6 @@ class Fallback:
         shares = tuple(filter(None, (share(limit, self._workers, cost) for limit in limits)))
         if len(shares) < len(limits):
             return False
-        if len(self._shares) >= _KEPT:
-            self._begin()
         self._shares[ref] = shares
         self._local.define(ref, shares, now)
         if known is None:

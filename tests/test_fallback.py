@@ -1,0 +1,148 @@
+"""What workers decide alone: their shares, and when those that are refused may try again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_throttle.costs import MILLION
+from celery_throttle.fallback import Fallback
+from celery_throttle.limits import Limit
+from celery_throttle.needs import Need, needed
+from celery_throttle.rates import MAX_PERIOD_US, Rate
+from celery_throttle.reference.share import share
+from celery_throttle.scope import LimitRef
+
+SECOND = 1_000_000
+API = LimitRef("api", None)
+
+
+def alone(
+    limits: dict[LimitRef, Sequence[str | Limit]], workers: int = 1, held: int = 0
+) -> Fallback:
+    read = {ref: tuple(map(Limit.of, own)) for ref, own in limits.items()}
+    return Fallback(read, workers, lambda _: held)
+
+
+def need(*refs: LimitRef, cost: float = 1) -> Need:
+    return needed(refs, cost)
+
+
+def test_a_share_is_the_rate_divided_and_begins_used_up() -> None:
+    worker = alone({API: ["100/s burst 8"]}, workers=4)
+    assert worker.wait(need(API), 0, waited=False) == 40_000  # 25/s
+    assert worker.wait(need(API), 40_000, waited=True) == 0
+    assert worker.wait(need(API), 40_000, waited=True) == 40_000
+    # Long unused, it holds its part of the burst, which is 2.
+    assert [worker.wait(need(API), SECOND, waited=True) for _ in range(3)] == [0, 0, 40_000]
+
+
+def test_each_that_waits_has_a_time_of_its_own_and_nobody_overtakes() -> None:
+    worker = alone({API: ["10/s"]})
+    waits = [worker.wait(need(API), 0, waited=False) for _ in range(5)]
+    assert waits == [100_000, 200_000, 300_000, 400_000, 500_000]
+    assert worker.wait(need(API), 100_000, waited=False) == 500_000
+    assert worker.wait(need(API), 100_000, waited=True) == 0
+
+
+def test_a_cost_above_the_share_of_the_burst_still_passes_in_its_time() -> None:
+    worker = alone({API: ["10/s burst 10"]}, workers=10)
+    assert worker.wait(need(API, cost=5), 0, waited=False) == 5 * SECOND
+    assert worker.wait(need(API, cost=5), 5 * SECOND, waited=True) == 0
+    assert worker.wait(need(API, cost=0.5), 5 * SECOND, waited=True) == SECOND // 2
+
+
+def test_windows_are_spread_evenly() -> None:
+    worker = alone({API: ["600/m using fixed-window"]}, workers=2)
+    assert worker.wait(need(API), 0, waited=False) == 200_000
+
+
+def test_a_limit_says_what_holds_meanwhile() -> None:
+    closed = replace(Limit.parse("1/s"), outage="closed")
+    opened = replace(Limit.parse("1/s"), outage="open")
+    shut, free = LimitRef("shut", None), LimitRef("free", None)
+    worker = alone({API: ["1/s"], shut: [closed], free: [opened], LimitRef("both", None): [opened]})
+    assert worker.wait(need(shut), 0, waited=False) is None
+    assert worker.wait(need(API, shut), 0, waited=False) is None
+    assert [worker.wait(need(free), 0, waited=False) for _ in range(9)] == [0] * 9
+    assert worker.wait(need(API, free), 0, waited=False) == SECOND
+
+
+def test_keys_have_their_own() -> None:
+    keyed, gold = LimitRef("api", "a"), LimitRef("api", "gold")
+    worker = alone({API: ["1/s"], gold: ["10/s"]})
+    assert worker.wait(need(keyed), 0, waited=False) == SECOND
+    assert worker.wait(need(LimitRef("api", "b")), 0, waited=False) == SECOND
+    assert worker.wait(need(gold), 0, waited=False) == SECOND // 10
+
+
+@pytest.mark.parametrize(
+    ("workers", "held", "wait"), [(1, 9, 0), (1, 10, 100_000), (5, 2, 100_000), (11, 0, None)]
+)
+def test_slots_are_divided_rounded_down(workers: int, held: int, wait: int | None) -> None:
+    worker = alone({API: ["10 at once"]}, workers, held)
+    assert worker.wait(need(API), 0, waited=False) == wait
+
+
+@given(
+    count=st.integers(1, 1000),
+    period=st.sampled_from([1000, SECOND, 60 * SECOND, 86_400 * SECOND]),
+    burst=st.integers(1, 50),
+    workers=st.integers(1, 20),
+    cost=st.integers(1, 10),
+)
+def test_all_shares_together_are_no_more_than_the_limit(
+    count: int, period: int, burst: int, workers: int, cost: int
+) -> None:
+    part = share(Limit(Rate(count, period), burst), workers, cost * MILLION)
+    assert part is not None
+    assert isinstance(part.rate, Rate)
+    assert workers * Fraction(part.rate.count, part.rate.period_us) <= Fraction(count, period)
+    assert part.burst == max(burst // workers, cost)
+
+
+def test_a_share_too_small_to_be_counted_is_none() -> None:
+    year = Limit(Rate(1, MAX_PERIOD_US))
+    assert share(year, 2) is None
+    assert alone({API: [year]}, workers=2).wait(need(API), 0, waited=False) is None
+
+
+@given(
+    limit=st.sampled_from(
+        ["100/s", "100/s burst 7", "50/s burst 20 using token-bucket", "90/s using sliding-log"]
+    ),
+    workers=st.integers(1, 4),
+    tries=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30_000)), min_size=50, max_size=200),
+)
+def test_together_they_start_no_more_than_the_bound(
+    limit: str, workers: int, tries: list[tuple[int, int]]
+) -> None:
+    fleet = [alone({API: [limit]}, workers) for _ in range(workers)]
+    starts, now = [], 0
+    for worker, step in tries:
+        now += step
+        if fleet[worker % workers].wait(need(API), now, waited=True) == 0:
+            starts.append(now)
+    read = Limit.parse(limit)
+    assert isinstance(read.rate, Rate)
+    burst = 0 if "log" in limit else read.burst
+    most = workers * max(burst // workers, 1)
+    for first, at in enumerate(starts):
+        for count, end in enumerate(starts[first:], start=1):
+            emitted = ceil(Fraction(read.rate.count * (end - at), read.rate.period_us))
+            assert count <= emitted + most
+
+
+def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_throttle.fallback._KEPT", 10)
+    worker = alone({API: ["1/s"]})
+    for number in range(25):
+        keys = LimitRef("api", f"{number} a"), LimitRef("api", f"{number} b")
+        assert worker.wait(need(*keys), 0, waited=False) == SECOND
+    assert len(worker._shares) <= 11
