@@ -31,7 +31,7 @@ class Throttle(Limiter):
 
     Args:
         app: the app; it is reachable as ``app.throttle`` from now on.
-        limits, routes, url, prefix, lease, timeout, checks: see
+        limits, routes, url, prefix, lease, timeout, checks, waiting: see
             :class:`~celery_throttle.settings.Settings`; what is not given is read from ``app.conf``
             (``throttle_limits``, ...) when it is used.
 
@@ -51,6 +51,7 @@ class Throttle(Limiter):
         lease: float | None = None,
         timeout: float | None = None,
         checks: str | None = None,
+        waiting: str | None = None,
     ) -> None:
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
@@ -64,6 +65,7 @@ class Throttle(Limiter):
             "lease": lease,
             "timeout": timeout,
             "checks": checks,
+            "waiting": waiting,
         }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None

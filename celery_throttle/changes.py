@@ -70,7 +70,8 @@ class Changes:
         ``now``: the server's time in microseconds, if it is known.
         """
         refs = [LimitRef(name, None) for name in limits]
-        yield from self._define("code", refs, list(limits.values()), now)
+        for changed in (yield from self._define("code", refs, list(limits.values()), now)):
+            yield from self._touch(changed.name)
 
     def register_missing(self, refs: Sequence[LimitRef], now: int) -> Plan[None]:
         """Register those of the code's limits that a call needs, and windows that have run out."""
@@ -98,14 +99,12 @@ class Changes:
             limits = read(written, ref.name)
             known = self.limits.get(ref.name, limits)
             if any(map(has_slots, limits)) != any(map(has_slots, known)):
-                raise _other_sort(ref.name, written)
-            refused = yield from self._define("set", [ref], [limits])
+                raise _other_sort(ref.name, limits)
+            yield from self._define("set", [ref], [limits])
         elif ref.key is None and ref.name in self.limits:
-            refused = yield from self._define("reset", [ref], [self.limits[ref.name]])
+            yield from self._define("reset", [ref], [self.limits[ref.name]])
         else:
-            refused = yield from self._define("drop", [ref], [None])
-        if refused is not None:
-            raise _other_sort(ref.name, written)
+            yield from self._define("drop", [ref], [None])
         yield from self._touch(ref.name)
 
     def _check_known(self, ref: LimitRef) -> Plan[None]:
@@ -121,10 +120,10 @@ class Changes:
         refs: Sequence[LimitRef],
         limits: Sequence[Limits | None],
         now: int | None = None,
-    ) -> Plan[LimitRef | None]:
-        """Run ``define.lua``; give the limit it refused."""
+    ) -> Plan[list[LimitRef]]:
+        """Run ``define.lua``; give those that were in force and have changed."""
         if not refs:
-            return None
+            return []
         if now is None:
             # It need not be the server's: the windows around it are told, and asked for if missing.
             now = self.clock.now if self.clock else int(time.time() * MICROSECONDS)
@@ -134,8 +133,11 @@ class Changes:
             names += (self.keys.state(ref), self.keys.entries(ref))
             packed = b"" if own is None else definitions.pack(own, now)
             args += (ref.name, self.keys.field(ref), packed)
-        done, *index = yield Call(script("define"), names, args)
-        return None if done else refs[index[0] - 1]
+        done, *indexes = yield Call(script("define"), names, args)
+        if not done:
+            refused = indexes[0] - 1
+            raise _other_sort(refs[refused].name, limits[refused])
+        return [refs[index - 1] for index in indexes]
 
     def _touch(self, name: str) -> Plan[None]:
         """Let what waits at a limit be looked at again, in steps that do not block the server."""
@@ -157,9 +159,10 @@ class Changes:
         yield from self._touch(ref.name)
 
 
-def _other_sort(name: str, written: Written | None) -> LimitValueError:
+def _other_sort(name: str, limits: Limits | None) -> LimitValueError:
+    written = " and ".join(map(str, limits or ()))
     return LimitValueError(
-        f"limit {name!r} cannot become {shown(written)}: workers know from the code whether it has "
+        f"limit {name!r} cannot become {written!r}: workers know from the code whether it has "
         "slots; allowed: limits that have them if the ones before do"
     )
 

@@ -68,16 +68,11 @@ class Fallback:
         costs, apart, wait = {}, 1, 0
         for ref, cost in zip(need.refs, need.costs, strict=True):
             limits = [limit for limit in self._in_force(ref) if limit.outage != "open"]
-            if any(limit.outage == "closed" for limit in limits):
-                return None
-            for slots in filter(has_slots, limits):
-                if slots.burst < self._workers:
-                    return None
-                if self._held(ref) >= slots.burst // self._workers:
-                    wait = _LOOK
             rates = [limit for limit in limits if not has_slots(limit)]
-            if rates and not self._share(ref, rates, cost, now):
+            slots = self._slots_left(ref, limits)
+            if slots is None or not self._share(ref, rates, cost, now):
                 return None
+            wait = wait if slots else _LOOK
             if rates:
                 costs[ref] = in_units(cost)
                 apart = max(apart, *(_step(one, cost) for one in self._shares[ref]))
@@ -95,8 +90,17 @@ class Fallback:
         own = self._limits.get(ref)
         return self._limits[LimitRef(ref.name, None)] if own is None else own
 
+    def _slots_left(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
+        """Whether this worker has a slot left, if any is needed. None: it has no share of them."""
+        own = [limit.burst // self._workers for limit in limits if has_slots(limit)]
+        return None if 0 in own else all(self._held(ref) < slots for slots in own)
+
     def _share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
         """Put a share in force in which the cost fits. False: there is none."""
+        if any(limit.outage == "closed" for limit in limits):
+            return False
+        if not limits:
+            return True
         known = self._shares.get(ref)
         if known and all(cost <= one.burst * MILLION for one in known):
             return True

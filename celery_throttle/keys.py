@@ -56,6 +56,11 @@ class Keys:
         """Sorted set: parked messages whose acknowledgement is not known to be done."""
         return f"{self.prefix}:parks"
 
+    @property
+    def aside(self) -> str:
+        """Hash: tasks that a worker took from a line and has no code for, by task id."""
+        return f"{self.prefix}:aside"
+
     def claims(self, worker: str) -> str:
         """Hash: the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"
@@ -89,6 +94,10 @@ class Keys:
         """The keys of one limit and key that a decision reads, in the scripts' order."""
         whole = LimitRef(ref.name, None)
         return self.state(ref), self.pause(whole), self.pause(ref)
+
+    def turns(self, ref: LimitRef) -> str:
+        """String: when the last of the tasks has its turn that wait at the broker."""
+        return f"{self.prefix}:turns:{self.field(ref)}"
 
     def waits(self, ref: LimitRef) -> str:
         """Hash: the waiting lists of one limit and key, over all queues."""

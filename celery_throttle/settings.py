@@ -24,9 +24,12 @@ _LONGEST_TIMEOUT = 60
 #: What the checks of the server at a worker's start lead to.
 CHECKS = ("warn", "error", "off")
 
+#: Where tasks wait: in lines beside the limits, or at the broker.
+WAITING = ("lines", "broker")
+
 _NAMES = tuple(
     f"throttle_{name}"
-    for name in ("limits", "routes", "url", "prefix", "lease", "timeout", "checks")
+    for name in ("limits", "routes", "url", "prefix", "lease", "timeout", "checks", "waiting")
 )
 
 
@@ -55,6 +58,15 @@ class Settings:
         value = self._read(name, default)
         if not isinstance(value, str):
             raise ConfigurationError(f"throttle_{name} is {shown(value)}: it must be text")
+        return value
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """The first is the default."""
+        value = self._text(name, allowed[0])
+        if value not in allowed:
+            raise ConfigurationError(
+                f"throttle_{name} is {shown(value)}; allowed: {', '.join(map(repr, allowed))}"
+            )
         return value
 
     def _mapping(self, name: str) -> Mapping[str, Any]:
@@ -96,12 +108,12 @@ class Settings:
     @cached_property
     def checks(self) -> str:
         """What follows of a server that may lose tasks (``throttle_checks``, default "warn")."""
-        checks = self._text("checks", "warn")
-        if checks not in CHECKS:
-            raise ConfigurationError(
-                f"throttle_checks is {shown(checks)}; allowed: {', '.join(map(repr, CHECKS))}"
-            )
-        return checks
+        return self._one_of("checks", CHECKS)
+
+    @cached_property
+    def waiting(self) -> str:
+        """Where tasks wait (``throttle_waiting``, default "lines"), or "broker"."""
+        return self._one_of("waiting", WAITING)
 
     def check_names(self) -> None:
         """Raise ConfigurationError if ``app.conf`` has a setting of ours that there is not."""

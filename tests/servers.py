@@ -19,7 +19,7 @@ PREFIX = "{throttle}"
 # Keys that may stay without expiry: always, or only while a task waits in a line or is claimed.
 # A name that ends in a colon has a tail; any other is the whole name.
 ALWAYS = ("limits",)
-TASKS = ("messages:", "claims:")
+TASKS = ("messages:", "claims:", "aside")
 WHILE_TASKS_WAIT = (
     *TASKS,
     "line:",

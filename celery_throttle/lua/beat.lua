@@ -3,12 +3,13 @@
 --
 -- KEYS  1   zset: workers that live -> until when (us) they are taken to
 --       2   hash: definitions of limits
+--       3   hash: tasks that were set aside
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   how long (us) it is taken to live; 0: it ends
 --       4   how many definitions are told at most, if not only those of the names that follow
 --       then names of limits
--- Reply {how many live, field, definition without its origin and times, ...}
+-- Reply {how many live, how many tasks are set aside, field, definition without its origin and times, ...}
 
 local given = ARGV[1]
 local now, lease = clock(given), tonumber(ARGV[3])
@@ -20,7 +21,7 @@ end
 redis.call('ZADD', KEYS[1], whole(now + lease), ARGV[2])
 redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
 
-local reply = { redis.call('ZCARD', KEYS[1]) }
+local reply = { redis.call('ZCARD', KEYS[1]), redis.call('HLEN', KEYS[3]) }
 local function tell(field, packed)
   if packed then
     reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 18)

@@ -8,8 +8,9 @@
 --                    | 'reset' (the default of the code again) | 'set' (defined at run time) | 'drop'
 --                    | 'windows' (the windows of calendars have run out: new ones for what is in force)
 --       then per name or key: name, field, definition (packed by definitions.py; '' with 'drop')
--- Reply {1}, or {0, index} of one to which 'set' would give slots, or take them from: nothing was done,
---       since workers know from the code whether there is a slot to give back.
+-- Reply {1, index, ...}    of those that were in force and have changed
+--       {0, index}    'set' would give slots to this one, or take them from it: nothing was done, since
+--                     workers know from the code whether there is a slot to give back
 --
 -- What is in use of the name or key itself is converted at once. The keys of a name that are not
 -- defined themselves may be many: their states are converted when they are read, by what the
@@ -45,6 +46,8 @@ local function is_same(one, other)
   return one.numbers == other.numbers
 end
 
+local changed = { 1 }
+
 local function put(ref, origin)
   local since, old_since = now, now
   if ref.old then
@@ -54,6 +57,9 @@ local function put(ref, origin)
       -- The same limits: what is in use under them needs no conversion.
       since, old_since = before, older
     end
+  end
+  if ref.old and since == now then
+    changed[#changed + 1] = ref.index
   end
   redis.call('HSET', KEYS[1], ref.field, struct.pack('<Bdd', origin, since, old_since) .. ref.packed)
 end
@@ -77,7 +83,7 @@ for i = 1, (#KEYS - 1) / 2 do
   if mode == 'set' and old and parts_of(old, FIRST - 1).slots ~= parts_of(packed, 1).slots then
     return { 0, i }
   end
-  refs[i] = { name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
+  refs[i] = { index = i, name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
               entries = KEYS[2 * i + 1], paused = 0 }
 end
 for _, ref in ipairs(refs) do
@@ -96,4 +102,4 @@ for _, ref in ipairs(refs) do
     convert_state(ref)
   end
 end
-return { 1 }
+return changed

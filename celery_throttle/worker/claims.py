@@ -139,6 +139,17 @@ class Claims:
         except StoreError as error:
             logger.debug("Could not give claims back yet: %s", error)
 
+    def set_aside(self, claim: Claim, label: str) -> None:
+        """A task is left to a worker that has the code for it; see ``aside.lua``."""
+        if self._held.pop(claim.token, None) is None:
+            return
+        claim.returned = True
+        names = [self._keys.claims(self.worker), self._keys.aside]
+        try:
+            self._store.run(Call(script("aside"), names, ["", self.worker, claim.token, label]))
+        except StoreError:  # then it goes back to its line
+            self._unsure.append(claim.token)
+
     def doubt(self, first: int, count: int) -> None:
         """A call failed: nobody knows whether it made claims of these tokens."""
         self._unsure.extend(range(first, first + count))

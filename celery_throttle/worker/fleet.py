@@ -38,15 +38,25 @@ class Fleet:
         throttle: the app's limits.
         worker: this worker's name.
         back: called, from the thread, when a server answers that was lost.
+        recall: called, from the thread, when tasks were set aside that this worker may know.
 
     Attributes:
         size: how many workers lived when the server last answered, this one included.
+        aside: how many tasks were set aside then.
     """
 
-    def __init__(self, throttle: Throttle, worker: str, back: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        throttle: Throttle,
+        worker: str,
+        *,
+        back: Callable[[], None],
+        recall: Callable[[], None],
+    ) -> None:
         self._throttle = throttle
         self._worker = worker
         self._back = back
+        self._recall = recall
         self._told: Sequence[bytes] = ()
         self._stir = threading.Event()
         self._over = False
@@ -55,6 +65,7 @@ class Fleet:
         self._back_at = 0.0
         self._thread: threading.Thread | None = None
         self.size = 1
+        self.aside = 0
 
     def start(self) -> None:
         """Join, once; the server need not answer."""
@@ -94,15 +105,19 @@ class Fleet:
                 self._stir.clear()
             if self._lost:
                 time.sleep(self._pause)
-            if not self._over and self._beat() and self._lost:
+            if self._over or not self._beat():
+                continue
+            if self._lost:
                 self._lost, self._back_at = False, time.monotonic()
                 self._back()
+            if self.aside:
+                self._recall()
 
     def _beat(self) -> bool:
         """Whether the server answered."""
         lease = self._throttle.settings.lease
         try:
-            self.size, *self._told = self._call(to_us(lease))
+            self.size, self.aside, *self._told = self._call(to_us(lease))
         except StoreError:
             return False
         return True
@@ -111,6 +126,6 @@ class Fleet:
         keys = self._throttle.keys
         args: list[Argument] = ["", self._worker, lease_us, _MOST, *self._throttle.limits]
         reply: list[Any] = self._throttle.store.probe(
-            Call(script("beat"), [keys.fleet, keys.limits], args)
+            Call(script("beat"), [keys.fleet, keys.limits, keys.aside], args)
         )
         return reply

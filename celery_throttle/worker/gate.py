@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from celery_throttle.needs import Need
     from celery_throttle.worker.outage import Outage
     from celery_throttle.worker.pace import Pace
-    from celery_throttle.worker.parking import Parking
     from celery_throttle.worker.postponed import Postponed
     from celery_throttle.worker.slots import TaskSlots
+    from celery_throttle.worker.waiting import Waiting
 
 logger = get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Gate:
 
     Args:
         throttle: the app's limits.
-        parking: where tasks go that may not run now.
+        parking: what becomes of tasks that may not run now.
         slots: the slots of the tasks that run.
         outage: decides while the server is lost.
         postponed: where tasks wait then.
@@ -72,7 +72,7 @@ class Gate:
     def __init__(
         self,
         throttle: Throttle,
-        parking: Parking,
+        parking: Waiting,
         slots: TaskSlots,
         *,
         outage: Outage,
@@ -126,6 +126,10 @@ class Gate:
         """The server decides again: what waits here may join its line."""
         self._postponed.bring_all()
 
+    def stats(self) -> dict[str, int]:
+        """Tasks that wait in this worker, unacknowledged."""
+        return {"postponed": len(self._postponed)}
+
     def stop(self) -> None:
         """Nothing comes here any more."""
         self._postponed.forget()
@@ -140,7 +144,8 @@ class Gate:
         if (limits.slots and not self._has_place()) or self._pace.rest():
             return self._step_aside(request)
         # A slot is taken by a task that parks, not by a worker ahead of tasks.
-        if not _may_be_parked(request) and not limits.slots:
+        ahead = self._parking.in_lines and not limits.slots
+        if ahead and not _may_be_parked(request):
             wait = self._quota.in_hand(need)
             if wait is None:
                 if self._quota.is_better_gathered(need) and self._gather(request):
@@ -153,13 +158,14 @@ class Gate:
     def _park(self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool) -> bool:
         again = _may_be_parked(request)
         try:
-            admitted = self._parking.park(request, limits, need, redelivered=again, may_run=may_run)
+            wait = self._parking.park(request, limits, need, redelivered=again, may_run=may_run)
         except StoreError:
             request.throttle_doubt = True
             raise
-        if admitted:
-            self._quota.is_free(need)
-        return admitted
+        if wait is None:
+            return False
+        self._quota.is_free(need)
+        return self._start_in(wait, request)
 
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Need) -> bool:
         """While the server is lost. What may be in a line already must not run here as well."""

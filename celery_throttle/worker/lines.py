@@ -29,6 +29,7 @@ from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker import messages
 from celery_throttle.worker.alarm import Alarm
+from celery_throttle.worker.aside import Aside
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.checks import check_store
 from celery_throttle.worker.claims import Claims
@@ -38,12 +39,15 @@ from celery_throttle.worker.leases import Leases, let_go_of_dropped
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.outage import Outage
 from celery_throttle.worker.pace import Pace
-from celery_throttle.worker.parking import Parking, places_of
+from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
 from celery_throttle.worker.processes import LOOK, processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
+from celery_throttle.worker.sender import Sender
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.turns import Turns
+from celery_throttle.worker.waiting import Waiting, places_of
 from celery_throttle.worker.wake import Wake
 
 logger = get_logger(__name__)
@@ -62,9 +66,6 @@ CALM = 0.005
 
 #: Seconds after an outage in which no worker is taken for dead.
 GRACE = 5.0
-
-#: Seconds a claim that this worker has no code for stays with it before it goes back.
-UNREADABLE = 5.0
 
 
 class Lines(bootsteps.StartStopStep):
@@ -130,7 +131,15 @@ class Watch:
             tell=lambda: self._call(0),
             renew=self._renew_slots,
         )
-        self._fleet = Fleet(self._throttle, self.worker, self._on_back)
+        self._aside = Aside(
+            self._throttle,
+            self._claims,
+            names=lambda: consumer.strategies,
+            queues=lambda: {keys.queue(name).lines for name in self._origin.names()},
+        )
+        self._fleet = Fleet(
+            self._throttle, self.worker, back=self._on_back, recall=self._aside.recall
+        )
         self._outage = Outage(self._throttle, self._fleet, self._slots)
         self._store.breaker.watcher = self._outage.begin
         self._pace = Pace()
@@ -151,19 +160,15 @@ class Watch:
         self._register()
         self._origin = Origin(c)
         self._processes = processes_of(c)
-        self._parking = Parking(
-            self._throttle,
-            self._origin,
-            self._slots,
-            token=lambda: self._claims.reserve(1),
-            parked=lambda wait: self._alarm.set(wait - HORIZON),
-        )
+        self._sender = Sender(c, self._origin)
+        postponed = Postponed(c, self._sender, self._bring_again)
+        self._parking = self._make_waiting(postponed)
         self._throttle.gate = Gate(
             self._throttle,
             self._parking,
             self._slots,
             outage=self._outage,
-            postponed=Postponed(c, self._bring_again),
+            postponed=postponed,
             pace=self._pace,
             waiting=self._processes.waiting,
             has_place=self._processes.has_place,
@@ -181,7 +186,23 @@ class Watch:
         if c.hub is None:
             self.wake.listen(None)
         self._leases.start(c.timer)
+        if self._fleet.aside:
+            self._aside.recall()
         self._alarm.set(0)
+
+    def _make_waiting(self, postponed: Postponed) -> Waiting:
+        def token() -> int:
+            return self._claims.reserve(1)
+
+        if self._throttle.settings.waiting == "broker":
+            return Turns(self._throttle, self._slots, token, postponed)
+        return Parking(
+            self._throttle,
+            self._slots,
+            token,
+            self._origin,
+            parked=lambda wait: self._alarm.set(wait - HORIZON),
+        )
 
     def stop(self, *, for_good: bool) -> None:
         """Give back what was not started. What runs goes on, and keeps its lease."""
@@ -192,6 +213,7 @@ class Watch:
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
         self._throttle.gate.stop()
+        self._sender.close()
         self._claims.give_back(self._claims.booked())
         if for_good:
             self.wake.stop()
@@ -200,7 +222,13 @@ class Watch:
 
     def stats(self) -> dict[str, Any]:
         """What this worker holds and does."""
-        return {**self._outage.stats(), "workers": self._fleet.size, "claims": len(self._claims)}
+        return {
+            **self._outage.stats(),
+            "workers": self._fleet.size,
+            "claims": len(self._claims),
+            "aside": self._fleet.aside,
+            **self._throttle.gate.stats(),
+        }
 
     def _register(self) -> None:
         """Once; later, a limit that is missing is registered when it is used."""
@@ -359,7 +387,7 @@ class Watch:
     # What came.
 
     def _receive(self, row: list[Any]) -> None:
-        token, admitted, starts_us, waited_us, packed, task_id, *slots = row
+        token, admitted, starts_us, waited_us, packed, _, *slots = row
         claim = self._claims.receive(
             token,
             admitted=admitted == 1,
@@ -367,15 +395,13 @@ class Watch:
             slots=places_of(*slots) if slots else (),
         )
         timer = self._c.timer
+        name = None
         try:
             message = messages.unpack(packed, self._c.task_consumer.accept, claim)
-            self._c.strategies[task_name(message)]
-        except (messages.UnreadableMessageError, KeyError) as error:
-            # A warning: nothing is lost, and in a deploy it passes by itself.
-            logger.warning(
-                "Task %s stays in its line, for a worker that knows it: %r", task_id, error
-            )
-            timer.call_after(UNREADABLE, self._claims.give_back, ([claim],))
+            name = task_name(message)
+            self._c.strategies[name]
+        except (messages.UnreadableMessageError, KeyError):
+            self._aside.put(claim, packed, name)
             return
         if starts_us > 0:
             timer.call_after(starts_us / MICROSECONDS, self._start, (message,))

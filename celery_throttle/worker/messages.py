@@ -15,6 +15,9 @@ from kombu.utils import json
 from celery_throttle.worker.claims import Claim
 
 _VERSION = b"1"
+
+#: What this code can read.
+VERSIONS = ("1",)
 _LENGTH = struct.Struct("<I")
 
 
@@ -37,6 +40,11 @@ def pack(message: Message) -> bytes:
     ).encode()
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b"")
     return b"".join((_VERSION, _LENGTH.pack(len(about)), about, data))
+
+
+def version_of(packed: bytes) -> str:
+    """The version that a message was packed with, as text."""
+    return packed[:1].decode("latin-1")
 
 
 def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:

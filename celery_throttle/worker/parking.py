@@ -8,35 +8,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_throttle import signals
-from celery_throttle.changes import MICROSECONDS, to_us, unknown_limit
+from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import (
     QueueFullError,
-    StoreError,
-    ThrottleError,
-    WaitTooLongError,
 )
 from celery_throttle.needs import Need
-from celery_throttle.plans import cost_too_high
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
-from celery_throttle.worker.slots import Place
+from celery_throttle.worker.announce import announce_wait, turn_away
+from celery_throttle.worker.waiting import Waiting, places_of, too_long
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.worker.origin import Origin
     from celery_throttle.worker.slots import TaskSlots
-
-logger = get_logger(__name__)
 
 #: Seconds for which a parked message is recognised when the broker delivers it once more.
 REMEMBER = 86_400
@@ -44,85 +37,51 @@ REMEMBER = 86_400
 #: Seconds after which an acknowledgement has surely been sent.
 ACKNOWLEDGED = 2.0
 
-#: Seconds a task must be expected to wait to be shown as waiting. Another worker may run it from
-#: now on, and its result must not be overwritten.
-SHOWN = 0.1
 
-
-class Parking:
+class Parking(Waiting):
     """What one worker parks.
 
     Args:
-        throttle: the app's limits.
+        throttle, slots, token: see :class:`Waiting`.
         origin: tells the queue and the priority of a message.
-        slots: the slots of the tasks that run.
-        token: gives a new token of this worker.
         parked: called with the seconds after which a task that was just parked could run.
     """
 
     def __init__(
         self,
         throttle: Throttle,
-        origin: Origin,
         slots: TaskSlots,
         token: Callable[[], int],
+        origin: Origin,
         parked: Callable[[float], None],
     ) -> None:
-        self._throttle = throttle
+        super().__init__(throttle, slots, token)
         self._origin = origin
-        self._slots = slots
-        self._token = token
         self._parked = parked
         self._left: deque[tuple[float, str]] = deque()
 
     def park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
-    ) -> bool:
-        """Try once more, if it may run, else let the task join its line; tells whether it runs.
-
-        Raises:
-            StoreError: the server cannot be asked.
-            ThrottleError: the task has to fail.
-        """
+    ) -> float | None:
+        """See :class:`Waiting`; it waits in its line."""
         refs, token = need.refs, self._token()
         call = self._park_call(
             request, limits, need, token, redelivered=redelivered, may_run=may_run
         )
-        try:
-            reply = self._throttle.store.run(call)
-            if reply[0] == b"unknown":
-                self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
-                reply = self._throttle.store.run(call)
-        except StoreError:
-            self._slots.doubt(self._slots.holder(token), self._places(refs))
-            raise
-        outcome, *about = reply
+        outcome, about = self._ask(call, need, token)
         if outcome == b"admitted":
             self._slots.hold(request, token, places_of(about))
-            return True
-        if outcome == b"unknown":
-            raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
-        if outcome == b"never":
-            index, burst = about
-            raise cost_too_high(need.costs[index - 1], refs[index - 1], burst)
+            return 0.0
         if outcome == b"late":
-            self._too_late(request, limits, about[0], refs[about[1] - 1])
+            turn_away(request, limits, too_long(limits, refs[about[1] - 1], about[0]))
         elif outcome == b"full":
-            self._full(request, limits, refs[about[0] - 1])
+            ref = refs[about[0] - 1]
+            turn_away(request, limits, QueueFullError(ref.name, ref.key))
         else:
             self._leave(request)
             if outcome == b"parked":
                 self._announce(request, limits, refs, about)
-        return False
-
-    def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
-        """The task runs without having asked: the server learns of its slots later."""
-        places = self._places(need.refs[place] for place in limits.slots)
-        self._slots.hold(request, self._token(), places)
-
-    def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
-        keys = self._throttle.keys
-        return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
+        return None
 
     def _park_call(
         self,
@@ -181,62 +140,15 @@ class Parking:
         self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
     ) -> None:
         position, expected_us, index, wait_us = about
-        ref = refs[index - 1]
-        wait, expected = wait_us / MICROSECONDS, expected_us / MICROSECONDS
-        logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
-        self._parked(wait)
-        fields = {
-            "limit": ref.name,
-            "key": ref.key,
-            "retry_after": wait,
-            "position": position,
-            "expected": expected,
-        }
-        request.send_event("task-throttled", **fields)
-        signals.task_throttled.send(sender=request.task, request=request, **fields)
-        if limits.track and not request.ignore_result and expected >= SHOWN:
-            del fields["retry_after"]
-            _show(request, fields)
-
-    def _too_late(self, request: Any, limits: TaskLimits, expected: int, ref: LimitRef) -> None:
-        assert limits.max_wait is not None  # noqa: S101  # only then the script says so
-        self._turn_away(
+        self._parked(wait_us / MICROSECONDS)
+        announce_wait(
             request,
             limits,
-            WaitTooLongError(
-                retry_after=expected / MICROSECONDS,
-                limit=ref.name,
-                key=ref.key,
-                max_wait=limits.max_wait,
-            ),
+            refs[index - 1],
+            retry_after=wait_us / MICROSECONDS,
+            position=position,
+            expected=expected_us / MICROSECONDS,
         )
-
-    def _full(self, request: Any, limits: TaskLimits, ref: LimitRef) -> None:
-        self._turn_away(request, limits, QueueFullError(ref.name, ref.key))
-
-    def _turn_away(self, request: Any, limits: TaskLimits, error: ThrottleError) -> None:
-        if not limits.drop:
-            raise error
-        # As revoked: whoever waits for the result learns it, and a chord goes on.
-        request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
-
-
-def places_of(slots: Sequence[bytes]) -> list[Place]:
-    """Where slots are kept, of a script's reply."""
-    names = [name.decode() for name in slots]
-    return list(zip(names[::2], names[1::2], strict=True))
-
-
-def _show(request: Any, fields: dict[str, Any]) -> None:
-    try:
-        request.task.backend.store_result(
-            request.id,
-            fields,
-            "THROTTLED",
-            request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
-        )
-    except Exception as error:  # noqa: BLE001  # whatever a backend raises, nobody but this needs it
-        logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
 def identity(request: Any) -> str:

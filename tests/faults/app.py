@@ -10,13 +10,22 @@ from typing import Any
 
 import redis
 from celery import Celery
+from kombu import Exchange, Queue
 
 from celery_throttle import Limit, Throttle
 from celery_throttle.signals import throttle_mode_changed
 
+
+def _queue(name: str) -> Queue:
+    """As the broker has the one of the test: ``FAULTS_QUEUE_TYPE`` is for RabbitMQ."""
+    kind = os.environ.get("FAULTS_QUEUE_TYPE", "classic")
+    return Queue(name, Exchange(name), name, queue_arguments={"x-queue-type": kind})
+
+
 app = Celery("faults", broker=os.environ.get("CELERY_BROKER_URL"), set_as_current=False)
 app.conf.update(
     task_ignore_result=True,
+    task_queues=[_queue(os.environ.get("FAULTS_QUEUE", "faults"))],
     task_default_queue=os.environ.get("FAULTS_QUEUE", "faults"),
     broker_connection_retry_on_startup=True,
     **json.loads(os.environ.get("FAULTS_CONF", "{}")),

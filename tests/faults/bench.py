@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import redis
+from celery import Celery
 from kombu import Connection
 
 from tests.faults import app as faults
@@ -39,6 +40,7 @@ class Bench:
         *,
         records: str | None = None,
         conf: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
         self.queue = f"faults-{uuid.uuid4().hex[:8]}"
@@ -49,6 +51,7 @@ class Bench:
             "RECORDS_URL": records or broker,
             "FAULTS_QUEUE": self.queue,
             "FAULTS_CONF": json.dumps(conf or {}),
+            **(env or {}),
         }
         self.records = redis.Redis.from_url(records or broker)
         self._link = Connection(broker)
@@ -81,8 +84,18 @@ class Bench:
     def send(self, task: str, numbers: Iterable[int], *args: Any) -> None:
         for number in numbers:
             getattr(faults, task).apply_async(
-                (number, *args), connection=self._link, queue=self.queue
+                (number, *args),
+                connection=self._link,
+                exchange=self.queue,
+                routing_key=self.queue,
             )
+
+    def stats(self, worker: Worker) -> dict[str, Any]:
+        """What a worker says of its limits."""
+        with Celery(broker=self._broker, set_as_current=False) as app:
+            replies: Any = app.control.inspect([worker.hostname], timeout=5, limit=1).stats()
+        stats: dict[str, Any] = replies[worker.hostname]["throttle"]
+        return stats
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(row) for row in self.records.lrange(f"faults:{name}", 0, -1)]

@@ -245,7 +245,7 @@ class Pool:
         self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
         self.gate = Gate(
             bench.throttle,
-            Parking(bench.throttle, NOWHERE, slots, token=lambda: 1, parked=lambda _: None),
+            Parking(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
             slots,
             outage=Outage(bench.throttle, NOWHERE, slots),
             postponed=NOWHERE,

@@ -1,0 +1,21 @@
+-- recall.lua: tasks that were set aside go back to the places they had in their lines.
+-- uses: lines
+--
+-- KEYS  1   hash: tasks that were set aside
+-- ARGV  1   now (us), or '' for the server's clock
+--       then task ids
+-- A task that already waits again keeps its newer message.
+
+local now = clock(ARGV[1])
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local found = redis.call('HGET', KEYS[1], id)
+  if found then
+    local _, line, about, score, packed = unpack(cmsgpack.unpack(found))
+    redis.call('HDEL', KEYS[1], id)
+    if redis.call('HEXISTS', about.queue[MESSAGES], id) == 0 then
+      join(line, about, id, tonumber(score), packed, now, 0, 1)
+      wake(about.queue, now, now)
+    end
+  end
+end

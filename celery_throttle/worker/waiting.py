@@ -1,0 +1,99 @@
+"""What becomes of a task that may not run now: either way there is to wait derives from this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.changes import MICROSECONDS, unknown_limit
+from celery_throttle.errors import StoreError, WaitTooLongError
+from celery_throttle.needs import Need
+from celery_throttle.plans import cost_too_high
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Call
+from celery_throttle.task import TaskLimits
+from celery_throttle.worker.slots import Place
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.worker.slots import TaskSlots
+
+
+class Waiting(ABC):
+    """Of one worker.
+
+    Args:
+        throttle: the app's limits.
+        slots: the slots of the tasks that run.
+        token: gives a new token of this worker.
+    """
+
+    #: Whether those that wait stand in lines, which every call to the server sees.
+    in_lines = True
+
+    def __init__(self, throttle: Throttle, slots: TaskSlots, token: Callable[[], int]) -> None:
+        self._throttle = throttle
+        self._slots = slots
+        self._token = token
+
+    @abstractmethod
+    def park(
+        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+    ) -> float | None:
+        """Try once more, if it may run, else let the task wait.
+
+        Returns:
+            Seconds, at most 20 ms, after which it may run; None: it waits, or was turned away.
+
+        Raises:
+            StoreError: the server cannot be asked.
+            ThrottleError: the task has to fail.
+        """
+
+    def acknowledged(self) -> list[str]:
+        """Identities of messages that wait elsewhere and are acknowledged; told once."""
+        return []
+
+    def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
+        """The task runs without having asked: the server learns of its slots later."""
+        places = self._places(need.refs[place] for place in limits.slots)
+        self._slots.hold(request, self._token(), places)
+
+    def _ask(self, call: Call, need: Need, token: int) -> tuple[bytes, list[Any]]:
+        """Run a call that takes what a task needs, and gives an outcome with what there is to it.
+
+        Raises as :meth:`park`.
+        """
+        refs = need.refs
+        try:
+            reply = self._throttle.store.run(call)
+            if reply[0] == b"unknown":
+                self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
+                reply = self._throttle.store.run(call)
+        except StoreError:
+            self._slots.doubt(self._slots.holder(token), self._places(refs))
+            raise
+        outcome, *about = reply
+        if outcome == b"unknown":
+            raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
+        if outcome == b"never":
+            index, burst = about
+            raise cost_too_high(need.costs[index - 1], refs[index - 1], burst)
+        return outcome, about
+
+    def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
+        keys = self._throttle.keys
+        return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
+
+
+def places_of(slots: Sequence[bytes]) -> list[Place]:
+    """Where slots are kept, of a script's reply."""
+    names = [name.decode() for name in slots]
+    return list(zip(names[::2], names[1::2], strict=True))
+
+
+def too_long(limits: TaskLimits, ref: LimitRef, expected_us: int) -> WaitTooLongError:
+    """The error for a task that would wait longer than it may."""
+    assert limits.max_wait is not None  # noqa: S101  # only then a script says so
+    return WaitTooLongError(ref.name, ref.key, expected_us / MICROSECONDS, limits.max_wait)

@@ -1,0 +1,77 @@
+"""``throttle_waiting = "broker"``: those that may not run wait at the broker, each for its turn."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle import Limiter
+from tests.faults.bench import Bench
+
+pytestmark = pytest.mark.workers
+
+BROKER = {"throttle_waiting": "broker"}
+
+
+def check_runs(bench: Bench, task: str, count: int) -> list[float]:
+    """Each ran once; gives when."""
+    starts = bench.starts(task)
+    assert Counter(row["number"] for row in starts) == Counter(range(count))
+    return [float(row["at"]) for row in starts]
+
+
+def test_each_has_its_turn_and_others_pass(redis_url: str) -> None:
+    with Bench(redis_url, redis_url, conf=BROKER) as bench:
+        bench.start_workers(2)
+        bench.send("early", range(300))
+        bench.send("plain", range(50))
+        bench.until_started("plain", 50)
+        assert len(bench.starts("early")) < 200
+        bench.until_started("early", 300)
+        times = check_runs(bench, "early", 300)
+        # 100/s: never over, and no more than a tenth of the quota is left unused.
+        assert times[-1] - times[0] > 299 / 100 - 0.1
+        with redis.Redis.from_url(redis_url) as client:
+            assert not client.keys("{throttle}:line*")
+
+
+def test_waits_longer_than_the_broker_waits_for_an_acknowledgement(redis_url: str) -> None:
+    conf: dict[str, Any] = {
+        **BROKER,
+        "broker_transport_options": {"visibility_timeout": 2},
+    }
+    with Bench(redis_url, redis_url, conf=conf) as bench:
+        limiter = Limiter(redis_url, {"api": "100/s"})
+        limiter.register()
+        bench.start_workers(2)
+        began = time.time()
+        limiter["api"].pause(7)
+        bench.send("early", range(20))
+        bench.send("late", range(20))
+        bench.until_started("early", 20)
+        bench.until_started("late", 20)
+        time.sleep(2.5)  # for a second delivery to show
+        assert min(check_runs(bench, "early", 20) + check_runs(bench, "late", 20)) > began + 7
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_rabbitmq_keeps_them_for_as_long(rabbitmq_url: str, redis_url: str, kind: str) -> None:
+    env = {"FAULTS_QUEUE_TYPE": kind}
+    with Bench(rabbitmq_url, redis_url, records=redis_url, conf=BROKER, env=env) as bench:
+        bench.start_workers(1)
+        limiter = Limiter(redis_url, {"api": "100/s"})
+        limiter.register()
+        limiter["api"].pause(6)
+        began = time.time()
+        bench.send("early", range(50))
+        worker = bench.workers[0]
+        bench.until(lambda: "received" in worker.log(), "tasks have come")
+        bench.until(lambda: bench.stats(worker)["postponed"] == 0, "the broker has them all")
+        assert time.time() < began + 4
+        bench.until_started("early", 50)
+        assert check_runs(bench, "early", 50)[0] > began + 5
