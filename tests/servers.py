@@ -82,13 +82,13 @@ def redis_command() -> Path | None:
 class Server:
     """A Redis or Valkey that keeps nothing; stopped and started again, it has its old address."""
 
-    def __init__(self, command: Path, directory: Path) -> None:
+    def __init__(self, command: Path, directory: Path, *options: str) -> None:
         self._directory = directory
-        port = free_port()
-        self.url = f"redis://127.0.0.1:{port}/0"
-        address = ["--port", str(port), "--bind", "127.0.0.1"]
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
         nothing_kept = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
-        self._command = [str(command), *address, *nothing_kept]
+        self._command = [str(command), *address, *nothing_kept, *options]
         self.start()
 
     def start(self) -> None:

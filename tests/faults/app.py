@@ -15,20 +15,23 @@ from kombu import Exchange, Queue
 from celery_throttle import Limit, Throttle
 from celery_throttle.signals import throttle_mode_changed
 
+NAME = os.environ.get("FAULTS_QUEUE", "faults")
+CONF = json.loads(os.environ.get("FAULTS_CONF", "{}"))
+CHANGED = CONF.pop("throttle_limits", {})
 
-def _queue(name: str) -> Queue:
-    """As the broker has the one of the test: ``FAULTS_QUEUE_TYPE`` is for RabbitMQ."""
-    kind = os.environ.get("FAULTS_QUEUE_TYPE", "classic")
+
+def queue(name: str, kind: str) -> Queue:
+    """The queue of a test; what kind it is means something to RabbitMQ only."""
     return Queue(name, Exchange(name), name, queue_arguments={"x-queue-type": kind})
 
 
 app = Celery("faults", broker=os.environ.get("CELERY_BROKER_URL"), set_as_current=False)
 app.conf.update(
     task_ignore_result=True,
-    task_queues=[_queue(os.environ.get("FAULTS_QUEUE", "faults"))],
-    task_default_queue=os.environ.get("FAULTS_QUEUE", "faults"),
+    task_queues=[queue(NAME, os.environ.get("FAULTS_QUEUE_TYPE", "classic"))],
+    task_default_queue=NAME,
     broker_connection_retry_on_startup=True,
-    **json.loads(os.environ.get("FAULTS_CONF", "{}")),
+    **CONF,
 )
 LIMITS: dict[str, str | Limit] = {
     "api": "100/s",
@@ -36,7 +39,7 @@ LIMITS: dict[str, str | Limit] = {
     "closed": replace(Limit.parse("20/s"), outage="closed"),
     "slots": "4 at once",
 }
-throttle = Throttle(app, LIMITS, url=os.environ.get("THROTTLE_URL"))
+throttle = Throttle(app, LIMITS | CHANGED, url=os.environ.get("THROTTLE_URL"))
 _records: Any = None
 
 

@@ -30,7 +30,8 @@ class Bench:
         store: URL of the server of the limits.
         records: URL of the server where starts are written down; the broker's unless given.
         conf: settings of the app.
-        env, options: of the workers.
+        queue_type: of RabbitMQ: classic or quorum.
+        options: of the workers.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Bench:
         *,
         records: str | None = None,
         conf: dict[str, Any] | None = None,
-        env: dict[str, str] | None = None,
+        queue_type: str = "classic",
         **options: Any,
     ) -> None:
         self.queue = f"faults-{uuid.uuid4().hex[:8]}"
@@ -51,10 +52,11 @@ class Bench:
             "RECORDS_URL": records or broker,
             "FAULTS_QUEUE": self.queue,
             "FAULTS_CONF": json.dumps(conf or {}),
-            **(env or {}),
+            "FAULTS_QUEUE_TYPE": queue_type,
         }
         self.records = redis.Redis.from_url(records or broker)
         self._link = Connection(broker)
+        faults.queue(self.queue, queue_type)(self._link.default_channel).declare()
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -75,6 +77,13 @@ class Bench:
         self.workers.append(worker)
         worker.start()
         return worker
+
+    def replace(self, worker: Worker) -> None:
+        """Another one in the place of one that was killed."""
+        worker.wait()
+        worker.close()
+        self.workers.remove(worker)
+        self.start_worker()
 
     def start_workers(self, count: int, **options: Any) -> None:
         started = [self.start_worker(**options) for _ in range(count)]

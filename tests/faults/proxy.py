@@ -18,13 +18,14 @@ class Proxy:
     """Passes bytes on, each direction in order. It runs in a thread of its own.
 
     Attributes:
-        port: where it listens.
+        url: of the Redis that it stands for.
         delay: seconds by which each chunk is late, both ways; may be set at any time.
     """
 
     def __init__(self, target: int) -> None:
         self._target = target
-        self.port = free_port()
+        self._port = free_port()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
         self.delay = 0.0
         self._alive = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -69,7 +70,7 @@ class Proxy:
 
     async def _listen(self) -> None:
         self._alive.set()
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", self._port)
 
     async def _refuse(self) -> None:
         self._server.close()

@@ -61,8 +61,8 @@ def test_waits_longer_than_the_broker_waits_for_an_acknowledgement(redis_url: st
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_rabbitmq_keeps_them_for_as_long(rabbitmq_url: str, redis_url: str, kind: str) -> None:
-    env = {"FAULTS_QUEUE_TYPE": kind}
-    with Bench(rabbitmq_url, redis_url, records=redis_url, conf=BROKER, env=env) as bench:
+    bench = Bench(rabbitmq_url, redis_url, records=redis_url, conf=BROKER, queue_type=kind)
+    with bench:
         bench.start_workers(1)
         limiter = Limiter(redis_url, {"api": "100/s"})
         limiter.register()

@@ -1,0 +1,46 @@
+"""The table of verdicts, printed at the end; and servers that keep what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.verdict import Verdict, table
+from tests.servers import Server, redis_command
+
+_VERDICTS = pytest.StashKey[list[Verdict]]()
+
+
+@pytest.fixture
+def conclude(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
+    """Puts a verdict into the table, and fails where it breaks a law."""
+
+    def conclude(verdict: Verdict) -> None:
+        request.config.stash.setdefault(_VERDICTS, []).append(verdict)
+        assert verdict.lost == 0, verdict
+        assert verdict.unexplained == 0, verdict
+        assert verdict.over == 0, verdict
+
+    return conclude
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    verdicts = config.stash.get(_VERDICTS, [])
+    if verdicts:
+        terminalreporter.section("faults")
+        terminalreporter.write_line(table(verdicts))
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Server]:
+    """A Redis that has written each call to disk before it answers."""
+    command = redis_command()
+    if command is None:
+        pytest.skip("redis-server is not installed")
+    server = Server(command, tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    yield server
+    server.stop()
