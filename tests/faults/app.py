@@ -42,17 +42,25 @@ LIMITS: dict[str, str | Limit] = {
 throttle = Throttle(app, LIMITS | CHANGED, url=os.environ.get("THROTTLE_URL"))
 _records: Any = None
 
+#: By the clock of the server where rows are kept: that of a worker may have been moved.
+RECORD = """
+local time, row = redis.call('TIME'), cjson.decode(ARGV[1])
+row.at = time[1] + time[2] / 1000000
+redis.call('RPUSH', KEYS[1], cjson.encode(row))
+"""
+
 
 def record(name: str, **what: Any) -> None:
     """Add a row to a list; the connection belongs to the process."""
     global _records  # noqa: PLW0603  # made after the fork, once a process
     if _records is None:
         _records = redis.Redis.from_url(os.environ["RECORDS_URL"])
-    _records.rpush(f"faults:{name}", json.dumps({"at": time.time(), **what}))
+    _records.eval(RECORD, 1, f"faults:{name}", json.dumps(what))
 
 
 def start(task: Any, number: int) -> None:
-    record("starts", number=number, task=task.name, worker=task.request.hostname)
+    about = {"worker": task.request.hostname, "clock": time.time()}
+    record("starts", number=number, task=task.name, **about)
 
 
 @app.task(bind=True, throttle="api")

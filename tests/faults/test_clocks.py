@@ -1,0 +1,57 @@
+"""The clocks of workers are an hour off, and moved while they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bench import Bench
+from tests.faults.scale import scaled
+from tests.faults.verdict import Faults, Verdict, judge
+
+pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(300)]
+
+RATE = 50
+#: Debian's libfaketime: processes take the time from it, and read the file anew at each look.
+LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+def faked(file: Path) -> dict[str, str]:
+    return {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_NO_CACHE": "1",
+        # The clock that people set is moved; the one that only counts is not.
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1",
+    }
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_is_moved(
+    redis_url: str, tmp_path: Path, conclude: Callable[[Verdict], None], hours: int
+) -> None:
+    tasks, moved = range(scaled(600)), []
+    file = tmp_path / "clock"
+    file.write_text("+0\n")
+    conf = {"throttle_lease": 2.0, "throttle_limits": {"api": f"{RATE}/s"}}
+    with Bench(redis_url, redis_url, conf=conf, loglevel="WARNING") as bench:
+        bench.start_worker()
+        bench.start_worker(env=faked(file))
+        for worker in bench.workers:
+            worker.wait_until_ready()
+        bench.send("early", tasks)
+        bench.until_started("early", 20)
+        for offset in (f"{3600 * hours:+d}", "+0", f"{3600 * hours:+d}"):
+            file.write_text(f"{offset}\n")
+            moved.append((time.time(), time.time()))
+            time.sleep(1.5)
+        bench.until_started("early", len(tasks))
+        starts = bench.starts("early")
+    assert max(abs(row["clock"] - row["at"]) for row in starts) > 3500
+    name = f"clock moved by {hours:+d} h"
+    conclude(judge(name, tasks, starts, Faults({}, moved), rate=RATE))
