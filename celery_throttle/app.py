@@ -91,7 +91,7 @@ class Throttle(Limiter):
     @cached_property
     def store(self) -> Store:  # type: ignore[override]  # read at first use
         """The server."""
-        return Store(self.settings.url)
+        return Store(self.settings.url, prefix=self.settings.prefix)
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

@@ -13,7 +13,7 @@ from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.keys import DEFAULT_PREFIX
 from celery_throttle.needs import read_limits
-from celery_throttle.store import is_store_url, safe_url
+from celery_throttle.urls import is_store_url, safe_url
 
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]

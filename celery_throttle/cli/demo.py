@@ -17,7 +17,7 @@ import click
 from celery_throttle.cli.params import LimitType
 from celery_throttle.demo import DemoError
 from celery_throttle.limits import CONCURRENCY, Limit
-from celery_throttle.store import is_store_url, safe_url
+from celery_throttle.urls import is_store_url, safe_url
 
 #: The exit code of a command that was interrupted.
 INTERRUPTED = 130
