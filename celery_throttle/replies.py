@@ -41,12 +41,14 @@ _MEANS = {
     "MISCONF": Means.LATER,
 }
 
+# A script's command that the user may not run is told in words only.
+_RIGHTS = re.compile(r"no permissions|user executing the script", re.IGNORECASE)
+
 _HELP = {
     "OOM": "free memory there, or raise its maxmemory",
     "MISCONF": "it cannot save its data to disk, so it takes no writes: its log says why",
     "NOREPLICAS": "its min-replicas-to-write asks for more replicas than follow it",
-    "NOPERM": "docs/stores.md says which rights its user needs",
-    "NOAUTH": "it wants a password, which the URL does not give",
+    "RIGHTS": "docs/stores.md tells which rights the user needs",
 }
 
 
@@ -81,5 +83,5 @@ class Refusal:
         return Redirect("" if host == "?" else host, int(port))
 
     def __str__(self) -> str:
-        hint = _HELP.get(self.code)
+        hint = _HELP.get("RIGHTS" if _RIGHTS.search(self.text) else self.code)
         return f"{self.text} ({hint})" if hint else self.text

@@ -14,7 +14,7 @@ servers; an option for the connections to the Sentinels begins with ``sentinel_`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -26,8 +26,8 @@ from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.servers import Nodes, Sentinels, Servers
 from celery_throttle.wire import Address, make_connection
 
-SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
-_SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in SINGLE[:4])
+_SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
+_SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
 
 #: Before the options for connections to Sentinels.
 _SENTINEL = "sentinel_"
@@ -45,12 +45,22 @@ def safe_url(url: str) -> str:
 
 def is_store_url(url: str) -> bool:
     """Whether a URL names a server that can keep limits."""
-    return "://" in url and url.partition("://")[0] in (*SINGLE, *_SEVERAL)
+    return _is_one_of((*_SINGLE, *_SEVERAL), url)
+
+
+def is_single_url(url: str) -> bool:
+    """Whether a URL names one server, and nothing by which to find it."""
+    return _is_one_of(_SINGLE, url)
 
 
 def is_cluster_url(url: str) -> bool:
     """Whether a URL names nodes of a cluster."""
-    return url.partition("://")[0].endswith("+cluster")
+    return _is_one_of([scheme for scheme in _SEVERAL if scheme.endswith("+cluster")], url)
+
+
+def _is_one_of(schemes: Iterable[str], url: str) -> bool:
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and scheme in schemes
 
 
 def read_url(url: Any, timeout: float) -> Servers:
@@ -65,7 +75,7 @@ def read_url(url: Any, timeout: float) -> Servers:
     """
     if not isinstance(url, str) or not is_store_url(url):
         named = safe_url(url) if isinstance(url, str) else url
-        allowed = ", ".join(f"{scheme}://" for scheme in (*SINGLE, *_SEVERAL))
+        allowed = ", ".join(f"{scheme}://" for scheme in (*_SINGLE, *_SEVERAL))
         raise ConfigurationError(
             f"{shown(named)} is no server that can keep limits: "
             f"the URL must start with one of {allowed}"

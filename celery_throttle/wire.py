@@ -10,6 +10,7 @@ raised; only when one connects it is raised, as ``hiredis.ReplyError``.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 import time
@@ -149,13 +150,23 @@ class Wire:
 class AsyncWire:
     """A connection for one event loop; otherwise as :class:`Wire`."""
 
-    __slots__ = ("_loop", "_reader", "_stream", "_timeout", "_writer", "address", "generation")
+    __slots__ = (
+        "_loop",
+        "_reader",
+        "_stream",
+        "_timeout",
+        "_used",
+        "_writer",
+        "address",
+        "generation",
+    )
 
     def __init__(self, address: Address, connection: Any) -> None:
         self.address = address
         self.generation = 0
         self._loop = asyncio.get_running_loop()
         self._timeout = connection.socket_timeout
+        self._used = time.monotonic()
         self._reader = hiredis.Reader()
         # Taken away from redis-py, which would close them with its connection.
         self._stream, self._writer = connection._reader, connection._writer  # noqa: SLF001  # see the module
@@ -174,8 +185,13 @@ class AsyncWire:
         return cls(address, connection)
 
     def is_open(self) -> bool:
-        """Whether it can be used still; the loop has seen it if the server has closed it."""
-        return not (self._stream.at_eof() or self._writer.is_closing())
+        """Whether it can be used still, see :meth:`Wire.is_open`."""
+        now = time.monotonic()
+        used, self._used = self._used, now
+        if self._stream.at_eof() or self._writer.is_closing():
+            return False
+        # The loop need not have turned since the server closed it.
+        return now - used <= _FRESH or not _has_input(self._writer.get_extra_info("socket"))
 
     def send(self, data: bytes) -> None:
         """Send commands. Nobody waits until they are gone: the reply is waited for."""
@@ -239,6 +255,13 @@ def _plain_errors() -> Iterator[None]:
         raise TimeoutError(str(error)) from error
     except RedisConnectionError as error:
         raise ConnectionError(str(error)) from error
+
+
+def _has_input(sock: Any) -> bool:
+    """Whether there is something to read, the end included."""
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _time_in_kernel(sock: Any) -> None:
