@@ -98,7 +98,7 @@ class Throttle(Limiter):
     @cached_property
     def store(self) -> Store:  # type: ignore[override]  # read at first use
         """The server."""
-        return Store(self.settings.url, timeout=self.settings.timeout)
+        return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

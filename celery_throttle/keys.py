@@ -16,6 +16,13 @@ from celery_throttle.scope import LimitRef
 DEFAULT_PREFIX = "{throttle}"
 
 
+def has_hash_tag(prefix: str) -> bool:
+    """Whether names with this prefix are all on one node of a cluster."""
+    _, _, rest = prefix.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return bool(tag and closed)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
     """What one queue of the broker keeps in Redis while tasks of it wait; see ``lua/lines.lua``."""

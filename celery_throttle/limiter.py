@@ -49,7 +49,7 @@ class Limiter:
 
     Raises:
         LimitError: a definition is wrong.
-        ConfigurationError: the URL is of no server that can keep limits.
+        ConfigurationError: the URL is of no server that can keep limits, or not with this prefix.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Limiter:
     ) -> None:
         self.limits = read_limits(limits or {})
         self.keys = Keys(prefix)
-        self.store = Store(url, timeout=timeout)
+        self.store = Store(url, timeout=timeout, prefix=prefix)
         self.clock = clock
 
     @cached_property

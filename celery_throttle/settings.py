@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from celery_throttle.brokers import broker_url
 from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.keys import DEFAULT_PREFIX
 from celery_throttle.needs import read_limits
-from celery_throttle.store import is_store_url, safe_url
+from celery_throttle.urls import is_store_url, safe_url
 
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]
@@ -124,8 +125,7 @@ class Settings:
                 )
 
     def _broker_url(self) -> str:
-        broker = self._conf.get("broker_read_url") or self._conf.get("broker_url") or ""
-        url = str(broker[0] if isinstance(broker, (list, tuple)) else broker).split(";")[0]
+        url = broker_url(self._conf)
         if not is_store_url(url):
             raise ConfigurationError(
                 f"throttle_url is not set, and the broker {safe_url(url)!r} is not Redis: "

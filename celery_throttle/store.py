@@ -1,60 +1,34 @@
-"""The server that keeps the limits: runs one :class:`~celery_throttle.scripts.Call` at a time.
+"""Runs one :class:`~celery_throttle.scripts.Call` at a time on the server that keeps the limits.
 
-Both ends, :meth:`Store.run` and :meth:`Store.arun`, hold connections of their own instead of a
-client's pool: the per-call checks of a pool cost more than a decision does. A connection belongs
-to one call at a time, so threads, greenlets and asyncio tasks may share a store. After a fork the
-child opens connections of its own.
+Both ends, :meth:`Store.run` and :meth:`Store.arun`, hold wires of their own instead of a client's
+pool: the per-call checks of a pool cost more than a decision does. A wire belongs to one call at a
+time, so threads, greenlets and asyncio tasks may share a store. After a fork the child opens wires
+of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import struct
-import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import hiredis
-import redis
-import redis.asyncio
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
-from redis.retry import Retry
 
 from celery_throttle.breaker import Breaker
-from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError, shown
+from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
+from celery_throttle.keys import DEFAULT_PREFIX, has_hash_tag
+from celery_throttle.replies import Means, Refusal
 from celery_throttle.scripts import Call, pack
+from celery_throttle.steps import Ask, Connect, Steps, aperform, perform
+from celery_throttle.urls import is_cluster_url, read_url, safe_url
+from celery_throttle.wire import Address, AnyWire, AsyncWire, Wire
 
-SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
-#: Seconds for which an idle connection is taken to be open still: no server restarts in less.
-_FRESH = 0.05
+#: Errors that one call may meet and get over: a script to load, nodes that send it on.
+_DETOURS = 5
 
-_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
-
-
-def safe_url(url: str) -> str:
-    """The URL without what is secret in it, for messages and logs."""
-    # By hand: a password that was not escaped makes every parser cut the URL in the wrong place.
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
-
-
-def is_store_url(url: str) -> bool:
-    """Whether a URL names a server that can keep limits."""
-    return url.partition("://")[0] in SCHEMES and "://" in url
+_ASKING = pack("ASKING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,155 +36,61 @@ class Begun:
     """A call on its way."""
 
     call: Call
-    wire: _Wire
-
-
-class _Wire:
-    """A connection: redis-py makes it, and after that its socket is written to and read directly.
-
-    What a client does besides for each call costs more than a decision does.
-    """
-
-    __slots__ = ("_connection", "_reader", "_socket", "_used")
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._socket: Any = None
-        self._reader = hiredis.Reader()
-        self._used = 0.0
-
-    def send(self, command: bytes) -> None:
-        """Send, over a new connection if there is none or the server has closed it."""
-        now = time.monotonic()
-        if now - self._used > _FRESH and self._socket is not None and self._is_stale():
-            self.close()
-        self._used = now
-        if self._socket is None:
-            self._connection.connect()
-            self._socket = self._connection._sock  # noqa: SLF001  # see the class
-            _time_in_kernel(self._socket)
-        self._socket.sendall(command)
-
-    def read(self) -> Any:
-        """One reply; an error that the server replied is given, not raised."""
-        reader = self._reader
-        reply = reader.gets()
-        while reply is False:
-            data = self._socket.recv(65536)
-            if not data:
-                raise ConnectionResetError("the server closed the connection")
-            reader.feed(data)
-            reply = reader.gets()
-        return reply
-
-    # A server that restarted has closed what lay idle. Seen before anything is sent, that costs a
-    # new connection; seen afterwards, nobody could tell whether the call was carried out.
-    def _is_stale(self) -> bool:
-        try:
-            return bool(self._connection.can_read(0))
-        except _UNREACHABLE:
-            return True
-
-    def close(self) -> None:
-        self._connection.disconnect()
-        self._socket, self._reader = None, hiredis.Reader()
-
-
-def _time_in_kernel(sock: Any) -> None:
-    """Let the kernel watch the timeout of a plain socket: Python's own costs a call each time."""
-    timeout = sock.gettimeout()
-    if type(sock) is not socket.socket or socket.socket.__module__ != "socket" or not timeout:
-        return  # TLS and gevent have ways of their own
-    value = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-    sock.settimeout(None)
-
-
-def _load(call: Call) -> bytes:
-    return pack("SCRIPT", "LOAD", call.script.source)
-
-
-async def _arevive(connection: Any) -> Any:
-    try:
-        # redis-py 8 has the first and warns of the second, older ones have the second.
-        look = getattr(connection, "can_read", None) or connection.can_read_destructive
-        stale = await look()
-    except _UNREACHABLE:
-        stale = True
-    if stale:
-        await connection.disconnect(nowait=True)
-    return connection
+    wire: Wire
 
 
 class Store:
-    """Runs scripts on one Redis or Valkey server.
+    """Runs scripts on a Redis or Valkey server.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS), ``unix://`` or ``valkey://``.
+        url: the server, or where to find it; see :mod:`celery_throttle.urls`.
         timeout: seconds for connecting and for each reply; default 1.
+        prefix: of all names in Redis; in a cluster it must have a hash tag.
 
     Raises:
-        ConfigurationError: the URL is of no server that can keep limits.
+        ConfigurationError: the URL is of no server that can keep limits, or the prefix is of none
+            that a cluster can keep.
     """
 
-    def __init__(self, url: str, *, timeout: float = 1.0) -> None:
-        if not isinstance(url, str) or not is_store_url(url):
-            named = safe_url(url) if isinstance(url, str) else url
-            raise ConfigurationError(
-                f"{shown(named)} is no server that can keep limits: "
-                f"the URL must start with one of {', '.join(f'{s}://' for s in SCHEMES)}"
-            )
+    def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:
+        self._servers = read_url(url, timeout)
         self.url = safe_url(url)
-        self._url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
-        # No retries by the client: its default stalls a call for seconds when the server is down.
-        self._options: dict[str, Any] = {
-            "protocol": 2,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),
-        }
+        self._prefix = prefix
+        if is_cluster_url(url) and not has_hash_tag(prefix):
+            raise ConfigurationError(f"{self.url} is a cluster: {_untagged(prefix)}")
         self.breaker = Breaker()
-        self._idle: deque[_Wire] = deque()
+        self._idle: deque[Wire] = deque()
         self._pid = os.getpid()
-        self._pool: redis.ConnectionPool | None = None
-        self._aidle: dict[asyncio.AbstractEventLoop, tuple[Any, deque[Any]]] = {}
-        try:
-            self.connection()
-        except (TypeError, ValueError) as error:
-            # What redis-py says quotes the URL: also a password that was not escaped.
-            secret = "@" in url
-            why = "are user and password percent-encoded?" if secret else error
-            raise ConfigurationError(f"the URL {self.url!r} cannot be used: {why}") from None
+        self._aidle: dict[asyncio.AbstractEventLoop, deque[AsyncWire]] = {}
+
+    @property
+    def generation(self) -> int:
+        """Grows when the server may be another one than before: for who holds a connection."""
+        return self._servers.generation
 
     def connection(self) -> Any:
-        """A new connection, for one's own use (subscriptions)."""
-        if self._pool is None:
-            self._pool = redis.ConnectionPool.from_url(self._url, **self._options)
-        return self._pool.make_connection()
+        """A new connection of redis-py, for subscriptions. Raises as :meth:`run`."""
+        return self._open().release()
 
     def run(self, call: Call) -> Any:
         """Run a script and give its reply, texts as bytes.
 
         Raises:
-            StoreUnavailableError: the server cannot be reached or does not answer in time.
-            StoreError: the server answered with an error.
+            StoreUnavailableError: no server can be reached, or answers in time, or can serve now.
+            StoreError: the server answered with another error.
         """
         if self.breaker.is_open:
             self.breaker.check()
-        return self._run(call)
+        return self.probe(call)
 
     def probe(self, call: Call) -> Any:
-        """:meth:`run`, whether or not the server is taken not to answer: to find out."""
-        return self._run(call)
-
-    def _run(self, call: Call) -> Any:
-        wire = self._wire()
+        """:meth:`run`, though the server is taken to be out: to find out."""
+        wire = self._take()
         try:
             wire.send(call.packed)
             reply = wire.read()
-        except BaseException as error:
-            raise self._failed(wire, error) from error
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, wire)
         if type(reply) is not list or self.breaker.is_open:
             return self._done(wire, call, reply)
         self._idle.append(wire)  # all there is to do for most
@@ -220,99 +100,162 @@ class Store:
         """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""
         if self.breaker.is_open:
             self.breaker.check()
-        wire = self._wire()
+        wire = self._take()
         try:
             wire.send(call.packed)
-        except BaseException as error:
-            raise self._failed(wire, error) from error
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, wire)
         return Begun(call, wire)
 
     def finish(self, begun: Begun) -> Any:
         """Give the reply to a call that was begun, once. Raises as :meth:`run`."""
         try:
             reply = begun.wire.read()
-        except BaseException as error:
-            raise self._failed(begun.wire, error) from error
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, begun.wire)
         return self._done(begun.wire, begun.call, reply)
 
-    def _wire(self) -> _Wire:
-        if self._pid != os.getpid():
-            self._idle, self._pid, self._pool = deque(), os.getpid(), None
-        return self._idle.pop() if self._idle else _Wire(self.connection())
-
-    def _failed(self, wire: _Wire, error: BaseException) -> BaseException:
-        wire.close()
-        return self._translate(error, cut=isinstance(error, ConnectionError))
-
-    def _done(self, wire: _Wire, call: Call, reply: Any) -> Any:
-        self.breaker.close()
+    def _done(self, wire: Wire, call: Call, reply: Any) -> Any:
         if isinstance(reply, hiredis.ReplyError):
-            if str(reply).startswith("NOSCRIPT"):
-                reply = self._load_and_run(wire, call)
-            if isinstance(reply, hiredis.ReplyError):
-                self._idle.append(wire)
-                raise self._refused(reply)
+            wire, reply = perform(self._detour(call, wire, reply))
         self._idle.append(wire)
-        return reply
+        return self._valid(reply)
 
-    def _load_and_run(self, wire: _Wire, call: Call) -> Any:
-        try:
-            wire.send(_load(call) + call.packed)
-            wire.read()
-            return wire.read()
-        except BaseException as error:
-            raise self._failed(wire, error) from error
+    def _take(self) -> Wire:
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()
+        idle, generation = self._idle, self._servers.generation
+        while idle:
+            try:
+                wire = idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if wire.generation == generation and wire.is_open():
+                return wire
+            wire.close()
+        return self._open()
+
+    def _open(self) -> Wire:
+        wire: Wire = perform(self._find())
+        return wire
 
     async def arun(self, call: Call) -> Any:
         """The same as :meth:`run` for asyncio."""
         if self.breaker.is_open:
             self.breaker.check()
-        loop = asyncio.get_running_loop()
-        if loop not in self._aidle:
-            # A connection holds its loop, so weak references would never let go of either.
-            for ended in [one for one in self._aidle if one.is_closed()]:
-                del self._aidle[ended]
-            pool = redis.asyncio.ConnectionPool.from_url(self._url, **self._async_options())
-            self._aidle[loop] = pool, deque()
-        pool, idle = self._aidle[loop]
-        connection = await _arevive(idle.pop()) if idle else pool.make_connection()
-        was_connected = connection.is_connected
+        idle = self._idle_of(asyncio.get_running_loop())
+        wire = await self._atake(idle)
         try:
-            reply = await self._aexchange(connection, call)
-        except BaseException as error:
-            if isinstance(error, ResponseError):
-                idle.append(connection)
+            wire.send(call.packed)
+            reply = await wire.read()
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, wire)
+        if isinstance(reply, hiredis.ReplyError):
+            wire, reply = await aperform(self._detour(call, wire, reply))
+        idle.append(wire)
+        return self._valid(reply)
+
+    def _idle_of(self, loop: asyncio.AbstractEventLoop) -> deque[AsyncWire]:
+        if loop not in self._aidle:
+            # A wire holds its loop, so weak references would never let go of either.
+            for ended in [one for one in list(self._aidle) if one.is_closed()]:
+                self._aidle.pop(ended, None)
+            self._aidle[loop] = deque()
+        return self._aidle[loop]
+
+    async def _atake(self, idle: deque[AsyncWire]) -> AsyncWire:
+        while idle:
+            wire = idle.pop()
+            if wire.generation == self._servers.generation and wire.is_open():
+                return wire
+            wire.close()
+        found: AsyncWire = await aperform(self._find())
+        return found
+
+    # What is rare, for both ends.
+
+    def _find(self) -> Steps[Any]:
+        try:
+            return (yield from self._servers.find())
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error)
+
+    def _ask(self, wire: AnyWire, *commands: bytes) -> Steps[Any]:
+        try:
+            return (yield Ask(wire, commands))
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, wire)
+
+    def _detour(self, call: Call, wire: Any, reply: Any) -> Steps[tuple[Any, Any]]:
+        """Do what an error asks for. Gives the wire that is used at the end, and the last reply."""
+        for _ in range(_DETOURS):
+            if not isinstance(reply, hiredis.ReplyError):
+                break
+            refusal = Refusal(str(reply))
+            if refusal.means is Means.LOAD:
+                reply = yield from self._ask(wire, _load(call), call.packed)
+            elif refusal.means is Means.ASK:
+                reply = yield from self._ask_there(call, wire.address.at(*refusal.redirect))
+            elif self._is_elsewhere(wire, refusal):
+                wire.close()
+                wire = yield from self._find()
+                reply = yield from self._ask(wire, call.packed)
             else:
-                await connection.disconnect(nowait=True)
-            cut = was_connected and isinstance(error, RedisConnectionError)
-            raise self._translate(error, cut=cut) from error
-        self.breaker.close()
-        idle.append(connection)
+                break
+        return wire, reply
+
+    def _is_elsewhere(self, wire: AnyWire, refusal: Refusal) -> bool:
+        """Whether another server may carry a call out; it is the one that is found next."""
+        if refusal.means is Means.MOVED and has_hash_tag(self._prefix):
+            self._servers.moved(wire, refusal.redirect)
+            return True
+        return refusal.means is Means.ELSEWHERE and self._servers.lost(wire)
+
+    def _ask_there(self, call: Call, address: Address) -> Steps[Any]:
+        """Ask a node to which a slot is moving. It serves those that say so, one by one."""
+        try:
+            wire = yield Connect(address)
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error)
+        reply = yield from self._ask(wire, _load(call), _ASKING, call.packed)
+        wire.close()
         return reply
 
-    def _async_options(self) -> dict[str, Any]:
-        return self._options | {"retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+    def _fail(self, error: BaseException, wire: AnyWire | None = None) -> NoReturn:
+        """Raise what a call raises that got no reply.
 
-    async def _aexchange(self, connection: Any, call: Call) -> Any:
-        packed = call.packed
-        try:
-            await connection.send_packed_command([packed], check_health=False)
-            return await connection.read_response()
-        except NoScriptError:
-            await connection.send_packed_command([_load(call), packed], check_health=False)
-            await connection.read_response()
-            return await connection.read_response()
-
-    def _translate(self, error: BaseException, *, cut: bool) -> BaseException:
-        if not isinstance(error, _UNREACHABLE):
-            return self._refused(error) if isinstance(error, RedisError) else error
+        Here it is known which of two it was. Without a wire, or out of time, the server is out:
+        the next call would wait as long. Otherwise an open connection was cut in the middle of a
+        call: nobody knows whether that was carried out, but the server may answer the next one.
+        """
+        if wire is not None:
+            wire.close()
+        if isinstance(error, hiredis.HiredisError):
+            refusal = Refusal(str(error))
+            raise StoreError(f"the server at {self.url} refused a connection: {refusal}") from error
+        if not isinstance(error, OSError):
+            raise error
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
-        if not cut:
+        if wire is not None:
+            self._servers.lost(wire)
+        if wire is None or isinstance(error, (TimeoutError, BlockingIOError)):
             self.breaker.trip(unavailable)
-        return unavailable
+        raise unavailable from error
 
-    def _refused(self, error: Exception) -> StoreError:
-        return StoreError(f"the server at {self.url} refused a call: {error}")
+    def _valid(self, reply: Any) -> Any:
+        """A reply that is no error."""
+        if not isinstance(reply, hiredis.ReplyError):
+            self.breaker.close()
+            return reply
+        refusal = Refusal(str(reply))
+        if refusal.code in ("CROSSSLOT", "MOVED") and not has_hash_tag(self._prefix):
+            raise StoreError(f"the server at {self.url} is a cluster: {_untagged(self._prefix)}")
+        if refusal.means is Means.NEVER:
+            self.breaker.close()
+            raise StoreError(f"the server at {self.url} refused a call: {refusal}")
+        unavailable = StoreUnavailableError(f"the server at {self.url} cannot serve now: {refusal}")
+        self.breaker.trip(unavailable)
+        raise unavailable
 
     def close(self) -> None:
         """Close the idle connections of this process; a later call opens new ones."""
@@ -321,6 +264,16 @@ class Store:
 
     async def aclose(self) -> None:
         """Close the idle connections of the running event loop."""
-        _, idle = self._aidle.pop(asyncio.get_running_loop(), (None, deque()))
-        while idle:
-            await idle.pop().disconnect()
+        for wire in self._aidle.pop(asyncio.get_running_loop(), ()):
+            await wire.aclose()
+
+
+def _load(call: Call) -> bytes:
+    return pack("SCRIPT", "LOAD", call.script.source)
+
+
+def _untagged(prefix: str) -> str:
+    return (
+        f"the prefix {prefix!r} must have a hash tag, which keeps all names on one node, "
+        f"such as {DEFAULT_PREFIX!r} (throttle_prefix)"
+    )

@@ -175,6 +175,7 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path) -> None:
         (["--tasks", "0"], "x>=1"),
         (["--url", "amqp://me:s3cret@host//"], "allowed: redis://"),
         (["--url", "redis://me:s3cret@[host/0"], "allowed: redis://"),
+        (["--url", "redis+sentinel://me:s3cret@host/m"], "allowed: redis://"),
         (["--url", "redis://me:s3cret@host:port/0"], "allowed: redis://"),
         (["--url", "redis://me:s3cret@localhost:1/0"], "redis://localhost:1/0 cannot be used"),
         (["--svg", "/no/such/directory/x.svg"], "cannot write /no/such/directory/x.svg"),

@@ -17,7 +17,7 @@ import click
 from celery_throttle.cli.params import LimitType
 from celery_throttle.demo import DemoError
 from celery_throttle.limits import CONCURRENCY, Limit
-from celery_throttle.store import is_store_url, safe_url
+from celery_throttle.urls import is_single_url, safe_url
 
 #: The exit code of a command that was interrupted.
 INTERRUPTED = 130
@@ -32,7 +32,7 @@ class UrlType(click.ParamType):
         """A URL as Celery's Redis transport wants it. It may hold secrets: no message shows it."""
         url = str(value)
         try:
-            readable = is_store_url(url) and urlsplit(url).port != 0
+            readable = is_single_url(url) and urlsplit(url).port != 0
         except ValueError:
             readable = False
         if not readable or url.startswith("unix"):

@@ -20,7 +20,7 @@ from celery_throttle.demo.setup import LIMIT, Setup
 from celery_throttle.keys import Keys
 from celery_throttle.limits import Limit
 from celery_throttle.scope import LimitRef
-from celery_throttle.store import safe_url
+from celery_throttle.urls import safe_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from celery_throttle.errors import StoreError
 from celery_throttle.scripts import pack
 from celery_throttle.store import Store
 
@@ -30,14 +31,21 @@ class Wake:
         self._channel = channel
         self._heard = heard
         self._connection: Any = None
+        self._generation = 0
         self._hub: Any = None
         self._stopped = False
 
     def listen(self, hub: Any | None) -> None:
         """Subscribe, if that is not done already. Without a server, a later call tries again."""
-        if self._connection is not None or self._stopped:
+        known = self._connection is not None and self._generation == self._store.generation
+        if known or self._stopped:
             return
-        connection = self._store.connection()
+        self.forget()  # the server has moved, or had not answered: this one may be silent for ever
+        try:
+            connection = self._store.connection()
+        except StoreError:
+            return
+        self._generation = self._store.generation
         try:
             connection.send_packed_command([pack("SUBSCRIBE", self._channel)], check_health=False)
             connection.read_response()

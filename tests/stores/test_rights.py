@@ -1,0 +1,112 @@
+"""A user with the rights that docs/stores.md names, and no others."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from celery_throttle import Limiter, StoreError
+from celery_throttle.store import Store
+from tests.ends import End, MakeEnd
+from tests.servers import Server
+from tests.stores.conftest import StartServer, command_of
+from tests.stores.listening import PING, listening
+from tests.stores.queue import Queue
+from tests.workers import ROOT, StartWorker
+
+LINE = re.compile(r"^ACL SETUSER throttle on >password .*$", re.MULTILINE)
+
+#: What redis-py tells of itself; it takes no notice of a refusal. Redis 6 names no subcommand.
+ABOUT_CLIENTS = ("client|setinfo", "client")
+
+
+def the_line() -> str:
+    (line,) = LINE.findall((ROOT / "docs" / "stores.md").read_text())
+    return str(line)
+
+
+class Guarded:
+    """A server that knows the user.
+
+    Attributes:
+        url: for the user.
+        server: as one who may do everything sees it.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.url = server.url.replace("//", "//throttle:password@").removesuffix("/0")
+        with server.client() as client:
+            client.execute_command(*the_line().split())
+
+    def refused(self) -> list[str]:
+        with self.server.client() as client:
+            entries = client.acl_log()
+        return [entry["object"] for entry in entries if entry["object"] not in ABOUT_CLIENTS]
+
+
+@pytest.fixture
+def guarded(command: Path, start_server: StartServer) -> Guarded:
+    return Guarded(start_server(command))
+
+
+def test_the_line_names_what_the_scripts_use() -> None:
+    sources = [file.read_text() for file in (files("celery_throttle") / "lua").iterdir()]
+    used = {name.lower() for source in sources for name in re.findall(r"call\('(\w+)'", source)}
+    assert used == set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
+
+
+def test_every_operation(guarded: Guarded, end_of: MakeEnd) -> None:
+    limits = {
+        "api": "1/h burst 100",
+        "mail": ["100/m using sliding-log", "1000/day using fixed-window in Europe/Berlin"],
+        "parts": "100/m using sliding-window",
+        "pair": "2 at once",
+    }
+    plain = Limiter(guarded.url, limits)
+    plain.register()
+    limiter = end_of(plain)
+    with limiter.hold(plain["pair"].slot()):
+        assert limiter.acquire(["api", ("mail", 1), "parts"], 2)
+    reserved = limiter.reserve(["mail", "api"], 3)
+    End(reserved, limiter._loop).settle(1)
+    assert limiter["api"].acquire_up_to(3).granted == 3
+    assert limiter["api"].peek().remaining == 94
+    limiter["parts"].pause(1)
+    limiter["parts"].reset()
+    limiter.define("parts", "5/s", key=1)
+    limiter.undefine("parts", key=1)
+    assert guarded.refused() == []
+
+
+def test_other_keys_and_commands_are_refused(guarded: Guarded, end_of: MakeEnd) -> None:
+    with pytest.raises(StoreError, match="permissions"):
+        end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].acquire()
+    with guarded.server.client() as client:
+        client.acl_setuser("throttle", enabled=True, commands=["-set"])
+    with pytest.raises(StoreError, match=r"docs/stores\.md"):
+        end_of(Limiter(guarded.url, {"api": "1/s"}))["api"].acquire()
+
+
+def test_a_sleeping_worker_is_woken(guarded: Guarded) -> None:
+    store = Store(guarded.url)
+    store.run(PING)
+    with listening(store) as listener, guarded.server.client() as client:
+        listener.hears(client)
+    assert guarded.refused() == []
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_tasks_wait(
+    start_server: StartServer, redis_url: str, start_worker: StartWorker, kind: str
+) -> None:
+    guarded = Guarded(start_server(command_of(kind)))
+    queue = Queue(redis_url, guarded.url, redis_url)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(8)
+    queue.tasks_run()
+    assert guarded.refused() == []

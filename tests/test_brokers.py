@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import ConfigurationError, Throttle
+from celery_throttle.servers import Nodes, Sentinels
+from celery_throttle.urls import read_url
+
+
+def url_of(**settings: Any) -> str:
+    with Celery("shop", set_as_current=False) as app:
+        app.conf.update(settings)
+        return Throttle(app, {}).settings.url
+
+
+@pytest.mark.parametrize(
+    ("broker", "url"),
+    [
+        ("redis://:p@host:1/2", "redis://:p@host:1/2"),
+        ("redis://one;redis://two", "redis://one"),
+        (["redis://one", "redis://two"], "redis://one"),
+        ("redis+socket:///run/a.sock?virtual_host=2", "unix:///run/a.sock?db=2"),
+        ("redis+socket://:p@/run/a.sock", "unix://:p@/run/a.sock"),
+    ],
+)
+def test_one_server(broker: Any, url: str) -> None:
+    assert url_of(broker_url=broker) == url
+
+
+def test_the_server_that_workers_read_from() -> None:
+    assert url_of(broker_url="amqp://", broker_read_url="redis://host") == "redis://host"
+
+
+def test_the_environment_beats_the_settings_as_in_celery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://there")
+    assert url_of(broker_url="redis://here") == "redis://there"
+
+
+TLS = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/a b", "ssl_keyfile": None}
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_tls(scheme: str) -> None:
+    url = url_of(broker_url=f"{scheme}://host/1?socket_timeout=1", broker_use_ssl=TLS)
+    servers = read_url(url, 5)
+    assert isinstance(servers, Nodes)
+    (address,) = servers._nodes
+    assert address.kind == "tls"
+    expected = {"ssl_cert_reqs": "required", "ssl_ca_certs": "/a b", "db": 1, "socket_timeout": 1}
+    assert {name: address.options.get(name) for name in expected} == expected
+    assert "ssl_keyfile" not in address.options
+
+
+def watched(**settings: Any) -> Sentinels:
+    servers = read_url(url_of(**settings), 5)
+    assert isinstance(servers, Sentinels)
+    return servers
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        "sentinel://u:p%3B@one:1/3;sentinel://u:p%3B@two:2/3;sentinel://three",
+        ["sentinel://u:p%3B@one:1/3", "sentinel://two:2", "sentinel://three"],
+    ],
+)
+def test_sentinels(broker: Any) -> None:
+    options = {"master_name": "my/master", "sentinel_kwargs": {"password": "s&", "retry": object()}}
+    servers = watched(broker_url=broker, broker_transport_options=options)
+    assert [str(address) for address in servers._sentinels] == ["one:1", "two:2", "three:26379"]
+    assert servers._name == "my/master"
+    expected = {"username": "u", "password": "p;", "db": 3}
+    assert {name: servers._master.options.get(name) for name in expected} == expected
+    assert [address.options["password"] for address in servers._sentinels] == ["s&"] * 3
+
+
+@pytest.mark.parametrize(
+    ("tls", "own", "kinds"),
+    [
+        (None, {}, ("tcp", "tcp")),
+        (TLS, {}, ("tls", "tcp")),
+        (TLS, {"ssl": True}, ("tls", "tls")),
+        (None, {"ssl": True}, ("tcp", "tls")),
+    ],
+)
+def test_tls_of_a_master_and_of_its_sentinels(
+    tls: Any, own: dict[str, Any], kinds: tuple[str, str]
+) -> None:
+    servers = watched(
+        broker_url="sentinel://one/0",
+        broker_use_ssl=tls,
+        broker_transport_options={"master_name": "m", "sentinel_kwargs": own},
+    )
+    assert (servers._master.kind, servers._sentinels[0].kind) == kinds
+
+
+def test_sentinels_of_nobody_knows_which_master() -> None:
+    with pytest.raises(ConfigurationError, match="master_name") as caught:
+        url_of(broker_url="sentinel://:s3cret@one/0")
+    assert "s3cret" not in str(caught.value)
