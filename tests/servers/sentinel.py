@@ -11,33 +11,38 @@ from tests.tether import Tethered
 
 NAME = "shop"
 
-#: How often Sentinels look at servers and at each other: seconds are usual.
-PERIODS = ("info", "ping", "ask", "publish")
-PERIOD_MS = 100
+#: Milliseconds between two looks at servers and at each other: seconds are usual. A replica of which
+#: a Sentinel has not heard for five times that of its pings cannot take over, and while the master
+#: is down it hears of it once a second.
+PERIODS = {"info": 100, "ask": 100, "publish": 100, "ping": 400}
 
 
 class Sentinel:
     """One of them; its settings are a file of its own, which it writes to."""
 
-    def __init__(self, command: Path, settings: Path, master: int, *options: str) -> None:
+    def __init__(self, command: Path, settings: Path, master: int, down_after: int = 500) -> None:
         self.port = free_port()
         watch = (
-            f"monitor {NAME} 127.0.0.1 {master} 2",
-            f"down-after-milliseconds {NAME} 500",
+            # One that says the master is down is enough; a majority must let it take over.
+            f"monitor {NAME} 127.0.0.1 {master} 1",
+            f"down-after-milliseconds {NAME} {down_after}",
             f"failover-timeout {NAME} 1000",
         )
         lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {settings.parent}"]
-        settings.write_text("\n".join([*lines, *(f"sentinel {line}" for line in watch), *options]))
+        settings.write_text("\n".join([*lines, *(f"sentinel {line}" for line in watch)]))
         self._running = Tethered([command, settings, "--sentinel"], settings.with_suffix(".log"))
         with redis.Redis(port=self.port) as client:
             self._running.wait_until(lambda: answers(client), seconds=20)
-            for period in PERIODS:
-                client.execute_command("SENTINEL", "DEBUG", f"{period}-period", PERIOD_MS)
+            for name, period in PERIODS.items():
+                client.execute_command("SENTINEL", "DEBUG", f"{name}-period", period)
 
-    def knows_all(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether it knows the others, and a replica that could take over."""
         with redis.Redis(port=self.port) as client:
-            state = client.sentinel_master(NAME)
-        return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] == 1)
+            others = client.sentinel_master(NAME)["num-other-sentinels"]
+            replicas = client.sentinel_slaves(NAME)
+        good = [one for one in replicas if not one["is_sdown"] and not one["is_disconnected"]]
+        return others == 2 and [one["master-link-status"] for one in good] == ["ok"]
 
     def master(self) -> int:
         """The port of it."""
@@ -56,14 +61,15 @@ class Watched:
         follow = ("--replicaof", f"127.0.0.1 {self.master.port}")
         self.replica = _server(command, directory / "second", *follow)
         replicate(self.master, self.replica)
+        # One after the other, so that they do not stand for the same election.
         self.sentinels = [
-            Sentinel(command, directory / f"sentinel{index}.conf", self.master.port)
-            for index in range(3)
+            Sentinel(command, directory / f"sentinel{index}.conf", self.master.port, down_after)
+            for index, down_after in enumerate((500, 2_000, 3_500))
         ]
         hosts = [f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels]
         self.url = f"redis+sentinel://{','.join(hosts)}/{NAME}/0"
         self.broker_url = ";".join(f"sentinel://{host}/0" for host in hosts)
-        wait_until(lambda: all(one.knows_all() for one in self.sentinels), "Sentinels at work")
+        wait_until(lambda: all(one.is_ready() for one in self.sentinels), "Sentinels at work")
 
     def client(self) -> redis.Redis:
         """Of the master."""
@@ -84,7 +90,7 @@ class Watched:
         """What was the master is back, and becomes the replica."""
         if not self.replica.runs():
             self.replica.start()
-        wait_until(lambda: all(one.knows_all() for one in self.sentinels), "a replica again")
+        wait_until(lambda: all(one.is_ready() for one in self.sentinels), "a replica again")
         replicate(self.master, self.replica)
 
     def stop(self) -> None:

@@ -57,10 +57,10 @@ def test_a_master_that_hangs_is_left_for_good(healed: Watched, end_of: MakeEnd) 
 class Two:
     """A Sentinel by itself, which says of each of two servers that it is the master when told."""
 
-    def __init__(self, first: Server, second: Server, directory: Path, *options: str) -> None:
+    def __init__(self, first: Server, second: Server, directory: Path) -> None:
         self.first, self.second = first, second
         settings = directory / "sentinel.conf"
-        self.sentinel = Sentinel(valkey_command(), settings, first.port, *options)
+        self.sentinel = Sentinel(valkey_command(), settings, first.port)
         self.url = f"redis+sentinel://127.0.0.1:{self.sentinel.port}/{NAME}"
 
     def name(self, server: Server) -> None:
