@@ -870,7 +870,10 @@ def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) 
     assert limiter.acquire(["api", "mail"])
 
 
-def test_an_outage_ends_when_the_server_is_back(own_server: Server, end_of: MakeEnd) -> None:
+def test_an_outage_ends_when_the_server_is_back(
+    own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_throttle.breaker.PAUSE", 0.0)  # see test_breaker.py
     limiter = end_of(Limiter(own_server.url, LIMITS))
     limiter["api"].acquire()
     own_server.stop()

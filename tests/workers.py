@@ -94,6 +94,9 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def has_ended(self) -> bool:
+        return self._running.process.poll() is not None
+
     def wait(self, timeout: float = 30) -> int:
         """Waits for its end, and says how it ended: an exit code, or minus a signal."""
         return self._running.process.wait(timeout)

@@ -55,9 +55,15 @@ class Queue:
         self._sent += count
         self._wait_for("waits", count)
 
+    def let_go(self) -> None:
+        self._limiter["turn"].reset()
+
+    def all_ran(self) -> bool:
+        return len(self.noted("runs")) >= self._sent
+
     def tasks_run(self) -> None:
         """All that wait, once each."""
-        self._limiter["turn"].reset()
+        self.let_go()
         self._wait_for("runs", self._sent)
         assert self.noted("runs") == list(range(self._sent))
 
