@@ -31,7 +31,7 @@ class Throttle(Limiter):
 
     Args:
         app: the app; it is reachable as ``app.throttle`` from now on.
-        limits, routes, url, prefix, lease, timeout, checks, waiting: see
+        limits, routes, url, prefix, lease, timeout, checks, waiting, replicas: see
             :class:`~celery_throttle.settings.Settings`; what is not given is read from ``app.conf``
             (``throttle_limits``, ...) when it is used.
 
@@ -52,6 +52,7 @@ class Throttle(Limiter):
         timeout: float | None = None,
         checks: str | None = None,
         waiting: str | None = None,
+        replicas: int | None = None,
     ) -> None:
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
@@ -66,6 +67,7 @@ class Throttle(Limiter):
             "timeout": timeout,
             "checks": checks,
             "waiting": waiting,
+            "replicas": replicas,
         }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None

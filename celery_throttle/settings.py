@@ -30,7 +30,10 @@ WAITING = ("lines", "broker")
 
 _NAMES = tuple(
     f"throttle_{name}"
-    for name in ("limits", "routes", "url", "prefix", "lease", "timeout", "checks", "waiting")
+    for name in (
+        *("limits", "routes", "url", "prefix", "lease"),
+        *("timeout", "checks", "waiting", "replicas"),
+    )
 )
 
 
@@ -105,6 +108,16 @@ class Settings:
     def timeout(self) -> float:
         """Seconds that the server has for each answer (``throttle_timeout``, default 1)."""
         return _seconds("timeout", self._read("timeout", 1.0), 0.01, _LONGEST_TIMEOUT)
+
+    @cached_property
+    def replicas(self) -> int:
+        """Replicas that must have a task that waits (``throttle_replicas``, default 0)."""
+        replicas = self._read("replicas", 0)
+        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+            raise ConfigurationError(
+                f"throttle_replicas is {shown(replicas)}: it must be a whole number, 0 or more"
+            )
+        return replicas
 
     @cached_property
     def checks(self) -> str:

@@ -29,6 +29,7 @@ from celery_throttle.wire import Address, AnyWire, AsyncWire, Wire
 _DETOURS = 5
 
 _ASKING = pack("ASKING")
+_PING = pack("PING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Store:
         self._servers = read_url(url, timeout)
         self.url = safe_url(url)
         self._prefix = prefix
+        self._timeout = timeout
         if is_cluster_url(url) and not has_hash_tag(prefix):
             raise ConfigurationError(f"{self.url} is a cluster: {_untagged(prefix)}")
         self.breaker = Breaker()
@@ -95,6 +97,24 @@ class Store:
             return self._done(wire, call, reply)
         self._idle.append(wire)  # all there is to do for most
         return reply
+
+    def confirm(self, replicas: int) -> None:
+        """Wait until so many replicas have all that was written before.
+
+        Raises:
+            StoreError: in half the time for a reply they do not.
+            StoreUnavailableError: see :meth:`run`.
+        """
+        wait = pack("WAIT", replicas, max(1, round(self._timeout * 500)))
+        wire = self._take()
+        # A connection waits for what had been written at its last command.
+        confirmed = perform(self._ask(wire, _PING, wait))
+        self._idle.append(wire)
+        if self._valid(confirmed) < replicas:
+            raise StoreError(
+                f"of the replicas of the server at {self.url} only {confirmed} confirmed what was "
+                f"written, not {replicas} (throttle_replicas)"
+            )
 
     def begin(self, call: Call) -> Begun:
         """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""

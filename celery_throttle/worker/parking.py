@@ -121,7 +121,9 @@ class Parking(Waiting):
         return Call(script("park"), names, args)
 
     def _leave(self, request: Any) -> None:
-        """The task is safe in Redis: let the broker and this worker forget it."""
+        """The task is in Redis: once it is safe there, the broker and this worker forget it."""
+        if self._throttle.settings.replicas:
+            self._throttle.store.confirm(self._throttle.settings.replicas)
         state.task_ready(request)
         request.acknowledge()
         self._left.append((time.monotonic(), identity(request)))

@@ -122,6 +122,10 @@ class Server:
         with redis.Redis.from_url(self.url) as client:
             self._running.wait_until(lambda: answers(client), seconds=20)
 
+    @property
+    def pid(self) -> int:
+        return self._running.process.pid
+
     def stop(self) -> None:
         """Ends it at once, as a crash would."""
         self._running.end()
