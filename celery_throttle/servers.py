@@ -54,19 +54,20 @@ class Nodes(Servers):
 
     def find(self) -> Steps[AnyWire]:
         """Connect to the node that served last, or to the next that can be reached."""
-        generation, nodes = self.generation, self._nodes
-        for node in nodes:
+        generation = self.generation
+        for node in self._nodes:
             try:
                 wire: AnyWire = yield Connect(node)
             except OSError as error:  # noqa: PERF203  # one at a time
+                failure = error
                 self._pass_over(node)
                 # A time-out is long enough for one call: the next one tries the next node.
-                if isinstance(error, TimeoutError) or node is nodes[-1]:
-                    raise
+                if isinstance(error, TimeoutError):
+                    break
             else:
                 wire.generation = generation
                 return wire
-        raise AssertionError  # not reached: there is a node
+        raise failure
 
     def lost(self, wire: AnyWire) -> bool:
         """See the base. Another node knows which one is in charge."""

@@ -208,20 +208,20 @@ class Store:
 
     def _detour(self, call: Call, wire: Any, reply: Any) -> Steps[tuple[Any, Any]]:
         """Do what an error asks for. Gives the wire that is used at the end, and the last reply."""
-        for _ in range(_DETOURS):
-            if not isinstance(reply, hiredis.ReplyError):
-                break
+        met: list[str] = []
+        while isinstance(reply, hiredis.ReplyError) and len(met) < _DETOURS:
             refusal = Refusal(str(reply))
             if refusal.means is Means.LOAD:
                 reply = yield from self._ask(wire, _load(call), call.packed)
             elif refusal.means is Means.ASK:
                 reply = yield from self._ask_there(call, wire.address.at(*refusal.redirect))
-            elif self._is_elsewhere(wire, refusal):
+            elif refusal.text not in met and self._is_elsewhere(wire, refusal):
                 wire.close()
                 wire = yield from self._find()
                 reply = yield from self._ask(wire, call.packed)
             else:
                 break
+            met.append(refusal.text)
         return wire, reply
 
     def _is_elsewhere(self, wire: AnyWire, refusal: Refusal) -> bool:

@@ -23,7 +23,7 @@ import hiredis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
@@ -249,12 +249,14 @@ def _plain_errors() -> Iterator[None]:
     """Errors as the module says."""
     try:
         yield
-    except (AuthenticationError, ResponseError) as error:
-        raise hiredis.ReplyError(str(error)) from error
     except RedisTimeoutError as error:
         raise TimeoutError(str(error)) from error
-    except RedisConnectionError as error:
-        raise ConnectionError(str(error)) from error
+    except RedisError as error:
+        # redis-py takes a wrong password for a lost connection.
+        lost = isinstance(error, RedisConnectionError) and not isinstance(
+            error, AuthenticationError
+        )
+        raise (ConnectionError if lost else hiredis.ReplyError)(str(error)) from error
 
 
 def _has_input(sock: Any) -> bool:

@@ -31,7 +31,7 @@ class Wake:
         self._channel = channel
         self._heard = heard
         self._connection: Any = None
-        self._generation = 0
+        self._generation = self._socket = 0
         self._hub: Any = None
         self._stopped = False
 
@@ -54,7 +54,9 @@ class Wake:
             return
         self._connection, self._hub = connection, hub
         if hub is not None:
-            hub.add_reader(connection._sock, self._read)  # noqa: SLF001  # the hub needs the socket
+            # Kept: a connection that was cut knows its socket no more, and the hub must forget it.
+            self._socket = connection._sock.fileno()  # noqa: SLF001  # redis-py does not show it
+            hub.add_reader(self._socket, self._read)
         else:
             threading.Thread(
                 target=self._watch, args=(connection,), name="throttle-wake", daemon=True
@@ -75,7 +77,8 @@ class Wake:
                     connection.read_response()
                     self._heard()
         except _ERRORS:
-            self._connection = None
+            if connection is self._connection:
+                self._connection = None
             self._heard()
         finally:
             connection.disconnect()
@@ -86,9 +89,7 @@ class Wake:
         # A thread that watches the connection closes it itself, within a second.
         if connection is None or self._hub is None:
             return
-        socket = connection._sock  # noqa: SLF001  # the hub needs the socket
-        if socket is not None:
-            self._hub.remove_reader(socket)
+        self._hub.remove_reader(self._socket)
         connection.disconnect()
 
     def stop(self) -> None:

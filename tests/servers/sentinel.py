@@ -11,9 +11,9 @@ from tests.tether import Tethered
 
 NAME = "shop"
 
-#: Milliseconds between two looks at servers and at each other: seconds are usual. A replica of
-#: which a Sentinel has not heard for five times that of its pings cannot take over, and while the
-#: master is down it hears of it once a second.
+#: Milliseconds between two looks at servers and at each other: seconds are usual. A replica cannot
+#: take over of which a Sentinel has heard nothing in the time of five pings; while the master is
+#: down it asks once a second.
 PERIODS = {"info": 100, "ask": 100, "publish": 100, "ping": 400}
 
 
