@@ -106,6 +106,13 @@ class Bench:
         stats: dict[str, Any] = replies[worker.hostname]["throttle"]
         return stats
 
+    def until_each_knows_all(self) -> None:
+        count = len(self.workers)
+        self.until(
+            lambda: all(self.stats(worker)["workers"] == count for worker in self.workers),
+            f"each of {count} workers knows all of them",
+        )
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(row) for row in self.records.lrange(f"faults:{name}", 0, -1)]
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.faults.bench import Bench
+from tests.faults.proxy import Proxy
 from tests.servers import Server, valkey_command
 
 pytestmark = pytest.mark.workers
@@ -24,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def bench(redis_url: str, store: Server) -> Iterator[Bench]:
-    with Bench(redis_url, store.url) as bench:
+    with Bench(redis_url, store.url, conf={"throttle_lease": 1.5}) as bench:
         yield bench
 
 
@@ -32,6 +34,7 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
     bench: Bench, store: Server
 ) -> None:
     bench.start_workers(2)
+    bench.until_each_knows_all()
     bench.send("early", range(20))
     bench.until_started("early", 20)
     store.stop()
@@ -61,3 +64,82 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
         assert log.count("decided by each of 2 workers alone") == 1
         assert log.count("is back after") == 1
         assert "Traceback" not in log
+
+
+def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, store: Server) -> None:
+    store.stop()
+    bench.start_workers(1)
+    bench.send("early", range(10))
+    bench.send("closed", range(3))
+    bench.until_started("early", 10)
+    assert bench.starts("closed") == []
+    store.start()
+    bench.until_started("closed", 3)
+    assert bench.stats(bench.workers[0])["outages"] == 1
+
+
+def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, store: Server) -> None:
+    bench.start_workers(2)
+    bench.until_each_knows_all()
+    store.stop()
+    bench.send("slotted", range(40), 0.2)
+    bench.until_started("slotted", 20)
+    store.start()
+    bench.until(lambda: len(bench.rows("ends")) == 40, "all have ended")
+    starts = [(row["at"], 1) for row in bench.starts("slotted")]
+    ends = [(row["at"], -1) for row in bench.rows("ends")]
+    running = most = 0
+    for _, change in sorted(starts + ends):
+        running += change
+        most = max(most, running)
+    assert most <= 4  # two processes in each worker, and two slots
+    assert Counter(row["number"] for row in bench.starts("slotted")) == Counter(range(40))
+
+
+def test_a_server_that_has_forgotten_everything_is_told_again(bench: Bench, store: Server) -> None:
+    bench.start_workers(2)
+    bench.send("early", range(30))
+    bench.until_started("early", 30)
+    with redis.Redis.from_url(store.url) as client:
+        client.flushall()
+        client.script_flush()
+    bench.send("early", range(30, 60))
+    bench.until_started("early", 60)
+    store.stop()  # keeps nothing
+    store.start()
+    bench.send("early", range(60, 90))
+    bench.until_started("early", 90)
+    assert Counter(row["number"] for row in bench.starts("early")) == Counter(range(90))
+
+
+def test_slots_of_running_tasks_outlive_what_the_server_forgets(
+    bench: Bench, store: Server
+) -> None:
+    bench.start_workers(2)
+    bench.send("slotted", range(4), 6)
+    bench.until_started("slotted", 4)
+    with redis.Redis.from_url(store.url) as client:
+        client.flushall()
+        bench.until(lambda: client.zcard("{throttle}:entries:slots") == 4, "the slots are told")
+    bench.until(lambda: len(bench.rows("ends")) == 4, "all have ended")
+    with redis.Redis.from_url(store.url) as client:
+        bench.until(lambda: not client.exists("{throttle}:entries:slots"), "they are given back")
+
+
+def test_a_dead_line_stops_no_task_without_limits(redis_url: str, store: Server) -> None:
+    proxy = Proxy(store.port)
+    with Bench(redis_url, proxy.url) as bench:
+        bench.start_workers(1)
+        bench.send("early", range(3))
+        bench.until_started("early", 3)
+        proxy.pull()
+        bench.send("early", range(3, 50))
+        began = time.time()
+        bench.send("plain", range(300))
+        bench.until_started("plain", 300)
+        # One call waits for its timeout, a second; no other does.
+        assert bench.starts("plain")[-1]["at"] - began < 8
+        proxy.plug_in()
+        bench.until_started("early", 50)
+        assert Counter(row["number"] for row in bench.starts("early")) == Counter(range(50))
+    proxy.close()
