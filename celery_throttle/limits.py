@@ -7,7 +7,7 @@ read of a limit is made in :mod:`celery_throttle.definitions`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -42,12 +42,20 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
 CONCURRENCY = "concurrency"
 FIRST_REQUEST = "first-request"
 
+#: The clauses that mean something to every algorithm, and to a number of slots.
+BOUNDS = ("max-keys", "max-waiting", "outage")
+
+#: What workers may do while the server of the limits cannot be reached.
+OUTAGES = ("local", "open", "closed")
+
 MAX_PARTS = 100
 MAX_SLOTS = 100_000
+MAX_KEYS = MAX_WAITING = 10**9
 
-_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest")
+_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", *BOUNDS)
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
-_AT_ONCE = re.compile(r"(\S+)\s+at\s+once", re.ASCII | re.IGNORECASE)
+_AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
+_WITH_SLOTS = f"allowed with it: {', '.join(BOUNDS)}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 
@@ -82,6 +90,11 @@ class Limit:
             since 1970), ``"first-request"``, or a :class:`Calendar`.
         parts: Sub-windows of ``sliding-window``; with the one before them if ``oldest`` is
             ``"weighted"``, without it if ``"dropped"``.
+        max_keys: How many keys of the name may be in use at once; None for any number.
+        max_waiting: How many tasks may wait in lines at the name, or at one key of it; None for
+            any number. Of several limits of a name the least counts, of this and of ``max_keys``.
+        outage: What workers do with its tasks while the server cannot be reached: one of
+            ``OUTAGES``, ``"local"`` unless given.
 
     Raises:
         LimitValueError: an unknown algorithm, a clause that means nothing to it, or a number out of
@@ -94,9 +107,12 @@ class Limit:
     window: str | Calendar = "epoch"
     parts: int = 1
     oldest: str = "weighted"
+    max_keys: int | None = None
+    max_waiting: int | None = None
     outage: str = "local"
 
     def __post_init__(self) -> None:
+        self._check_bounds()
         if isinstance(self.rate, Concurrency):
             self._check_slots(self.rate)
             return
@@ -120,8 +136,17 @@ class Limit:
         given = self.burst, self.algorithm, self.window, self.parts, self.oldest
         plain = "epoch", 1, "weighted"
         if given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
-            raise LimitValueError(f"'{slots}' is all there is to say; allowed: no clause with it")
+            raise LimitValueError(f"'{slots}' is all there is to say; {_WITH_SLOTS}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
+
+    def _check_bounds(self) -> None:
+        if self.max_keys is not None:
+            check_whole("max-keys", self.max_keys, MAX_KEYS)
+        if self.max_waiting is not None:
+            check_whole("max-waiting", self.max_waiting, MAX_WAITING)
+        if self.outage not in OUTAGES:
+            allowed = ", ".join(OUTAGES)
+            raise LimitValueError(f"outage {shown(self.outage)} is unknown; allowed: {allowed}")
 
     def _check_exact(self, rate: Rate) -> None:
         numerator, _ = rate.interval
@@ -179,6 +204,8 @@ class Limit:
         - ``from first-request``: fixed-window
         - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
         - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
+        - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
+          ``outage closed``: all, and after ``at once``, too
 
         Raises:
             LimitSyntaxError: if ``text`` is not of that form.
@@ -195,18 +222,25 @@ class Limit:
 
     @classmethod
     def _read(cls, text: str) -> Limit:
-        at_once = _AT_ONCE.fullmatch(text.strip())
-        if at_once:
-            return cls(Concurrency(parse_whole("number of slots", at_once[1], text)))
-        rate, *rest = (part.strip() for part in _CLAUSE.split(text.strip()))
+        bare = text.strip()
+        at_once = _AT_ONCE.match(bare)
+        head, *rest = _CLAUSE.split(bare[at_once.end() :] if at_once else bare)
         keywords = [keyword.lower() for keyword in rest[::2]]
-        clauses = dict(zip(keywords, rest[1::2], strict=True))
+        clauses = dict(zip(keywords, map(str.strip, rest[1::2]), strict=True))
         if len(clauses) < len(keywords):
             raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
-        return cls._from_clauses(Rate.parse(rate), clauses, text)
+        bounds = _take_bounds(clauses, text)
+        if not at_once or head:
+            return cls._from_clauses(Rate.parse(head.strip()), clauses, bounds, text)
+        if clauses:
+            keyword = next(iter(clauses))
+            raise LimitValueError(f"'{keyword}' means nothing to '{at_once[0]}'; {_WITH_SLOTS}")
+        return cls(Concurrency(parse_whole("number of slots", at_once[1], text)), **bounds)
 
     @classmethod
-    def _from_clauses(cls, rate: Rate, clauses: dict[str, str], text: str) -> Limit:
+    def _from_clauses(
+        cls, rate: Rate, clauses: dict[str, str], bounds: Mapping[str, Any], text: str
+    ) -> Limit:
         algorithm = clauses.pop("using", "gcra").lower()
         for keyword in clauses:
             if keyword not in ALGORITHMS.get(algorithm, _KEYWORDS):
@@ -225,6 +259,7 @@ class Limit:
             window,
             parse_whole("parts", clauses.get("parts", "1"), text),
             clauses.get("oldest", "weighted").lower(),
+            **bounds,
         )
 
     @classmethod
@@ -273,9 +308,12 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        if isinstance(self.rate, Concurrency):
-            return str(self.rate)
+        return " ".join([*self._clauses(), *self._bounds()])
+
+    def _clauses(self) -> list[str]:
         clauses = [str(self.rate)]
+        if isinstance(self.rate, Concurrency):
+            return clauses
         if "burst" in ALGORITHMS[self.algorithm] and self.burst != 1:
             clauses.append(f"burst {self.burst}")
         if self.algorithm != "gcra":
@@ -289,7 +327,20 @@ class Limit:
             clauses.append(f"parts {self.parts}")
         if self.oldest != "weighted":
             clauses.append(f"oldest {self.oldest}")
-        return " ".join(clauses)
+        return clauses
+
+    def _bounds(self) -> Iterator[str]:
+        if self.max_keys is not None:
+            yield f"max-keys {self.max_keys}"
+        if self.max_waiting is not None:
+            yield f"max-waiting {self.max_waiting}"
+        if self.outage != "local":
+            yield f"outage {self.outage}"
+
+
+def strictest(bounds: Iterable[int | None]) -> int | None:
+    """Of the ``max_keys``, or the ``max_waiting``, of several limits the one that counts."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def check_name(name: str) -> str:
@@ -300,6 +351,17 @@ def check_name(name: str) -> str:
         f"{shown(name)} cannot name a limit; allowed: up to 100 ASCII letters, digits and "
         "'_', '.', '-', of which the first is a letter or '_'"
     )
+
+
+def _take_bounds(clauses: dict[str, str], text: str) -> dict[str, Any]:
+    """Take the clauses that mean something to all out of the others; the fields they stand for."""
+    bounds: dict[str, Any] = {}
+    for keyword in BOUNDS:
+        if keyword in clauses:
+            told = clauses.pop(keyword)
+            value = told.lower() if keyword == "outage" else parse_whole(keyword, told, text)
+            bounds[keyword.replace("-", "_")] = value
+    return bounds
 
 
 def _meaningless(keyword: str, algorithm: str) -> LimitValueError:

@@ -6,14 +6,14 @@ import copy
 import json
 import pickle
 import struct
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import gcd
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import celery_throttle
@@ -34,8 +34,11 @@ from celery_throttle.limits import (
     ALGORITHMS,
     CONCURRENCY,
     FARTHEST,
+    MAX_KEYS,
     MAX_PARTS,
     MAX_SLOTS,
+    MAX_WAITING,
+    OUTAGES,
     Concurrency,
     Limit,
     check_name,
@@ -96,12 +99,19 @@ def sliding_windows(draw: st.DrawFn) -> Limit:
     )
 
 
-limits = st.one_of(
+bare_limits = st.one_of(
     meters(),
     fixed_windows(),
     sliding_windows(),
     st.builds(lambda rate: Limit(rate, algorithm="sliding-log"), rates),
     st.builds(lambda slots: Limit(Concurrency(slots)), st.integers(1, MAX_SLOTS)),
+)
+limits = bare_limits | st.builds(
+    replace,
+    bare_limits,
+    max_keys=st.none() | st.integers(1, MAX_KEYS),
+    max_waiting=st.none() | st.integers(1, MAX_WAITING),
+    outage=st.sampled_from(OUTAGES),
 )
 
 
@@ -128,6 +138,11 @@ def texts(draw: st.DrawFn) -> str:
         "parts 10",
         "oldest dropped",
         "oldest weighted",
+        "max-keys 5",
+        "max-keys 0",
+        "max-waiting 7",
+        "outage open",
+        "outage never",
     ]
     return " ".join([head, *draw(st.lists(st.sampled_from(clauses), max_size=4))])
 
@@ -353,6 +368,22 @@ class TestLimit:
             ),
             ("10 at once", Limit(Concurrency(10))),
             (" 1_0\tAt  ONCE\n", Limit(Concurrency(10))),
+            (
+                "10 at once outage Closed max-keys 1_000",
+                Limit(Concurrency(10), max_keys=1000, outage="closed"),
+            ),
+            (
+                "9/d max-waiting 7 using fixed-window Max-Keys 5 at 07:30 outage open",
+                Limit(
+                    Rate(9, DAY),
+                    algorithm="fixed-window",
+                    window=Calendar("UTC", 7, 30),
+                    max_keys=5,
+                    max_waiting=7,
+                    outage="open",
+                ),
+            ),
+            ("100/s outage local", Limit(Rate(100, SECOND))),
         ],
     )
     def test_reads(self, text: str, limit: Limit) -> None:
@@ -436,8 +467,13 @@ class TestLimit:
             ("ten at once", "ten"),
             ("1.5 at once", "1.5"),
             ("10/s at once", "10/s"),
-            ("10 at once burst 3", "10"),
-            ("10 at once using gcra", "10"),
+            ("10 at once maximum 5", "maximum 5"),
+            ("10 at oncemax-keys 5", "10"),
+            ("100/s max-keys", ""),
+            ("100/s max-keys many", "many"),
+            ("100/s max_keys 5", "100/s max_keys 5"),
+            ("100/s max-waiting 1.5", "1.5"),
+            ("100/s max-keys 5 max-keys 5", "100/s max-keys 5 max-keys 5"),
             (None, None),
             (100, 100),
             (b"100/s", b"100/s"),
@@ -484,6 +520,15 @@ class TestLimit:
             ("1/30d using fixed-window in UTC", "1/30d using fixed-window in UTC"),
             ("100/s using gcra twice", "gcra twice"),
             ("1/d burst 52125", "1/d burst 52125"),
+            ("10 at once burst 3", "10 at once burst 3"),
+            ("10 at once using gcra", "10 at once using gcra"),
+            ("10 at once from epoch", "10 at once"),
+            ("100/s max-keys 0", "100/s max-keys 0"),
+            ("100/s max-keys 1000000001", "100/s max-keys 1000000001"),
+            ("10 at once max-waiting -1", "10 at once max-waiting -1"),
+            ("100/s outage", ""),
+            ("100/s outage never", "never"),
+            ("10 at once outage fail open", "fail open"),
         ],
     )
     def test_refuses_values_out_of_range(self, text: str, offending: str) -> None:
@@ -498,6 +543,20 @@ class TestLimit:
         with pytest.raises(LimitValueError, match=r"'9999.*allowed") as caught:
             Limit.parse(text)
         assert len(str(caught.value)) < 300
+
+    @pytest.mark.parametrize("value", [0, -1, 1.5, True, "5", 10**9 + 1])
+    def test_refuses_such_bounds(self, value: Any) -> None:
+        for rate in (Rate(1, SECOND), Concurrency(1)):
+            with pytest.raises(LimitValueError, match=r"max-keys .* allowed: whole numbers from 1"):
+                Limit(rate, max_keys=value)
+            with pytest.raises(LimitValueError, match=r"max-waiting .* allowed: whole numbers"):
+                Limit(rate, max_waiting=value)
+
+    @pytest.mark.parametrize("value", ["", "never", None, 5, ["open"]])
+    def test_refuses_such_outages(self, value: Any) -> None:
+        with pytest.raises(LimitValueError, match="allowed: local, open, closed") as caught:
+            Limit(Rate(1, SECOND), outage=value)
+        assert_names(caught.value, value)
 
     @pytest.mark.parametrize("algorithm", ["sliding", "", "GCRA", CONCURRENCY, None, 5, ["gcra"]])
     def test_an_unknown_algorithm_is_told_the_known_ones(self, algorithm: Any) -> None:
@@ -589,6 +648,11 @@ class TestLimit:
                 "9/h using sliding-window parts 6 oldest dropped",
             ),
             ("10  AT once", "10 at once"),
+            (
+                "9/h outage open max-waiting 7 parts 6 max-keys 5 using sliding-window",
+                "9/h using sliding-window parts 6 max-keys 5 max-waiting 7 outage open",
+            ),
+            ("10 at once outage local max-waiting 07", "10 at once max-waiting 7"),
         ],
     )
     def test_writes_only_what_is_not_the_default(self, text: str, canonical: str) -> None:
@@ -651,6 +715,8 @@ class TestTicks:
         assert Limit.parse(text).ticks == ticks
 
     @given(limits)
+    @example(Limit(Rate(129, 255), 132_458_813))  # above half of what can be counted
+    @example(Limit(Rate(1, 63 * DAY), 414))
     def test_are_the_interval_and_counted_exactly(self, limit: Limit) -> None:
         if not isinstance(limit.rate, Rate):
             assert limit.ticks == (0, 1)
@@ -663,9 +729,9 @@ class TestTicks:
             assert FARTHEST * q <= MAX_EXACT // 4
             reduced, per_us = limit.rate.interval
             finest = 1_000_000 // gcd(reduced, 1_000_000)
-            fits = limit.burst * reduced * finest <= MAX_EXACT
+            fits = limit.burst * reduced * finest <= MAX_EXACT // 2
             fits = fits and FARTHEST * per_us * finest <= MAX_EXACT // 4
-            assert fits == (p % 1_000_000 == 0)
+            assert (fits or finest == 1) == (p % 1_000_000 == 0)
 
 
 class TestDefinition:

@@ -79,9 +79,8 @@ class SlidingLog(State):
         return replace(self, entries=entries, number=entry.number, last=entry.time)
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
-        entries = self.counting(now)
-        remaining = free(limit, sum(entry.cost for entry in entries))
-        return remaining, self.last + self.period - now if entries else 0
+        used = sum(entry.cost for entry in self.counting(now))
+        return free(limit, used), self.last + self.period - now if used else 0
 
     def mark(self) -> Mark:
         """The number of the entry, and since when numbers count."""

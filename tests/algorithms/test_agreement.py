@@ -52,6 +52,11 @@ def test_the_same_limit_once_more_changes_nothing(sides: Sides, key: str | None)
             sides.show(play, limits, [Step("acquire"), *trace], key=key, others=limits)
 
 
+def test_a_log_of_which_nothing_counts_is_empty_after_a_step_back(sides: Sides) -> None:
+    trace = [Step("reserve", worth=0), Step("settle"), Step("back", more=FARTHEST + 1)]
+    sides.show(play, [Limit.parse("3/s using sliding-log")], trace)
+
+
 SAME = (
     "3/s",
     "3/s using token-bucket",
