@@ -493,6 +493,23 @@ def test_a_slot_is_not_booked_on_a_lease_that_is_about_to_run_out(lines: Protoco
     assert lines.claim(ahead=20_000) == []
 
 
+def test_a_slot_that_cannot_be_booked_is_not_asked_for_again_and_again(lines: Protocol) -> None:
+    """Nor does it hold up others that are due."""
+    for task in "ab":
+        lines.park(task, ["slots"], lease=10 * SECOND)
+    lines.park("c", ["slots"])
+    lines.now += 10 * SECOND - 97_000
+    lines.limiter["api"].acquire()
+    lines.park("paced", ["api"])
+    lines.now += 92_000
+    (row,) = lines.claim(ahead=20_000)
+    assert (row.id, row.starts) == ("paced", 8_000)
+    assert lines.claim(ahead=20_000) == []
+    assert lines.ask == 5_000
+    lines.now += lines.ask
+    assert [row.id for row in lines.claim(ahead=20_000)] == ["c"]
+
+
 def test_a_revoked_or_expired_task_takes_no_slot(lines: Protocol) -> None:
     for task in "ab":
         lines.park(task, ["slots"], holder=task)
