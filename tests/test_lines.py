@@ -143,6 +143,28 @@ def test_order_is_by_priority_then_age(lines: Protocol) -> None:
     assert [task for _, task in lines.drain(1)] == ["urgent", "a", "b", "c", "later"]
 
 
+def test_a_new_first_of_a_line_that_costs_less_does_not_wait_for_more(lines: Protocol) -> None:
+    lines.limiter["bulk"].acquire(10)
+    lines.park("all", ["bulk"], cost=10, rank=5)
+    lines.park("one", ["bulk"], rank=0)
+    lines.now += 1_000
+    assert [row.id for row in lines.claim()] == ["one"]
+    lines.check()
+
+
+@pytest.mark.parametrize("limits", [["bulk"], ["bulk", ("slow", "k")]])
+def test_who_follows_one_that_was_withdrawn_does_not_wait_for_more(
+    lines: Protocol, limits: list[Reference]
+) -> None:
+    lines.limiter["bulk"].acquire(10)
+    lines.park("all", ["bulk"], cost=10)
+    lines.park("one", limits)
+    lines.withdraw("w", "all")
+    lines.now += 1_000
+    assert [row.id for row in lines.claim()] == ["one"]
+    lines.check()
+
+
 def test_lines_of_one_limit_are_served_in_turn(lines: Protocol) -> None:
     lines.park("x", ["api"])
     for number in range(6):
