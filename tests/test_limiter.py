@@ -524,6 +524,39 @@ def test_a_limit_that_was_slow_for_a_while_pays_off_slowly_meanwhile(
     assert plain[part].peek(0).remaining == 0
 
 
+@parts
+@pytest.mark.parametrize("after", ALGORITHMS)
+@pytest.mark.parametrize("before", ALGORITHMS)
+def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
+    plain: Limiter, clock: ManualClock, part: Any, before: str, after: str
+) -> None:
+    plain.define("job", limit_of(5, before))
+    plain[part].acquire(5)
+    clock.now += 1
+    plain.define("job", "5/h burst 5")
+    clock.advance(10)
+    plain.define("job", "4/h burst 4")
+    clock.now += 1
+    plain.define("job", limit_of(5, after))
+    assert plain[part].peek(0).remaining == (1 if part == "job" else 0)
+
+
+@pytest.mark.parametrize("after", ALGORITHMS)
+@pytest.mark.parametrize("before", ALGORITHMS)
+def test_a_key_without_its_own_definition_any_more_keeps_the_units_in_use(
+    plain: Limiter, clock: ManualClock, before: str, after: str
+) -> None:
+    plain.define("job", limit_of(5, after))
+    clock.advance(3600)
+    plain.define("job", limit_of(9, before), key="gold")
+    plain["job", "gold"].acquire(9)
+    clock.now += 1
+    plain.undefine("job", key="gold")
+    assert plain["job", "gold"].peek(0).remaining == 0
+    clock.now += 1
+    assert not plain["job", "gold"].acquire()
+
+
 def test_the_same_definition_again_changes_nothing(plain: Limiter, clock: ManualClock) -> None:
     plain.define("job", "3/s burst 3")
     for step in range(100):

@@ -143,6 +143,28 @@ def test_order_is_by_priority_then_age(lines: Protocol) -> None:
     assert [task for _, task in lines.drain(1)] == ["urgent", "a", "b", "c", "later"]
 
 
+def test_a_new_first_of_a_line_that_costs_less_does_not_wait_for_more(lines: Protocol) -> None:
+    lines.limiter["bulk"].acquire(10)
+    lines.park("all", ["bulk"], cost=10, rank=5)
+    lines.park("one", ["bulk"], rank=0)
+    lines.now += 1_000
+    assert [row.id for row in lines.claim()] == ["one"]
+    lines.check()
+
+
+@pytest.mark.parametrize("limits", [["bulk"], ["bulk", ("slow", "k")]])
+def test_who_follows_one_that_was_withdrawn_does_not_wait_for_more(
+    lines: Protocol, limits: list[Reference]
+) -> None:
+    lines.limiter["bulk"].acquire(10)
+    lines.park("all", ["bulk"], cost=10)
+    lines.park("one", limits)
+    lines.withdraw("w", "all")
+    lines.now += 1_000
+    assert [row.id for row in lines.claim()] == ["one"]
+    lines.check()
+
+
 def test_lines_of_one_limit_are_served_in_turn(lines: Protocol) -> None:
     lines.park("x", ["api"])
     for number in range(6):
@@ -491,6 +513,23 @@ def test_a_slot_is_not_booked_on_a_lease_that_is_about_to_run_out(lines: Protoco
     lines.park("c", ["slots"])
     lines.now += 10 * SECOND - 1
     assert lines.claim(ahead=20_000) == []
+
+
+def test_a_slot_that_cannot_be_booked_is_not_asked_for_again_and_again(lines: Protocol) -> None:
+    """Nor does it hold up others that are due."""
+    for task in "ab":
+        lines.park(task, ["slots"], lease=10 * SECOND)
+    lines.park("c", ["slots"])
+    lines.now += 10 * SECOND - 97_000
+    lines.limiter["api"].acquire()
+    lines.park("paced", ["api"])
+    lines.now += 92_000
+    (row,) = lines.claim(ahead=20_000)
+    assert (row.id, row.starts) == ("paced", 8_000)
+    assert lines.claim(ahead=20_000) == []
+    assert lines.ask == 5_000
+    lines.now += lines.ask
+    assert [row.id for row in lines.claim(ahead=20_000)] == ["c"]
 
 
 def test_a_revoked_or_expired_task_takes_no_slot(lines: Protocol) -> None:

@@ -320,6 +320,19 @@ def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> Non
     assert local.peek({GOLD: 0}, START + 10 * SECOND).remaining == 0
 
 
+@meters
+@pytest.mark.parametrize("written_by", METERS)
+def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
+    algorithm: str, written_by: str
+) -> None:
+    local = Local({"mail": f"10/s burst 5 using {written_by}"})
+    local.acquire({GOLD: 5}, START)
+    local.define(MAIL, "5/h burst 5", START + 1)
+    local.define(MAIL, "4/h burst 4", START + 10 * SECOND)
+    local.define(MAIL, f"10/s burst 5 using {algorithm}", START + 10 * SECOND + 1)
+    assert local.peek({GOLD: 0}, START + 10 * SECOND + 1).remaining == 0
+
+
 @pytest.mark.parametrize("ref", [MAIL, GOLD])
 @meters
 def test_what_lies_beyond_any_booking_is_forgiven(ref: LimitRef, algorithm: str) -> None:

@@ -24,7 +24,7 @@ redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
 local reply = { redis.call('ZCARD', KEYS[1]), redis.call('HLEN', KEYS[3]) }
 local function tell(field, packed)
   if packed then
-    reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 18)
+    reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)
   end
 end
 if redis.call('HLEN', KEYS[2]) <= tonumber(ARGV[4]) then

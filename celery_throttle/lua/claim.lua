@@ -85,7 +85,9 @@ local function serve(queue, waiting)
       end
       tidy(about.limits[at], queue)
     elseif bound == at then
-      redis.call('ZADD', queue[DUE], due_time(now, wait), waiting)
+      -- What cannot be booked ahead is not to be looked at ahead, again and again.
+      local later = refs.held and ahead or 0
+      redis.call('ZADD', queue[DUE], due_time(now, wait + later), waiting)
       return
     else
       redis.call('LPOP', waiting)

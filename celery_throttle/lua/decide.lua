@@ -7,7 +7,7 @@
 --   cost        millionths of a unit to take of each of its limits
 -- and, once it was looked at,
 --   limits      those of its name
---   since, old_since    of their definition
+--   since, old_since, older_since    of their definition
 --   paused      microseconds from now
 --   adopted     whether its state was not one to go on with as it was
 --   at          when what was taken starts
@@ -38,7 +38,12 @@ end
 
 -- A state of other limits than those now in force, see `current` in local.py.
 local function carry_over(ref, state, since, now)
-  local before = since == ref.old_since and ref.since or ref.old_since
+  local before = since
+  if since == ref.old_since then
+    before = ref.since
+  elseif since == ref.older_since then
+    before = ref.old_since
+  end
   local found, place = in_use_by(state, math.min(before, now)), 0
   for _, limit in ipairs(ref.limits) do
     local algorithm = algorithm_of(limit.tag, true)
@@ -120,8 +125,8 @@ local function look(refs, definitions, fields, values, keys, now, given)
     if not packed then
       return i
     end
-    local _, since, old_since, count = struct.unpack(HEAD, packed)
-    ref.since, ref.old_since = since, old_since
+    local _, since, old_since, older_since, count = struct.unpack(HEAD, packed)
+    ref.since, ref.old_since, ref.older_since = since, old_since, older_since
     local limits, from = { false }, FIRST
     for place = 1, count do
       limits[place], from = parse(packed, from, ref)

@@ -46,30 +46,39 @@ local function is_same(one, other)
   return one.numbers == other.numbers
 end
 
+local function since_of(packed)
+  return (select(2, struct.unpack(HEAD, packed)))
+end
+
+-- What stands in front of a definition that is in force from now on, after another.
+local function front(origin, old)
+  local since, old_since = now, now
+  if old then
+    since, old_since = select(2, struct.unpack(HEAD, old))
+  end
+  return struct.pack('<Bddd', origin, now, since, old_since)
+end
+
 local changed = { 1 }
 
 local function put(ref, origin)
-  local since, old_since = now, now
-  if ref.old then
-    local _, before, older = struct.unpack(HEAD, ref.old)
-    old_since = before
-    if is_same(parts_of(ref.old, FIRST - 1), parts_of(ref.packed, 1)) then
-      -- The same limits: what is in use under them needs no conversion.
-      since, old_since = before, older
-    end
-  end
-  if ref.old and since == now then
+  local packed = front(origin, ref.old) .. ref.packed
+  if ref.old and is_same(parts_of(ref.old, FIRST - 1), parts_of(ref.packed, 1)) then
+    -- The same limits: what is in use under them needs no conversion.
+    packed = string.char(origin) .. string.sub(ref.old, 2, FIRST - 2) .. ref.packed
+  elseif ref.old then
     changed[#changed + 1] = ref.index
   end
-  redis.call('HSET', KEYS[1], ref.field, struct.pack('<Bdd', origin, since, old_since) .. ref.packed)
+  redis.call('HSET', KEYS[1], ref.field, packed)
 end
 
-local function convert_state(ref)
-  local state = ref.old and redis.call('GET', ref.state)
-  local packed = in_force(ref.name, ref.field)
-  if state and packed then
-    look({ ref }, { packed }, 1, { state, false, false }, 3, now, given)
-    if ref.adopted then
+-- `since`: of a definition that was in force before, but not for this state.
+local function convert_state(ref, packed, since)
+  local state = ref.old and packed and redis.call('GET', ref.state)
+  if state then
+    local unknown = look({ ref }, { packed }, 1, { state, false, false }, 3, now, given)
+    ref.since = since or ref.since
+    if not unknown and (ref.adopted or since) then
       write(ref, now, given)
     end
   end
@@ -91,7 +100,11 @@ for _, ref in ipairs(refs) do
   local origin = own and string.byte(own)
   if mode == 'drop' then
     redis.call('HDEL', KEYS[1], ref.field)
-    convert_state(ref)
+    local rest = in_force(ref.name, ref.field)
+    if own and rest and since_of(own) ~= since_of(rest) then
+      -- What is in use counts from now on by the limits of the name, not since these are in force.
+      convert_state(ref, front(origin, own) .. string.sub(rest, FIRST - 1), since_of(rest))
+    end
   elseif mode == 'windows' then
     -- Somebody may have defined another limit since these were asked for.
     if own and parts_of(own, FIRST - 1).text == parts_of(ref.packed, 1).text then
@@ -99,7 +112,7 @@ for _, ref in ipairs(refs) do
     end
   elseif mode ~= 'code' or origin ~= SET then
     put(ref, mode == 'set' and SET or CODE)
-    convert_state(ref)
+    convert_state(ref, in_force(ref.name, ref.field))
   end
 end
 return changed

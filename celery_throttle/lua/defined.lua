@@ -6,6 +6,6 @@
 
 local found = redis.call('HMGET', KEYS[1], unpack(ARGV))
 for i, packed in ipairs(found) do
-  found[i] = packed and string.sub(packed, 18)
+  found[i] = packed and string.sub(packed, 26)
 end
 return found

@@ -5,7 +5,7 @@
 -- Library. A definition is packed by `celery_throttle/definitions.py`: how many limits; for each its
 -- tag, how many numbers, and these: burst, p, q and those of the algorithm; then the limits as text.
 -- In front of it `define.lua` puts the origin ('c' of the code, 's' set at run time), since when (us)
--- it is in force, and since when the definition before it was.
+-- it is in force, and since when the two definitions before it were.
 --
 -- An algorithm is a table of functions of a limit at the time `now`:
 --   read(limit, state, from, now)   reads its part of the state, or false; tells if that is all there is
@@ -25,7 +25,7 @@
 --   settle(limit, mark, more, cost, actual, now)    whether anything has changed
 -- Meters and fixed windows have one or two more.
 
-local HEAD, LIMIT, FIRST = '<BddB', '<BHddd', 19
+local HEAD, LIMIT, FIRST = '<BdddB', '<BHddd', 27
 
 local made = {}
 

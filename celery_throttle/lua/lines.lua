@@ -78,6 +78,11 @@ local function attach(line, about, at, now, wait)
   end
 end
 
+-- Another task is the first to pass: what it waits for may come sooner, as it may cost less.
+local function hurry(limit, queue, now, wait)
+  redis.call('ZADD', queue[DUE], 'XX', 'LT', due_time(now, wait), limit[WAITING])
+end
+
 -- The waiting list has lost a line: forget it when that was the last.
 local function tidy(limit, queue)
   if redis.call('EXISTS', limit[WAITING]) == 0 then
@@ -128,6 +133,9 @@ local function join(line, about, id, score, packed, now, wait, bound)
   else
     local at = string.byte(redis.call('HGET', about.queue[LINES], line), 1)
     count(about.limits[at], 1)
+    if redis.call('ZRANK', line, id) == 0 then
+      hurry(about.limits[at], about.queue, now, wait)
+    end
   end
   return new
 end

@@ -24,7 +24,7 @@ local function make_meters()
   function meters.in_use(state, from, now)
     local at, level, p, q = unpack_meter(state, from)
     local _, _, scaled_up = exact()
-    return scaled_up(math.max(0, level - (now - at) * q), MILLION, p)
+    return scaled_up(math.max(0, level - math.max(now - at, -FARTHEST) * q), MILLION, p)
   end
 
   function meters.fill(limit, amount, at, now)

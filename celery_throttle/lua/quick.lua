@@ -30,12 +30,12 @@ if ARGV[2] == 'take' then
       simple = false
       break
     end
-    local _, since, _, limits, tag, numbers, capacity, p, q = struct.unpack('<BddBBHddd', packed)
+    local _, since, _, _, limits, tag, numbers, capacity, p, q = struct.unpack('<BdddBBHddd', packed)
     simple = not state or #state == 8 + 51 * limits
     local parts, full_of_all = nil, 0
     for place = 1, simple and limits or 0 do
       if place > 1 then
-        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place - 8)
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place)
       end
       simple = tag == 1 and numbers == 3 and cost <= capacity
       local used, began = 0, now

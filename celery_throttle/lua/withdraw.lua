@@ -28,6 +28,7 @@ for key = 3, #KEYS, 4 do
         redis.call('LREM', about.limits[at][WAITING], 1, line)
         tidy(about.limits[at], about.queue)
       end
+      hurry(about.limits[at], about.queue, now, 0)
     end
   end
 end

@@ -44,16 +44,18 @@ class Definition:
         limits: All of them have to allow.
         since: When they came into force, in microseconds.
         old_since: When those before came into force; as ``since`` if there were none.
+        older_since: When those before them did.
     """
 
     limits: tuple[Limit, ...]
     since: int
     old_since: int
+    older_since: int
 
     def followed_by(self, limits: tuple[Limit, ...], now: int) -> Definition:
         """Return the definition that takes the place of this one."""
         same = [*map(numbers, limits)] == [*map(numbers, self.limits)]
-        return self if same else Definition(limits, now, self.since)
+        return self if same else Definition(limits, now, self.since, self.old_since)
 
 
 def numbers(limit: Limit) -> tuple[object, ...]:
@@ -73,9 +75,10 @@ def current(definition: Definition, states: States | None, now: int) -> tuple[St
     What was written under another definition keeps its units, not its time: one unit used under
     "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units count by the
     old definition until that changed, and from then on as if they had been taken at that moment. If
-    it changed more than once since, nothing counts as paid off between these changes: too little
-    may be admitted, never too much. Of several limits each goes on with the units of the one in its
-    place, or with the most of any. Slots in use stay in use.
+    it changed twice since, nothing counts as paid off between these changes, and if more often,
+    nothing since they were taken: too little may be admitted, never too much. Of several limits
+    each goes on with the units of the one in its place, or with the most of any. Slots in use stay
+    in use.
 
     Who reads a state after the clock has stepped back must keep the result, or the time that was
     forgiven would have to pass anyway.
@@ -101,7 +104,11 @@ def current(definition: Definition, states: States | None, now: int) -> tuple[St
 
 def _carried_over(definition: Definition, states: States, now: int) -> States:
     since = definition.since
-    before = since if states[0].since == definition.old_since else definition.old_since
+    before = states[0].since
+    if before == definition.old_since:
+        before = since
+    elif before == definition.older_since:
+        before = definition.old_since
     held = next((state for state in states if isinstance(state, Slots)), None)
     found = [state.in_use(min(before, now)) for state in states if not isinstance(state, Slots)]
     carried: list[State] = []
@@ -165,7 +172,7 @@ class Local:
         new = read(written, ref.name)
         old = self._in_force(ref)
         if old is None:
-            self._definitions[ref] = Definition(new, now, now)
+            self._definitions[ref] = Definition(new, now, now, now)
             return
         if any(map(has_slots, new)) != any(map(has_slots, old.limits)):
             raise LimitValueError(f"limit {ref.name!r} cannot be given slots, or have them taken")

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
+from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.rates import MAX_EXACT
 from celery_throttle.reference.state import Mark, State, divided_up
 
@@ -93,7 +93,7 @@ class Meter(State):
         return self.keep(limit, self.since, self.used_then(), now, Busy(now))
 
     def in_use(self, at: int) -> int:
-        return divided_up(self.used(at) * MILLION, self.p)
+        return divided_up(self.used(max(at, self.at - FARTHEST)) * MILLION, self.p)
 
     def wait(self, limit: Limit, cost: int, now: int) -> int:
         p, q = limit.ticks

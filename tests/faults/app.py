@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from typing import Any
 
 import redis
 from celery import Celery
 from kombu import Exchange, Queue
 
-from celery_throttle import Limit, Throttle
+from celery_throttle import Throttle
 from celery_throttle.signals import throttle_mode_changed
 
 NAME = os.environ.get("FAULTS_QUEUE", "faults")
@@ -33,10 +32,10 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     **CONF,
 )
-LIMITS: dict[str, str | Limit] = {
+LIMITS = {
     "api": "100/s",
-    "open": replace(Limit.parse("20/s"), outage="open"),
-    "closed": replace(Limit.parse("20/s"), outage="closed"),
+    "open": "20/s outage open",
+    "closed": "20/s outage closed",
     "slots": "4 at once",
 }
 throttle = Throttle(app, LIMITS | CHANGED, url=os.environ.get("THROTTLE_URL"))
