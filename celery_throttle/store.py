@@ -238,7 +238,10 @@ class Store:
     def _wire(self) -> _Wire:
         if self._pid != os.getpid():
             self._idle, self._pid, self._pool = deque(), os.getpid(), None
-        return self._idle.pop() if self._idle else _Wire(self.connection())
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Wire(self.connection())
 
     def _failed(self, wire: _Wire, error: BaseException) -> BaseException:
         wire.close()
