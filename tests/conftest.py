@@ -80,17 +80,21 @@ def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def start_worker(request: pytest.FixtureRequest) -> Iterator[StartWorker]:
-    """Starts workers that end with the test; a test that fails shows the end of their logs."""
+    """Starts workers that end with the test; a test that fails shows the end of their logs.
+
+    Takes what Worker takes, and `wait`: whether to wait until it is ready.
+    """
     for name in ("redis_url", "any_server_url"):  # what workers leave is looked at after their end
         if name in request.fixturenames:
             request.getfixturevalue(name)
     workers: list[Worker] = []
 
-    def start(*args: Any, **options: Any) -> Worker:
+    def start(*args: Any, wait: bool = True, **options: Any) -> Worker:
         worker = Worker(*args, **options)
         workers.append(worker)
         worker.start()
-        worker.wait_until_ready()
+        if wait:
+            worker.wait_until_ready()
         return worker
 
     yield start

@@ -114,4 +114,4 @@ class Worker:
         self.close()
 
 
-StartWorker = Callable[..., Worker]  # takes what Worker takes
+StartWorker = Callable[..., Worker]  # see the fixture `start_worker`

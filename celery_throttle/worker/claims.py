@@ -7,6 +7,7 @@ nobody while the lease lasts, and goes back to its line when it runs out.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -48,6 +49,10 @@ class Claim:
         self.started = False
         self.returned = False
 
+    def start(self) -> bool:
+        """The pool is to have it; False if it went back to its line."""
+        return self._claims.start(self)
+
     def settle(self) -> None:
         """The task is done with."""
         self._claims.settle(self)
@@ -58,7 +63,7 @@ class Claim:
 
 
 class Claims:
-    """All claims of one worker.
+    """All claims of one worker. Called from any thread.
 
     Args:
         store, keys: the server and its names.
@@ -79,6 +84,7 @@ class Claims:
         self._told: Told[int] = Told()
         self._unsure: list[int] = []
         self._next = 1
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -89,7 +95,8 @@ class Claims:
 
     def reserve(self, count: int) -> int:
         """The first of so many new tokens."""
-        first, self._next = self._next, self._next + count
+        with self._lock:
+            first, self._next = self._next, self._next + count
         return first
 
     def receive(
@@ -99,6 +106,12 @@ class Claims:
         claim = Claim(self, token, admitted=admitted, waited=waited, slots=slots)
         self._held[token] = claim
         return claim
+
+    def start(self, claim: Claim) -> bool:
+        """See :meth:`Claim.start`."""
+        with self._lock:
+            claim.started = not claim.returned
+        return claim.started
 
     def started(self) -> list[Claim]:
         """Claims that the pool was given."""
@@ -128,12 +141,14 @@ class Claims:
         """The server may not have heard of them."""
         self._settled.extend(tokens)
 
-    def give_back(self, claims: Iterable[Claim]) -> None:
+    def give_back(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Tasks go back to the head of their lines; when the server can be reached, if not now."""
-        for claim in claims:
-            if self._held.pop(claim.token, None) is not None:
-                claim.returned = True
-                self._unsure.append(claim.token)
+        with self._lock:
+            for claim in claims:
+                stays = claim.started and unless_started
+                if not stays and self._held.pop(claim.token, None) is not None:
+                    claim.returned = True
+                    self._unsure.append(claim.token)
         try:
             self.give_back_unsure()
         except StoreError as error:
@@ -141,18 +156,20 @@ class Claims:
 
     def set_aside(self, claim: Claim, label: str) -> None:
         """A task is left to a worker that has the code for it; see ``aside.lua``."""
-        if self._held.pop(claim.token, None) is None:
-            return
-        claim.returned = True
+        with self._lock:
+            if self._held.pop(claim.token, None) is None:
+                return
+            claim.returned = True
         names = [self._keys.claims(self.worker), self._keys.aside]
         try:
             self._store.run(Call(script("aside"), names, ["", self.worker, claim.token, label]))
         except StoreError:  # then it goes back to its line
-            self._unsure.append(claim.token)
+            self.doubt(claim.token, 1)
 
     def doubt(self, first: int, count: int) -> None:
         """A call failed: nobody knows whether it made claims of these tokens."""
-        self._unsure.extend(range(first, first + count))
+        with self._lock:
+            self._unsure.extend(range(first, first + count))
 
     def give_back_unsure(self) -> None:
         """Give back what should not be held.
@@ -160,10 +177,15 @@ class Claims:
         Raises:
             StoreError: it has to be done once more.
         """
-        if self._unsure:
-            tokens = list(self._unsure)
-            self._back(self.worker, "own", len(tokens), tokens)
-            del self._unsure[: len(tokens)]
+        with self._lock:
+            tokens, self._unsure = self._unsure, []
+        try:
+            if tokens:
+                self._back(self.worker, "own", len(tokens), tokens)
+        except StoreError:
+            with self._lock:
+                self._unsure += tokens
+            raise
 
     def reclaim(self, worker: str) -> None:
         """The lease of another worker has run out: all its claims go back to their lines."""

@@ -107,11 +107,9 @@ class Gate:
         if wait is not None:
             return self._start_in(wait, request)
         claim = getattr(request.message, "claim", None)
-        if claim is not None:
-            if claim.returned:
-                state.task_ready(request)
-                return False
-            claim.started = True
+        if claim is not None and not claim.start():
+            state.task_ready(request)
+            return False
         if claim is not None and claim.admitted:
             self._slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)

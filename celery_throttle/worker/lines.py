@@ -214,7 +214,7 @@ class Watch:
         self.wake.forget()
         self._throttle.gate.stop()
         self._sender.close()
-        self._claims.give_back(self._claims.booked())
+        self._claims.give_back(self._claims.booked(), unless_started=True)
         if for_good:
             self.wake.stop()
             self._call(0)
@@ -417,8 +417,7 @@ class Watch:
             self._c.timer.call_after(HORIZON, self._give_up, (message,))
 
     def _give_up(self, message: messages.ClaimedMessage) -> None:
-        if not message.claim.started:
-            message.claim.give_back()
+        self._claims.give_back([message.claim], unless_started=True)
 
     def _hand_over(self, message: messages.ClaimedMessage) -> None:
         c = self._c
@@ -436,7 +435,7 @@ class Watch:
             c.on_decode_error(message, error)
         if not self._throttle.has_limits(task):
             # Its limits were taken away meanwhile, so no gate will see it start.
-            message.claim.started = True
+            message.claim.start()
 
 
 def task_name(message: messages.ClaimedMessage) -> str:

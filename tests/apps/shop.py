@@ -295,6 +295,14 @@ def sleep(self: Task, seconds: float) -> int:
     return os.getpid()
 
 
+@task(throttle="gate:{line}")
+def stay(self: Task, line: str) -> None:
+    """Runs until it is told to leave."""
+    run(self)
+    while not store().blpop([f"shop:leave:{self.request.id}"], timeout=1):
+        pass
+
+
 @task()
 def take(self: Task, line: str) -> tuple[int, bool]:
     """Meets a limit in its body, in a process of the pool."""

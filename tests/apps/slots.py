@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import redis
-from celery import Celery
+from celery import Celery, current_task
 
 from celery_throttle import Throttle
 
@@ -33,7 +33,8 @@ def note(kind: str, number: int) -> None:
     if _client is None:
         # It belongs to the pool's process.
         _client = redis.Redis.from_url(os.environ["THROTTLE_URL"])
-    _client.rpush("slots-notes", f"{kind} {number} {time.time()} {os.getppid()}")
+    hostname = current_task.request.hostname
+    _client.rpush("slots-notes", f"{kind} {number} {time.time()} {hostname}")
 
 
 def hold(number: int, seconds: float) -> None:
@@ -54,6 +55,11 @@ def ten_late(number: int, seconds: float) -> None:
 
 @app.task(throttle="both")
 def both(number: int, seconds: float) -> None:
+    hold(number, seconds)
+
+
+@app.task(throttle="both", acks_late=True)
+def both_late(number: int, seconds: float) -> None:
     hold(number, seconds)
 
 

@@ -1,0 +1,65 @@
+"""Tasks for workers that are stopped, grown and shrunk: each writes down its start and its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from typing import Any
+
+import redis
+from celery import Celery, current_task
+
+from celery_throttle import Throttle
+
+app = Celery("stops", broker=os.environ.get("CELERY_BROKER_URL"))
+app.conf.update(
+    task_ignore_result=True,
+    task_default_queue=os.environ.get("QUEUE", "stops"),
+    broker_connection_retry_on_startup=True,
+    worker_pool_restarts=True,
+    worker_soft_shutdown_timeout=float(os.environ.get("SOFT", "0")),
+)
+# The lease is long: a claim that nobody gave back shows as a task that does not come.
+throttle = Throttle(
+    app,
+    {"api": "50/s", "slow": "5/s", "open": "100000/s burst 1000", "two": "2 at once"},
+    url=os.environ.get("THROTTLE_URL"),
+    lease=300,
+)
+
+
+@cache
+def _store() -> redis.Redis:
+    return redis.Redis.from_url(os.environ["THROTTLE_URL"])
+
+
+def note(kind: str, number: int) -> None:
+    hostname = current_task.request.hostname
+    _store().rpush("stops-notes", f"{kind} {number} {time.time()} {hostname} {os.getpid()}")
+
+
+def hold(number: int, seconds: float) -> None:
+    note("begin", number)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.02)
+    note("end", number)
+
+
+def define(name: str, **options: Any) -> Any:
+    @app.task(name=f"stops.{name}", **options)
+    def task(number: int, seconds: float = 0.0) -> None:
+        hold(number, seconds)
+
+    return task
+
+
+plain = define("plain")
+plain_late = define("plain_late", acks_late=True)
+early = define("early", throttle="open")
+late = define("late", throttle="open", acks_late=True)
+api = define("api", throttle="api")
+slow = define("slow", throttle="slow")
+slot = define("slot", throttle="two")
+slot_late = define("slot_late", throttle="two", acks_late=True)
