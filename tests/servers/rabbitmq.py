@@ -1,0 +1,102 @@
+"""RabbitMQ, as a private node with a port mapper of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+
+from kombu import Connection
+
+from tests.servers import free_port
+from tests.tether import Tethered
+
+# Debian's command on the PATH is a wrapper that changes user and stays in between.
+RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+def rabbitmq_command() -> Path | None:
+    if RABBITMQ_SCRIPT.exists():
+        return RABBITMQ_SCRIPT
+    found = shutil.which("rabbitmq-server")
+    return Path(found) if found else None
+
+
+class RabbitMQ:
+    """Stopped and started again, it has its old address and what it had to keep.
+
+    Args:
+        command: see :func:`rabbitmq_command`.
+        directory: all its files are there.
+        settings: of the application ``rabbit``.
+    """
+
+    def __init__(self, command: Path, directory: Path, **settings: int) -> None:
+        self._command, self._directory = command, directory
+        port, mapper_port = free_port(), free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{port}//"
+        self._env = _env(directory, port, mapper_port)
+        given = " ".join(f"-rabbit {name} {value}" for name, value in settings.items())
+        self._env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += f" {given}"
+        # Started by the node, the mapper would be a daemon that stays.
+        self._mapper = Tethered(
+            ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], directory / "epmd.log"
+        )
+        self._mapper.wait_until(lambda: _listens(mapper_port), seconds=10)
+        self.start()
+
+    def start(self) -> None:
+        self._node = Tethered([self._command], self._directory / "rabbitmq.log", self._env)
+        self._node.wait_until(lambda: _accepts(self.url), seconds=90)
+
+    def stop(self) -> None:
+        """Ends it at once, as a crash would."""
+        self._node.end()
+
+    def close(self) -> None:
+        self._node.end()
+        self._mapper.end()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _env(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
+    """Keeps the node apart from any other on the machine: ports, files, cookie, settings."""
+    plugins = directory / "enabled_plugins"
+    plugins.write_text("[].\n")
+    return {
+        "HOME": str(directory),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(mapper_port),
+        "RABBITMQ_NODENAME": f"throttle-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+            # +sbwt none: an idle node must not take the processor from what is measured.
+            "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none"
+        ),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "none.conf"),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(directory),
+        "RABBITMQ_LOG_BASE": str(directory),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_PID_FILE": str(directory / "pid"),
+        "RABBITMQ_PLUGINS_EXPAND_DIR": str(directory / "plugins"),
+        # The start script then becomes the node instead of waiting for it.
+        "RUNNING_UNDER_SYSTEMD": "1",
+    }
+
+
+def _accepts(url: str) -> bool:
+    with Connection(url, connect_timeout=2) as connection:
+        try:
+            connection.connect()
+        except connection.connection_errors:
+            return False
+        return True
