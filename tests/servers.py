@@ -29,6 +29,7 @@ WHILE_TASKS_WAIT = (
     "waits:",
     "waited:",
     "backlog:",
+    "crowd:",
     "workers",
 )
 

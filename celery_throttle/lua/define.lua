@@ -25,22 +25,28 @@ end
 
 -- What `definitions.py` packed of a definition: the limits as a table, their numbers, their text.
 local function parts_of(packed, place)
-  local count, limits, from = string.byte(packed, place), {}, place + 1
+  local _, _, count = struct.unpack('<ddB', packed, place)
+  local limits, from = {}, place + FIRST - PACKED
   local start, calendar, slots = from, false, false
   for i = 1, count do
     limits[i], from = parse(packed, from, {})
     calendar = calendar or limits[i].tag == FIXED_WINDOW and number(limits[i], 1) == 0
     slots = slots or limits[i].tag == SLOTS
   end
-  return { numbers = string.sub(packed, start, from - 1), text = string.sub(packed, from),
+  return { numbers = string.sub(packed, start, from - 1), text = string.match(packed, '^%Z*', from),
            calendar = calendar, slots = slots }
+end
+
+-- The text without what bounds keys and waiting tasks, and says what happens in an outage.
+local function bare(text)
+  return (string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', ''))
 end
 
 -- Whether two definitions admit the same, however their rates are written. The windows of a calendar
 -- that are known depend on when somebody looked.
 local function is_same(one, other)
   if one.calendar or other.calendar then
-    return one.text == other.text
+    return bare(one.text) == bare(other.text)
   end
   return one.numbers == other.numbers
 end
@@ -50,7 +56,7 @@ local function put(ref, origin)
   if ref.old then
     local _, before, older = struct.unpack(HEAD, ref.old)
     old_since = before
-    if is_same(parts_of(ref.old, FIRST - 1), parts_of(ref.packed, 1)) then
+    if is_same(parts_of(ref.old, PACKED), parts_of(ref.packed, 1)) then
       -- The same limits: what is in use under them needs no conversion.
       since, old_since = before, older
     end
@@ -74,11 +80,11 @@ local refs = {}
 for i = 1, (#KEYS - 1) / 2 do
   local name, field, packed = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
   local old = in_force(name, field)
-  if mode == 'set' and old and parts_of(old, FIRST - 1).slots ~= parts_of(packed, 1).slots then
+  if mode == 'set' and old and parts_of(old, PACKED).slots ~= parts_of(packed, 1).slots then
     return { 0, i }
   end
   refs[i] = { name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
-              entries = KEYS[2 * i + 1], paused = 0 }
+              entries = KEYS[2 * i + 1], has_key = field ~= name, paused = 0 }
 end
 for _, ref in ipairs(refs) do
   local own = redis.call('HGET', KEYS[1], ref.field)
@@ -88,7 +94,7 @@ for _, ref in ipairs(refs) do
     convert_state(ref)
   elseif mode == 'windows' then
     -- Somebody may have defined another limit since these were asked for.
-    if own and parts_of(own, FIRST - 1).text == parts_of(ref.packed, 1).text then
+    if own and parts_of(own, PACKED).text == parts_of(ref.packed, 1).text then
       put(ref, origin)
     end
   elseif mode ~= 'code' or origin ~= SET then

@@ -18,6 +18,7 @@ from celery.worker import state
 from celery_throttle import signals
 from celery_throttle.changes import MICROSECONDS, to_us, unknown_limit
 from celery_throttle.errors import (
+    KeysFullError,
     QueueFullError,
     StoreError,
     ThrottleError,
@@ -110,7 +111,9 @@ class Parking:
         if outcome == b"late":
             self._too_late(request, limits, about[0], refs[about[1] - 1])
         elif outcome == b"full":
-            self._full(request, limits, refs[about[0] - 1])
+            self._full(request, limits, refs[about[0] - 1], about[1])
+        elif outcome == b"crowded":
+            self._crowded(request, limits, refs[about[0] - 1], about[1:])
         else:
             self._leave(request)
             if outcome == b"parked":
@@ -204,8 +207,16 @@ class Parking:
             ),
         )
 
-    def _full(self, request: Any, limits: TaskLimits, ref: LimitRef) -> None:
-        self._turn_away(request, limits, QueueFullError(ref.name, ref.key))
+    def _full(self, request: Any, limits: TaskLimits, ref: LimitRef, most: int) -> None:
+        error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
+        self._turn_away(request, limits, error)
+
+    def _crowded(
+        self, request: Any, limits: TaskLimits, ref: LimitRef, about: Sequence[int]
+    ) -> None:
+        most, wait = about
+        retry_after = None if wait < 0 else wait / MICROSECONDS
+        self._turn_away(request, limits, KeysFullError(ref.name, ref.key, retry_after, most))
 
     def _turn_away(self, request: Any, limits: TaskLimits, error: ThrottleError) -> None:
         if not limits.drop:
