@@ -11,6 +11,7 @@ from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
     CostError,
+    KeysFullError,
     KeyTemplateError,
     KeyValueError,
     LimitError,
@@ -38,6 +39,7 @@ __all__ = [
     "Decision",
     "KeyTemplateError",
     "KeyValueError",
+    "KeysFullError",
     "Limit",
     "LimitError",
     "LimitSyntaxError",

@@ -131,7 +131,8 @@ class Changes:
         args = [self.now(), mode]
         for ref, own in zip(refs, limits, strict=True):
             names += (self.keys.state(ref), self.keys.entries(ref))
-            packed = b"" if own is None else definitions.pack(own, now)
+            crowd = self.keys.crowd(ref.name)
+            packed = b"" if own is None else definitions.pack(own, now, crowd)
             args += (ref.name, self.keys.field(ref), packed)
         done, *indexes = yield Call(script("define"), names, args)
         if not done:
@@ -155,7 +156,9 @@ class Changes:
     def reset(self, ref: LimitRef) -> Plan[None]:
         """Forget what was used of a limit or one key of it, and lift its pause."""
         yield from self._check_known(ref)
-        yield Call(script("reset"), [self.keys.state(ref), self.keys.pause(ref)])
+        keys = self.keys
+        names = [keys.state(ref), keys.pause(ref), keys.entries(ref), keys.crowd(ref.name)]
+        yield Call(script("reset"), names)
         yield from self._touch(ref.name)
 
 

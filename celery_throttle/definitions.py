@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from celery_throttle.calendars import Calendar
-from celery_throttle.limits import FIRST_REQUEST, Concurrency, Limit
+from celery_throttle.limits import FIRST_REQUEST, Concurrency, Limit, strictest
 
 #: Windows of a calendar that are told ahead. When they run out, the script asks for more.
 _WINDOWS = 64
@@ -23,33 +23,45 @@ TAGS = {
     "concurrency": 8,
 }
 
-# Of each limit: its tag, how many numbers; then these. After all of them, the limits as text.
+# Of the name: how many keys may be in use, how many tasks may wait (0 for any number), how many
+# limits. Of each limit: its tag, how many numbers; then these. After all, the limits as text; then,
+# if keys are counted, where.
+_NAME = struct.Struct("<ddB")
 _HEAD = struct.Struct("<BH")
 _BETWEEN = "; "
+_END = b"\0"
 
 
-def pack(limits: Sequence[Limit], now: int) -> bytes:
+def pack(limits: Sequence[Limit], now: int, crowd: str) -> bytes:
     """Pack the limits of a name for the scripts.
 
     Args:
         limits: up to 255.
         now: a time in microseconds, around which the windows of a calendar are told.
+        crowd: the key where the keys of the name are counted, if there may be only so many.
     """
-    chunks = [bytes([len(limits)])]
+    max_keys = strictest(limit.max_keys for limit in limits)
+    max_waiting = strictest(limit.max_waiting for limit in limits)
+    chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
     for limit in limits:
         numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
         chunks.append(_HEAD.pack(TAGS[limit.algorithm], len(numbers)))
         chunks.append(struct.pack(f"<{len(numbers)}d", *numbers))
-    return b"".join((*chunks, _BETWEEN.join(map(str, limits)).encode()))
+    chunks.append(_BETWEEN.join(map(str, limits)).encode())
+    if max_keys is not None:
+        chunks += (_END, crowd.encode())
+    return b"".join(chunks)
 
 
 def unpack(packed: bytes) -> tuple[Limit, ...]:
     """The limits that :func:`pack` was given."""
-    place = 1
-    for _ in range(packed[0]):
+    *_, limits = _NAME.unpack_from(packed)
+    place = _NAME.size
+    for _ in range(limits):
         _, count = _HEAD.unpack_from(packed, place)
         place += _HEAD.size + 8 * count
-    return tuple(Limit.parse(text) for text in packed[place:].decode().split(_BETWEEN))
+    texts, _, _ = packed[place:].partition(_END)
+    return tuple(Limit.parse(text) for text in texts.decode().split(_BETWEEN))
 
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:

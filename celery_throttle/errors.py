@@ -15,7 +15,8 @@
     │   └── StoreUnavailableError           the server cannot be reached
     └── Throttled                           the limit refused
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
-        └── QueueFullError                  the queue of a ``leaky-queue`` is full
+        ├── QueueFullError                  the queue of a ``leaky-queue``, or ``max-waiting``
+        └── KeysFullError                   ``max-keys`` other keys are in use
 
 Messages name the offending text and say what is allowed.
 """
@@ -124,13 +125,48 @@ class WaitTooLongError(Throttled):
 
 
 class QueueFullError(Throttled):
-    """As many tasks wait for a ``leaky-queue`` as it is long.
+    """As many tasks wait for a ``leaky-queue`` as it is long, or as its ``max-waiting`` allows.
 
-    Attributes: see :class:`Throttled`; ``retry_after`` is None, as nobody knows.
+    Attributes:
+        limit: See :class:`Throttled`; so is ``key``. ``retry_after`` is None, as nobody knows.
+        max_waiting: The tasks that may wait; None if the queue of a ``leaky-queue`` is full.
     """
 
+    def __init__(
+        self,
+        limit: str,
+        key: str | None = None,
+        retry_after: float | None = None,
+        max_waiting: int | None = None,
+    ) -> None:
+        super().__init__(limit, key, retry_after)
+        self.max_waiting = max_waiting
+        self.args = (limit, key, retry_after, max_waiting)
+
     def __str__(self) -> str:
-        return f"{self._subject}: its queue is full"
+        bound = "" if self.max_waiting is None else f": max-waiting {self.max_waiting}"
+        return f"{self._subject}: its queue is full{bound}"
+
+
+class KeysFullError(Throttled):
+    """A task is the first of its key, and as many others are in use as ``max-keys`` allows.
+
+    Attributes:
+        limit: See :class:`Throttled`; so is ``key``.
+        retry_after: Seconds until the earliest of the keys in use is forgotten, or a second if all
+            of them have waiting tasks; None if the task names more keys than may ever be in use.
+        max_keys: The keys that may be in use.
+    """
+
+    def __init__(
+        self, limit: str, key: str | None, retry_after: float | None, max_keys: int
+    ) -> None:
+        super().__init__(limit, key, retry_after)
+        self.max_keys = max_keys
+        self.args = (limit, key, retry_after, max_keys)
+
+    def __str__(self) -> str:
+        return f"{self._subject}: no room for its key: max-keys {self.max_keys}; {self._wait}"
 
 
 def shown(value: object) -> str:

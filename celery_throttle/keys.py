@@ -89,6 +89,18 @@ class Keys:
         """Sorted set: who holds a slot. With ``+`` and a number: the log of that limit of it."""
         return f"{self.prefix}:entries:{self.field(ref)}"
 
+    def crowd(self, name: str) -> str:
+        """Sorted set: the keys of a limit that are in use, where there may be only so many.
+
+        The definition of the limit holds this name, and scripts find it there.
+        """
+        return f"{self.prefix}:crowd:{name}"
+
+    def crowd_of(self, entries: str) -> str:
+        """The :meth:`crowd` of the limit whose :meth:`entries` have a name."""
+        name, _, _ = entries.removeprefix(f"{self.prefix}:entries:").partition(":")
+        return self.crowd(name)
+
     def pause(self, ref: LimitRef) -> str:
         """String: until when one limit and key is paused; without a key, all of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"

@@ -121,3 +121,11 @@ def costs_of(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> tuple[int
             f"allowed: {', '.join(dict.fromkeys(names))}"
         )
     return tuple(millionths(cost.get(name, 1), allow_zero=least == 0) for name in names)
+
+
+def too_many_keys(name: str, max_keys: int) -> LimitValueError:
+    """The error for a call that names more keys of a limit than may ever be in use."""
+    return LimitValueError(
+        f"there is never room for all keys of limit {name!r} that are named at once; "
+        f"allowed: at most {max_keys} (max-keys)"
+    )

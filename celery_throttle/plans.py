@@ -26,7 +26,7 @@ from celery_throttle.changes import (
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitValueError, Throttled, shown
-from celery_throttle.needs import Costs, Need, costs_of
+from celery_throttle.needs import Costs, Need, costs_of, too_many_keys
 from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
@@ -43,6 +43,7 @@ class Outcome(IntEnum):
     NEVER = -1
     UNKNOWN = -2
     SLOTS = -3
+    KEYS = -4
 
 
 class Holder(NamedTuple):
@@ -167,7 +168,8 @@ class Plans(Changes):
         """The call of :meth:`renew`, for slots by their entries; ``anew``: unknown ones, too."""
         holders = [holder for _, holder in held]
         args = [self.now(), to_us(lease), int(anew), *holders]
-        return Call(script("renew"), [entries for entries, _ in held], args)
+        entries = [entries for entries, _ in held]
+        return Call(script("renew"), [*entries, *map(self.keys.crowd_of, entries)], args)
 
     def _ask(
         self,
@@ -239,7 +241,7 @@ class Plans(Changes):
         Raises:
             CostError: the cost can never pass.
             UnknownLimitError: neither the server nor the code knows a limit.
-            LimitValueError: the limit has slots.
+            LimitValueError: the limit has slots, or more keys of it are named than its max-keys.
         """
         if reply[0] >= Outcome.REFUSED:
             return
@@ -254,6 +256,8 @@ class Plans(Changes):
                 f"limit {name!r} has slots, which must be given back: "
                 f"use 'with limiter[{name!r}].slot():'"
             )
+        if reply[0] == Outcome.KEYS:
+            raise too_many_keys(ref.name, reply[2])
         raise cost_too_high(cost, ref, reply[2])
 
 

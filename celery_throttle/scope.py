@@ -240,9 +240,17 @@ class ArgumentReader:
         """Return the values of the arguments in the order of their names, defaults included.
 
         Raises:
-            KeyValueError: if one is not given and has no default.
+            KeyValueError: if one is not given and has no default, or these are no arguments at all.
         """
-        return tuple([self._read(argument, args, kwargs) for argument in self._arguments])
+        try:
+            return tuple([self._read(argument, args, kwargs) for argument in self._arguments])
+        except KeyValueError:
+            raise
+        except (LookupError, TypeError):  # a message may hold anything
+            raise KeyValueError(
+                f"{self.where} was called with arguments {shown(args)} and {shown(kwargs)}; "
+                "allowed: a list, and a dict by their names"
+            ) from None
 
     def _read(self, argument: _Argument, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if argument.position is not None and argument.position < len(args):

@@ -22,6 +22,7 @@ from celery_throttle.calendars import Calendar
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     CostError,
+    KeysFullError,
     LimitError,
     LimitSyntaxError,
     LimitValueError,
@@ -740,11 +741,15 @@ class TestDefinition:
     NOW = 1_772_323_200 * SECOND  # 2026-03-01 in UTC
 
     @staticmethod
-    def unpacked(*limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
+    def pack(*limits: Limit, now: int = NOW) -> bytes:
+        return definitions.pack(limits, now, "crowd")
+
+    def unpacked(self, *limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
         """Tags and numbers, and what comes after them."""
-        packed = definitions.pack(limits, now)
-        place, found = 1, list[tuple[int, list[float]]]()
-        for _ in range(packed[0]):
+        packed = self.pack(*limits, now=now)
+        *_, several = struct.unpack_from("<ddB", packed)
+        place, found = 17, list[tuple[int, list[float]]]()
+        for _ in range(several):
             tag, count = struct.unpack_from("<BH", packed, place)
             found.append((tag, list(struct.unpack_from(f"<{count}d", packed, place + 3))))
             place += 3 + 8 * count
@@ -779,6 +784,20 @@ class TestDefinition:
             "3/s; 9/10s using sliding-log; 10 at once",
         )
 
+    @pytest.mark.parametrize(
+        ("texts", "bounds"),
+        [
+            (["3/s"], (0, 0)),
+            (["3/s max-keys 5"], (5, 0)),
+            (["3/s max-waiting 7 outage open", "10 at once max-keys 5"], (5, 7)),
+            (["3/s max-keys 5 max-waiting 7", "9/h max-keys 4 max-waiting 8", "1/s"], (4, 7)),
+        ],
+    )
+    def test_tells_the_strictest_bounds(self, texts: list[str], bounds: tuple[int, int]) -> None:
+        packed = self.pack(*map(Limit.parse, texts))
+        assert struct.unpack_from("<dd", packed) == bounds
+        assert packed.endswith(b"\0crowd") == (bounds[0] > 0)
+
     def test_tells_the_windows_of_a_calendar_around_a_time(self) -> None:
         limit = Limit.parse("9/d using fixed-window at 07:00 in America/New_York")
         assert isinstance(limit.window, Calendar)
@@ -791,9 +810,9 @@ class TestDefinition:
 
     @given(st.lists(limits, min_size=1, max_size=5), st.integers(0, 4_000_000_000 * SECOND))
     def test_is_exact_and_reads_back(self, several: list[Limit], now: int) -> None:
-        assert definitions.unpack(definitions.pack(several, now)) == tuple(several)
+        assert definitions.unpack(self.pack(*several, now=now)) == tuple(several)
         found, text = self.unpacked(*several, now=now)
-        assert text == "; ".join(map(str, several))
+        assert text.removesuffix("\0crowd") == "; ".join(map(str, several))
         for limit, (tag, numbers) in zip(several, found, strict=True):
             assert tag == definitions.TAGS[limit.algorithm]
             assert numbers[:3] == [limit.burst, *limit.ticks]
@@ -876,6 +895,9 @@ EXCEPTIONS = [
     WaitTooLongError("mail", None, 120.0, 60.0),
     WaitTooLongError("mail", "42", None, 60.0),
     QueueFullError("mail", "42"),
+    QueueFullError("mail", "42", max_waiting=7),
+    KeysFullError("mail", "42", 1.5, 100),
+    KeysFullError("mail", "42", None, 1),
     LimitSyntaxError("'x' is not a rate"),
 ]
 
@@ -904,6 +926,14 @@ class TestErrors:
                 "limit 'mail': this could pass in 120 s; throttle_max_wait allows 60 s",
             ),
             (QueueFullError("mail", "42"), "limit 'mail' (key '42'): its queue is full"),
+            (
+                QueueFullError("mail", max_waiting=7),
+                "limit 'mail': its queue is full: max-waiting 7",
+            ),
+            (
+                KeysFullError("mail", "42", 2.0, 9),
+                "limit 'mail' (key '42'): no room for its key: max-keys 9; this could pass in 2 s",
+            ),
         ],
     )
     def test_says_which_limit_and_when(self, error: Throttled, message: str) -> None:
@@ -911,7 +941,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-        assert len(found) == 14
+        assert len(found) == 15
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 

@@ -18,6 +18,7 @@
 --       {-1, index, burst}       can never pass
 --       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
 --       {-3, index}              has slots, which only 'slot' takes
+--       {-4, index, max-keys}    more keys of a name than may ever be in use
 -- A refusal writes nothing.
 
 local given, mode = ARGV[1], ARGV[2]
@@ -28,6 +29,13 @@ local count = (#KEYS - 1) / (keyed and 4 or 3)
 local refs, unknown = read_refs(count, 2, 4, keyed, now, given)
 if unknown then
   return { -2, unknown, whole(now) }
+end
+local full, till = full_crowd(refs, now)
+if till < 0 then
+  return { -4, full, refs[full].max_keys }
+elseif full > 0 then
+  -- A key for which there is no room waits as one that is paused.
+  refs[full].paused = math.max(refs[full].paused, till)
 end
 
 local delay, granted, slots = 0, refs[1].cost, {}

@@ -1,13 +1,16 @@
 -- decide.lua: the atomic decision. Reads all limits of a call, then takes from all or none.
 -- uses: definition
+-- uses rarely: crowd
 --
 -- Library. Twin: `celery_throttle/reference/local.py`. A ref is a name and key: a table of
 --   state       key: since when the definition is in force, then the part of each limit
 --   entries     key: what a limit keeps besides, see `log.lua` and `slots.lua`
+--   has_key     whether it is a key of its name, and not the name itself
 --   cost        millionths of a unit to take of each of its limits
 -- and, once it was looked at,
 --   limits      those of its name
---   since, old_since, older_since    of their definition
+--   since, old_since, older_since, max_keys, max_waiting    of their definition
+--   crowd       key: which keys of the name are in use, if that matters
 --   paused      microseconds from now
 --   adopted     whether its state was not one to go on with as it was
 --   at          when what was taken starts
@@ -21,6 +24,9 @@ local function write(ref, now, given)
     state, lasts = state .. part, math.max(lasts, longer)
   end
   redis.call('SET', ref.state, struct.pack('<d', ref.since) .. state, 'PX', expiry(lasts, given))
+  if ref.crowd then
+    crowd().use(ref, now, given)
+  end
 end
 
 -- What is in use by the parts of a state, slots aside: their holders stay as they are.
@@ -125,8 +131,9 @@ local function look(refs, definitions, fields, values, keys, now, given)
     if not packed then
       return i
     end
-    local _, since, old_since, older_since, count = struct.unpack(HEAD, packed)
+    local _, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
     ref.since, ref.old_since, ref.older_since = since, old_since, older_since
+    ref.max_keys, ref.max_waiting = max_keys, max_waiting
     local limits, from = { false }, FIRST
     for place = 1, count do
       limits[place], from = parse(packed, from, ref)
@@ -139,6 +146,7 @@ local function look(refs, definitions, fields, values, keys, now, given)
       end
     end
     ref.limits = limits
+    ref.crowd = max_keys > 0 and ref.has_key and string.match(packed, '%z(.*)', from)
     local first = keys * (i - 1) + 1
     local state, pause, key_pause = values[first], values[first + 1], values[keys * i]
     if not read(ref, state, now) then
@@ -188,6 +196,16 @@ local function take(refs, now, at, given)
     end
     write(refs[i], now, given)
   end
+end
+
+-- The ref for whose key there is no room, and how long that will be so; see `crowd.full`.
+local function full_crowd(refs, now)
+  for i = 1, #refs do
+    if refs[i].crowd then
+      return crowd().full(refs, now)
+    end
+  end
+  return 0, 0
 end
 
 -- The amount that could pass now (whole units unless `exactly`), microseconds until all is full again,

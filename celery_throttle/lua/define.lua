@@ -26,22 +26,28 @@ end
 
 -- What `definitions.py` packed of a definition: the limits as a table, their numbers, their text.
 local function parts_of(packed, place)
-  local count, limits, from = string.byte(packed, place), {}, place + 1
+  local _, _, count = struct.unpack('<ddB', packed, place)
+  local limits, from = {}, place + FIRST - PACKED
   local start, calendar, slots = from, false, false
   for i = 1, count do
     limits[i], from = parse(packed, from, {})
     calendar = calendar or limits[i].tag == FIXED_WINDOW and number(limits[i], 1) == 0
     slots = slots or limits[i].tag == SLOTS
   end
-  return { numbers = string.sub(packed, start, from - 1), text = string.sub(packed, from),
+  return { numbers = string.sub(packed, start, from - 1), text = string.match(packed, '^%Z*', from),
            calendar = calendar, slots = slots }
+end
+
+-- The text without what bounds keys and waiting tasks, and says what happens in an outage.
+local function bare(text)
+  return (string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', ''))
 end
 
 -- Whether two definitions admit the same, however their rates are written. The windows of a calendar
 -- that are known depend on when somebody looked.
 local function is_same(one, other)
   if one.calendar or other.calendar then
-    return one.text == other.text
+    return bare(one.text) == bare(other.text)
   end
   return one.numbers == other.numbers
 end
@@ -63,9 +69,9 @@ local changed = { 1 }
 
 local function put(ref, origin)
   local packed = front(origin, ref.old) .. ref.packed
-  if ref.old and is_same(parts_of(ref.old, FIRST - 1), parts_of(ref.packed, 1)) then
+  if ref.old and is_same(parts_of(ref.old, PACKED), parts_of(ref.packed, 1)) then
     -- The same limits: what is in use under them needs no conversion.
-    packed = string.char(origin) .. string.sub(ref.old, 2, FIRST - 2) .. ref.packed
+    packed = string.char(origin) .. string.sub(ref.old, 2, PACKED - 1) .. ref.packed
   elseif ref.old then
     changed[#changed + 1] = ref.index
   end
@@ -89,11 +95,11 @@ local refs = {}
 for i = 1, (#KEYS - 1) / 2 do
   local name, field, packed = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
   local old = in_force(name, field)
-  if mode == 'set' and old and parts_of(old, FIRST - 1).slots ~= parts_of(packed, 1).slots then
+  if mode == 'set' and old and parts_of(old, PACKED).slots ~= parts_of(packed, 1).slots then
     return { 0, i }
   end
   refs[i] = { index = i, name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
-              entries = KEYS[2 * i + 1], paused = 0 }
+              entries = KEYS[2 * i + 1], has_key = field ~= name, paused = 0 }
 end
 for _, ref in ipairs(refs) do
   local own = redis.call('HGET', KEYS[1], ref.field)
@@ -103,11 +109,11 @@ for _, ref in ipairs(refs) do
     local rest = in_force(ref.name, ref.field)
     if own and rest and since_of(own) ~= since_of(rest) then
       -- What is in use counts from now on by the limits of the name, not since these are in force.
-      convert_state(ref, front(origin, own) .. string.sub(rest, FIRST - 1), since_of(rest))
+      convert_state(ref, front(origin, own) .. string.sub(rest, PACKED), since_of(rest))
     end
   elseif mode == 'windows' then
     -- Somebody may have defined another limit since these were asked for.
-    if own and parts_of(own, FIRST - 1).text == parts_of(ref.packed, 1).text then
+    if own and parts_of(own, PACKED).text == parts_of(ref.packed, 1).text then
       put(ref, origin)
     end
   elseif mode ~= 'code' or origin ~= SET then

@@ -2,10 +2,12 @@
 -- uses: tags, meters
 -- uses rarely: others
 --
--- Library. A definition is packed by `celery_throttle/definitions.py`: how many limits; for each its
--- tag, how many numbers, and these: burst, p, q and those of the algorithm; then the limits as text.
--- In front of it `define.lua` puts the origin ('c' of the code, 's' set at run time), since when (us)
--- it is in force, and since when the two definitions before it were.
+-- Library. A definition is packed by `celery_throttle/definitions.py`: how many keys may be in use, how
+-- many tasks may wait (0 for any number), how many limits; for each limit its tag, how many numbers,
+-- and these: burst, p, q and those of the algorithm; then the limits as text; then, if keys are
+-- counted, a zero and the name of the crowd, see `crowd.lua`. In front of it `define.lua` puts the
+-- origin ('c' of the code, 's' set at run time), since when (us) it is in force, and since when the two
+-- definitions before it were.
 --
 -- An algorithm is a table of functions of a limit at the time `now`:
 --   read(limit, state, from, now)   reads its part of the state, or false; tells if that is all there is
@@ -25,7 +27,7 @@
 --   settle(limit, mark, more, cost, actual, now)    whether anything has changed
 -- Meters and fixed windows have one or two more.
 
-local HEAD, LIMIT, FIRST = '<BdddB', '<BHddd', 27
+local HEAD, LIMIT, PACKED, FIRST = '<BdddddB', '<BHddd', 26, 43
 
 local made = {}
 

@@ -13,8 +13,8 @@
 -- Reply per task
 --       {1, times, at once, wait of the first later one (us), apart (ns), good for (us)}   taken: so
 --                             many slots now, the others from that wait on; all of them good so long
---       {0}                   full, or others wait in a line, to whose end it belongs; or it needs a
---                             slot, which is not taken here
+--       {0}                   full, or others wait in a line, to whose end it belongs; or there is no
+--                             room for its key, or it needs a slot, which is not taken here
 --       {-1, index, burst}    can never pass
 --       {-2, index, now (us)}    not defined, or the windows of a calendar have run out: index over all
 --                             refs; nothing was taken for any
@@ -46,7 +46,7 @@ local function admit(refs, wanted, others)
   local wait, bound, place = decide(refs, now, true)
   if wait < 0 then
     return { -1, bound, refs[bound].limits[place].burst }
-  elseif wait > ahead or others then
+  elseif wait > ahead or others or full_crowd(refs, now) > 0 then
     return { 0 }
   end
   local times, at_once, later, apart = 1, 1, 0, 0

@@ -16,10 +16,11 @@
 --   waited             set    keys `waits` of one limit's name
 --
 -- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
--- pause, key_pause, backlog, waiting, waits, waited}, ...}}.
+-- pause, key_pause, backlog, waiting, waits, waited, crowd}, ...}}. The last is false if there was no
+-- `max-keys` when the line began: then the line does not count in the crowd.
 
 local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
-local ENTRIES, BACKLOG, WAITING, WAITS, WAITED = 4, 7, 8, 9, 10
+local ENTRIES, BACKLOG, WAITING, WAITS, WAITED, CROWD = 4, 7, 8, 9, 10, 11
 
 local function pack_line(at, about)
   return string.char(at) .. cmsgpack.pack(about)
@@ -32,7 +33,8 @@ end
 local function refs_of(about, costs)
   local refs = {}
   for i, names in ipairs(about.limits) do
-    refs[i] = { state = names[3], entries = names[4], cost = costs[i], paused = 0 }
+    refs[i] = { state = names[3], entries = names[ENTRIES], cost = costs[i], paused = 0,
+                has_key = names[1] ~= names[2] }
   end
   return refs
 end
@@ -94,6 +96,15 @@ local function tidy(limit, queue)
   end
 end
 
+-- A line begins (1) or ends (-1): as long as it holds tasks, its keys are in use.
+local function mark(about, change, now)
+  for _, limit in ipairs(about.limits) do
+    if limit[CROWD] then
+      crowd().line(limit[CROWD], limit[ENTRIES], change, now, ARGV[1])
+    end
+  end
+end
+
 -- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
 -- starts in (us), waited (us), message, task id}. A line that is left empty is gone from Redis but
 -- still in its waiting list: the caller takes it out.
@@ -107,6 +118,7 @@ local function hand_out(claims, token, line, about, at, id, entry, kind, starts,
   count(about.limits[at], -1)
   if redis.call('EXISTS', line) == 0 then
     redis.call('HDEL', queue[LINES], line)
+    mark(about, -1, now)
   end
   return { token, kind, starts, now - entry[4], entry[5], id }
 end
@@ -130,6 +142,7 @@ local function join(line, about, id, score, packed, now, wait, bound)
   redis.call('ZADD', line, whole(score), id)
   if new then
     attach(line, about, math.max(1, bound), now, wait)
+    mark(about, 1, now)
   else
     local at = string.byte(redis.call('HGET', about.queue[LINES], line), 1)
     count(about.limits[at], 1)

@@ -25,7 +25,8 @@
 --       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
 --       {'known'}                                       parked before: acknowledge, no more
 --       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
---       {'full', index}                                 the queue of a leaky-queue is full
+--       {'full', index, max-waiting}    so many wait already; 0: the queue of a leaky-queue is full
+--       {'crowded', index, max-keys, wait (us)}    so many other keys are in use, for so long; -1: for ever
 --       {'never', index, burst}                         the cost can never pass
 --       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
 
@@ -60,10 +61,15 @@ if unknown then
 end
 for i, ref in ipairs(refs) do
   ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
+  about.limits[i][CROWD] = ref.crowd
 end
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limits[place].burst }
+end
+local full, till = full_crowd(refs, now)
+if full > 0 and redis.call('EXISTS', line) == 0 then
+  return { 'crowded', full, refs[full].max_keys, till }
 end
 local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
 if not parked then
@@ -105,10 +111,13 @@ if parked then
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
 for i, ref in ipairs(refs) do
+  if ref.max_waiting > 0 and ref.waiting >= ref.max_waiting then
+    return { 'full', i, ref.max_waiting }
+  end
   for _, limit in ipairs(ref.limits) do
     -- What has not leaked yet takes room in the queue, too.
     if limit.tag == LEAKY_QUEUE and ref.waiting + math.ceil(limit.used / limit.p) >= limit.burst then
-      return { 'full', i }
+      return { 'full', i, 0 }
     end
   end
 end

@@ -1,5 +1,6 @@
 -- quick.lua: the commonest decision, made before anything else is: all limits are GCRA, none is paused
--- and whole units are asked for. What is not so simple falls through to the long way.
+-- or has keys that are counted, and whole units are asked for. What is not so simple falls through to
+-- the long way.
 --
 -- Goes in front of `acquire.lua`, with its keys, arguments and replies. The rules are those of
 -- `decide.lua` and `meters.lua`, in one piece: to make functions and to call them takes longer than
@@ -30,12 +31,13 @@ if ARGV[2] == 'take' then
       simple = false
       break
     end
-    local _, since, _, _, limits, tag, numbers, capacity, p, q = struct.unpack('<BdddBBHddd', packed)
-    simple = not state or #state == 8 + 51 * limits
+    local _, since, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
+      struct.unpack('<BdddddBBHddd', packed)
+    simple = (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
     local parts, full_of_all = nil, 0
     for place = 1, simple and limits or 0 do
       if place > 1 then
-        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place)
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * place + 16)
       end
       simple = tag == 1 and numbers == 3 and cost <= capacity
       local used, began = 0, now

@@ -20,6 +20,7 @@
 --       {'wait', wait (us), its turn (us), index that binds}
 --       {'late', wait (us), index that binds}    would wait too long: nothing was taken
 --       {'never', index, burst}                  the cost can never pass
+--       {'crowded', index, keys, wait (us)}      as many keys as may be are in use; see `crowd.lua`
 --       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
 -- Turns of a limit are a string of two times (us): that of the last task, and of the last one that
 -- came in vain.
@@ -45,6 +46,13 @@ end
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limits[place].burst }
+end
+
+local full, till = full_crowd(refs, now)
+if full > 0 and (mine == 0 or till < 0) then
+  return { 'crowded', full, refs[full].max_keys, till }
+elseif till > wait then
+  wait, bound, place = till, full, 1
 end
 
 -- When a slot is given back nobody knows, so it is looked for now and then.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -9,9 +10,10 @@ from typing import NamedTuple
 from celery_throttle.costs import MILLION, Cost, in_units, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
-from celery_throttle.limits import ALGORITHMS, Limit
-from celery_throttle.needs import Written, has_slots, read
+from celery_throttle.limits import ALGORITHMS, Limit, strictest
+from celery_throttle.needs import Written, has_slots, read, too_many_keys
 from celery_throttle.rates import MAX_UNITS, Rate
+from celery_throttle.reference.crowd import Crowd
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.reference.slots import Slots
@@ -55,7 +57,14 @@ class Definition:
     def followed_by(self, limits: tuple[Limit, ...], now: int) -> Definition:
         """Return the definition that takes the place of this one."""
         same = [*map(numbers, limits)] == [*map(numbers, self.limits)]
-        return self if same else Definition(limits, now, self.since, self.old_since)
+        if same:
+            return replace(self, limits=limits)
+        return Definition(limits, now, self.since, self.old_since)
+
+    @property
+    def max_keys(self) -> int | None:
+        """How many keys may be in use."""
+        return strictest(limit.max_keys for limit in self.limits)
 
 
 def numbers(limit: Limit) -> tuple[object, ...]:
@@ -164,6 +173,7 @@ class Local:
     def __init__(self, limits: Mapping[str, Written] | None = None) -> None:
         self._definitions: dict[LimitRef, Definition] = {}
         self._states: dict[LimitRef, States] = {}
+        self._crowds: defaultdict[str, Crowd] = defaultdict(Crowd)
         for name, written in (limits or {}).items():
             self.define(LimitRef(name, None), written, 0)
 
@@ -178,7 +188,9 @@ class Local:
             raise LimitValueError(f"limit {ref.name!r} cannot be given slots, or have them taken")
         definition = self._definitions[ref] = old.followed_by(new, now)
         if ref in self._states:
-            self._states[ref], _ = current(definition, self._states[ref], now)
+            states, _ = current(definition, self._states[ref], now)
+            if states != self._states[ref]:
+                self._keep(ref, states, now)
 
     def reset(self, ref: LimitRef) -> None:
         """Forget what was used of one name and key. Slots in use stay in use."""
@@ -188,6 +200,9 @@ class Local:
             nothing, _ = current(definition, None, 0)
             held = next(state for state in states if isinstance(state, Slots))
             self._states[ref] = tuple(held if isinstance(one, Slots) else one for one in nothing)
+            if held.leases:
+                return
+        self._crowds[ref.name].forget(str(ref.key))
 
     def use_up(self, ref: LimitRef, now: int) -> None:
         """Take all there is of one name and key, as if nothing had been in use. Slots aside."""
@@ -215,7 +230,8 @@ class Local:
         """Take what all limits have, at most so many units; whole units, if that is whole."""
         wanted = millionths(most, allow_zero=True)
         looks = [look for ref in refs for look in self._look(ref, wanted, now)]
-        granted = min(wanted, *(look.state.left(look.limit, now)[0] for look in looks))
+        full = self._full(looks, now)
+        granted = min(wanted, *(self._left(look, full, now)[0] for look in looks))
         if wanted % MILLION == 0:
             granted -= granted % MILLION
         # Nothing to be had is a refusal of one unit.
@@ -253,11 +269,15 @@ class Local:
                     for look, mark in zip(looks, marks, strict=True)
                 )
                 if any(one is not look.state for one, look in zip(settled, looks, strict=True)):
-                    self._states[ref] = settled
+                    self._keep(ref, settled, now)
 
     def renew(self, reservation: Reservation, lease: int, now: int) -> None:
         """Let slots that were reserved go on for ``lease`` microseconds from now."""
         self._each_slots(reservation, lambda state, mark: state.renew(mark, now + lease))
+        for ref in reservation:
+            for state in self._states[ref]:
+                if isinstance(state, Slots) and state.leases:
+                    self._crowds[ref.name].renew(str(ref.key), state.leases[-1].until)
 
     def release(self, reservation: Reservation) -> None:
         """Give slots that were reserved back."""
@@ -283,14 +303,18 @@ class Local:
         return self._decided(looks, now, take=take)
 
     def _decided(self, looks: Sequence[Look], now: int, *, take: bool = True) -> Decision:
-        waits = [look.state.wait(look.limit, look.cost, now) for look in looks]
+        full = self._full(looks, now)
+        waits = [
+            max(look.state.wait(look.limit, look.cost, now), full.get(look.ref, 0))
+            for look in looks
+        ]
         wait = max(waits)
         delay = max(look.delay(now) for look in looks) if wait == 0 else 0
         if wait == 0 and take:
             looks = [look.taken(now) for look in looks]
-            for ref in {look.ref for look in looks}:
-                self._states[ref] = tuple(look.state for look in looks if look.ref == ref)
-        left = [look.state.left(look.limit, now) for look in looks]
+            for ref in dict.fromkeys(look.ref for look in looks):
+                self._keep(ref, tuple(look.state for look in looks if look.ref == ref), now)
+        left = [self._left(look, full, now) for look in looks]
         units = [amount // MILLION for amount, _ in left]
         told = waits.index(wait) if wait else units.index(min(units))
         return Decision(
@@ -303,6 +327,36 @@ class Local:
             granted=in_units(looks[0].cost) if wait == 0 and take else 0,
             delay=delay / _MICROSECONDS,
         )
+
+    def _full(self, looks: Sequence[Look], now: int) -> dict[LimitRef, int]:
+        """The keys for which there is no room, and microseconds until the earliest is forgotten."""
+        new: Counter[str] = Counter()
+        full = {}
+        for ref in dict.fromkeys(look.ref for look in looks):
+            most, crowd = self._defined(ref).max_keys, self._crowds[ref.name]
+            if ref.key is None or most is None or crowd.has(ref.key, now):
+                continue
+            if any(look.state.left(look.limit, now)[1] for look in looks if look.ref == ref):
+                continue
+            new[ref.name] += 1
+            if new[ref.name] > most:
+                raise too_many_keys(ref.name, most)
+            full[ref] = crowd.wait(new[ref.name], most, now)
+        return {ref: wait for ref, wait in full.items() if wait}
+
+    @staticmethod
+    def _left(look: Look, full: Mapping[LimitRef, int], now: int) -> tuple[int, int]:
+        amount, reset = look.state.left(look.limit, now)
+        wait = full.get(look.ref, 0)
+        return (0, max(wait, reset)) if wait else (amount, reset)
+
+    def _keep(self, ref: LimitRef, states: States, now: int) -> None:
+        self._states[ref] = states
+        definition = self._defined(ref)
+        if ref.key is not None and definition.max_keys:
+            both = zip(states, definition.limits, strict=True)
+            until = now + max(state.left(limit, now)[1] for state, limit in both)
+            self._crowds[ref.name].use(ref.key, until, now)
 
     def _in_force(self, ref: LimitRef) -> Definition | None:
         own = self._definitions.get(ref)
@@ -319,7 +373,7 @@ class Local:
         definition = self._defined(ref)
         states, keep = current(definition, self._states.get(ref), now)
         if keep:
-            self._states[ref] = states
+            self._keep(ref, states, now)
         return [
             Look(ref, limit, state, cost)
             for limit, state in zip(definition.limits, states, strict=True)

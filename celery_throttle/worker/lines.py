@@ -403,6 +403,12 @@ class Watch:
         except (messages.UnreadableMessageError, KeyError):
             self._aside.put(claim, packed, name)
             return
+        except (ContentDisallowed, DecodeError) as error:
+            self._c.on_decode_error(message, error)
+            return
+        except TypeError:
+            self._c.on_unknown_message(None, message)
+            return
         if starts_us > 0:
             timer.call_after(starts_us / MICROSECONDS, self._start, (message,))
         else:
@@ -433,6 +439,11 @@ class Watch:
             c.on_invalid_task(payload, message, error)
         except DecodeError as error:
             c.on_decode_error(message, error)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # Of another shape than any message has. From the broker, it would end the worker.
+            if message.claim.started:
+                raise
+            c.on_invalid_task(payload, message, error)
         if not self._throttle.has_limits(task):
             # Its limits were taken away meanwhile, so no gate will see it start.
             message.claim.start()

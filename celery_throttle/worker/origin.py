@@ -11,7 +11,6 @@ class Origin:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._lowest_first = consumer.connection.transport.driver_type == "redis"
-        self._queues: dict[tuple[Any, Any], str] = {}
 
     def names(self) -> tuple[str, ...]:
         """The queues this worker consumes now."""
@@ -23,16 +22,17 @@ class Origin:
         Brokers say it by the consumer's tag (AMQP) or only by exchange and routing key; then it is
         the consumed queue bound so, else one that this worker consumes: it will be served.
         """
-        about = message.delivery_info or {}
+        about = message.delivery_info or {}  # as it was sent: anything may be in it
         tag = about.get("consumer_tag")
         tags = getattr(self._consumer.task_consumer, "_active_tags", {})
         for name, active in tags.items():
             if tag is not None and active == tag:
                 return str(name)
-        route = about.get("exchange") or "", about.get("routing_key") or ""
-        if route not in self._queues:
-            self._queues[route] = self._by_route(*route)
-        return self._queues[route]
+        exchange, routing_key = about.get("exchange"), about.get("routing_key")
+        return self._by_route(
+            exchange if isinstance(exchange, str) else "",
+            routing_key if isinstance(routing_key, str) else "",
+        )
 
     def _by_route(self, exchange: str, routing_key: str) -> str:
         queues = self._consumer.task_consumer.queues
@@ -52,5 +52,6 @@ class Origin:
 
         With Redis as the broker a low number is served first, with the others a high one.
         """
-        priority = min(255, max(0, int((message.properties or {}).get("priority") or 0)))
+        priority = (message.properties or {}).get("priority")
+        priority = min(255, max(0, priority)) if isinstance(priority, int) else 0
         return priority if self._lowest_first else 255 - priority

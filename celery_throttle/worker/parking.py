@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.changes import MICROSECONDS, to_us
-from celery_throttle.errors import (
-    QueueFullError,
-)
+from celery_throttle.errors import QueueFullError
 from celery_throttle.needs import Need
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
 from celery_throttle.worker.announce import announce_wait, turn_away
-from celery_throttle.worker.waiting import Waiting, places_of, too_long
+from celery_throttle.worker.waiting import Waiting, crowded, places_of, too_long
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -75,8 +73,11 @@ class Parking(Waiting):
         if outcome == b"late":
             turn_away(request, limits, too_long(limits, refs[about[1] - 1], about[0]))
         elif outcome == b"full":
-            ref = refs[about[0] - 1]
-            turn_away(request, limits, QueueFullError(ref.name, ref.key))
+            ref, most = refs[about[0] - 1], about[1]
+            error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
+            turn_away(request, limits, error)
+        elif outcome == b"crowded":
+            turn_away(request, limits, crowded(refs, about))
         else:
             self._leave(request)
             if outcome == b"parked":

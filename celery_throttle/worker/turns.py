@@ -16,7 +16,7 @@ from celery_throttle.task import TaskLimits
 from celery_throttle.worker.announce import announce_wait, turn_away
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.postponed import turn_of
-from celery_throttle.worker.waiting import Waiting, places_of, too_long
+from celery_throttle.worker.waiting import Waiting, crowded, places_of, too_long
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -65,6 +65,9 @@ class Turns(Waiting):
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
             turn_away(request, limits, too_long(limits, need.refs[about[1] - 1], about[0]))
+            return None
+        if outcome == b"crowded":
+            turn_away(request, limits, crowded(need.refs, about))
             return None
         wait_us, its_turn, index = about
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]

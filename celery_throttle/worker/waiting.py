@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.changes import MICROSECONDS, unknown_limit
-from celery_throttle.errors import StoreError, WaitTooLongError
+from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.needs import Need
 from celery_throttle.plans import cost_too_high
 from celery_throttle.scope import LimitRef
@@ -91,6 +91,14 @@ def places_of(slots: Sequence[bytes]) -> list[Place]:
     """Where slots are kept, of a script's reply."""
     names = [name.decode() for name in slots]
     return list(zip(names[::2], names[1::2], strict=True))
+
+
+def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
+    """The error for a key beyond those that may be in use: of a script's reply."""
+    index, most, wait_us = about
+    ref = refs[index - 1]
+    retry_after = None if wait_us < 0 else wait_us / MICROSECONDS
+    return KeysFullError(ref.name, ref.key, retry_after, most)
 
 
 def too_long(limits: TaskLimits, ref: LimitRef, expected_us: int) -> WaitTooLongError:

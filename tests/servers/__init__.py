@@ -33,6 +33,7 @@ WHILE_TASKS_WAIT = (
     "waits:",
     "waited:",
     "backlog:",
+    "crowd:",
     "workers",
 )
 

@@ -1,0 +1,408 @@
+"""What nobody should send is refused as Celery refuses it, and harms neither worker nor line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from kombu.message import Message
+
+from celery_throttle import KeysFullError, KeyValueError, Limiter, QueueFullError
+from celery_throttle.scope import encode_key
+from celery_throttle.worker import messages
+from tests.apps import hostile
+from tests.servers import assert_nothing_left_behind
+from tests.workers import Worker
+
+pytestmark = pytest.mark.workers
+
+SECONDS = 20  # what takes longer never comes; only tests that fail wait so long
+EMBED: dict[str, Any] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+PICKLE = "application/x-python-serialize"
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to this: {what}"
+        time.sleep(0.01)
+
+
+class Site:
+    """A queue, the worker that serves it, and its limits."""
+
+    def __init__(self, url: str, worker: Worker, queue: str = "celery") -> None:
+        self.worker = worker
+        self.queue = queue
+        self.redis: Any = redis.Redis.from_url(url)  # its stubs mix sync and async replies
+        self.limiter = Limiter(url, hostile.LIMITS)
+        hostile.app.conf.update(broker_url=url, result_backend=url)
+
+    def raw(
+        self,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+        content_type: str = "application/json",
+        first: bool = False,
+    ) -> AsyncResult:
+        """Send a message as no client of Celery makes it, to a task with a limit.
+
+        Args:
+            body: bytes, or what is sent as JSON.
+            headers, properties: to put in.
+            content_type: of the body.
+            first: as Celery's first protocol has it, without headers.
+        """
+        task_id = (headers or {}).get("id", str(uuid.uuid4()))
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        own = {
+            "correlation_id": task_id,
+            "delivery_info": {"exchange": "", "routing_key": self.queue},
+            "delivery_tag": str(uuid.uuid4()),
+            "body_encoding": "base64",
+            "priority": 0,
+        }
+        envelope = {
+            "body": base64.b64encode(data).decode(),
+            "content-type": content_type,
+            "content-encoding": "binary" if content_type == PICKLE else "utf-8",
+            "headers": {} if first else about(task_id) | (headers or {}),
+            "properties": own | (properties or {}),
+        }
+        self.redis.lpush(self.queue, json.dumps(envelope))
+        return result_of(task_id)
+
+    def send(self, task: Any, *args: Any) -> AsyncResult:
+        result: AsyncResult = task.apply_async(args, queue=self.queue)
+        return result
+
+    def waiting(self, *results: AsyncResult) -> None:
+        """Wait until tasks wait in their lines."""
+        name = self.limiter.keys.queue(self.queue).messages
+        ids = {result.id.encode("utf-8", "surrogatepass") for result in results}
+        until(lambda: ids <= set(self.redis.hkeys(name)), "all tasks wait in their lines")
+
+    def works(self) -> None:
+        """The worker is none the worse for it."""
+        assert self.send(hostile.plain).get(timeout=SECONDS) == "ran"
+        assert self.send(hostile.limited, str(uuid.uuid4())).get(timeout=SECONDS) == "ran"
+
+    def left(self) -> list[str]:
+        """What is kept of tasks that wait, or are claimed."""
+        kinds = ("line", "lines", "messages", "due", "waiting", "waits", "backlog", "claims")
+        found = (self.redis.scan_iter(f"{{throttle}}:{kind}:*", count=1000) for kind in kinds)
+        return [name.decode() for names in found for name in names]
+
+    def forge(self, result: AsyncResult, message: Message) -> None:
+        """Put another message in the place of one that waits."""
+        forge = """
+        local entry = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+        entry[#entry] = ARGV[2]
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
+        """
+        name = self.limiter.keys.queue(self.queue).messages
+        self.redis.eval(forge, 1, name, result.id, messages.pack(message))
+
+
+def result_of(task_id: str) -> AsyncResult:
+    result: AsyncResult = AsyncResult(task_id, app=hostile.app)
+    return result
+
+
+def about(task_id: str) -> dict[str, Any]:
+    """The headers of a message."""
+    unused = dict.fromkeys(("parent_id", "group", "eta", "expires", "shadow"))
+    task = {"lang": "py", "task": hostile.limited.name, "id": task_id, "root_id": task_id}
+    return {**unused, **task, "retries": 0, "timelimit": [None, None], "argsrepr": "()"}
+
+
+@pytest.fixture(scope="module")
+def site(server_url: str) -> Iterator[Site]:
+    with redis.Redis.from_url(server_url) as client:
+        client.flushall()
+        with Worker("tests.apps.hostile", server_url) as worker:
+            yield Site(server_url, worker)
+        assert_nothing_left_behind(client)
+
+
+@pytest.fixture(autouse=True)
+def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nothing is left of any test, and the worker works."""
+    yield
+    if "site" in request.fixturenames:
+        site: Site = request.getfixturevalue("site")
+        until(lambda: not site.left(), "nothing is left")
+        site.works()
+
+
+@pytest.fixture
+def key() -> str:
+    """A key of limits that no other test has."""
+    return f"key-{uuid.uuid4().hex[:8]}"
+
+
+# What the broker delivers. Of these messages Celery's own worker survives all.
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "waits"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"properties": {"priority": "high"}},
+        {"properties": {"priority": [1]}},
+        {"properties": {"priority": 10**30}},
+        {"properties": {"priority": float("nan")}},
+        {"properties": {"delivery_info": {"exchange": ["x"], "routing_key": {"a": 1}}}},
+        {"properties": {"delivery_info": {"exchange": None, "routing_key": "x" * 100_000}}},
+        {"properties": {"reply_to": {"a": 1}}},
+        {"headers": {"retries": "many"}},
+        {"headers": {"retries": [1]}},
+        {"headers": {"expires": "9999-12-31T23:59:59"}},
+        {"headers": {"deep": {"a": [1, {"b": None}]}, "nan": float("nan")}},
+        {"headers": {"throttle": "x", "compression": None}},
+    ],
+    ids=str,
+)
+def test_odd_headers_and_properties_do_no_harm(
+    site: Site, key: str, parts: dict[str, Any], *, waits: bool
+) -> None:
+    if waits:
+        site.limiter["gate", key].pause(3600)
+    result = site.raw([[key], {}, EMBED], **parts)
+    if waits:
+        site.waiting(result)
+        site.limiter["gate", key].reset()
+    assert result.get(timeout=SECONDS) == "ran"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [None, {"key": 1}, EMBED],
+        [5, {"key": 1}, EMBED],
+        [{"a": 1}, {"key": 1}, EMBED],
+        [[], ["key"], EMBED],
+        [[], "key", EMBED],
+        [[], 5, EMBED],
+    ],
+    ids=str,
+)
+def test_arguments_of_another_shape_fail_their_task(site: Site, body: Any) -> None:
+    result = site.raw(body)
+    with pytest.raises(KeyValueError, match=r"'tests\.apps\.hostile\.limited' was called with"):
+        result.get(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("task_id", ["a\0b\nc", "{x}:y/z", "'; --", "x" * 100_000, "ünï 🐘"])
+def test_a_task_id_of_any_text(site: Site, key: str, task_id: str) -> None:
+    task_id += key
+    site.limiter["gate", key].pause(3600)
+    result = site.raw([[key], {}, EMBED], headers={"id": task_id})
+    site.waiting(result)
+    site.limiter["gate", key].reset()
+    assert result.get(timeout=SECONDS) == "ran"
+
+
+# What waits in a line. Another worker, with other rules, may have put it there.
+
+
+class Bomb:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"echo >> {self._path}",)
+
+
+MISSING = object()
+INVALID, UNREADABLE, UNKNOWN = (
+    "Received invalid task message",
+    "Can't decode message body",
+    "Received and deleted unknown message",
+)
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        (None, {"content_type": PICKLE, "content_encoding": "binary"}, INVALID),
+        (None, {"content_type": "pickle"}, INVALID),
+        (None, {"content_type": "application/json"}, UNREADABLE),
+        (None, {"content_type": "application/data"}, UNREADABLE),
+        (None, {"content_type": None, "content_encoding": None}, UNREADABLE),
+        (b"[[], {}, {}]", {"content_type": "application/x-evil"}, INVALID),
+        (b"[[], {}, {}]", {"content_type": 5}, INVALID),
+        (b"[[], {}", {}, UNREADABLE),
+        (b"\xff\xfe", {}, UNREADABLE),
+        (zlib.compress(b"[[], {}, {}]"), {}, UNREADABLE),
+        (zlib.compress(b"[[], {}, {}]"), {"headers": {"compression": "zlib"}}, UNREADABLE),
+        (b"null", {}, INVALID),
+        (b"[1]", {}, INVALID),
+        (b'"text"', {}, INVALID),
+        (b"", {}, INVALID),
+        (b"[[], {}, {}]", {"headers": {"eta": "soon"}}, INVALID),
+        (b"[[], {}, {}]", {"headers": {"id": MISSING}}, INVALID),
+        (b"[[], {}, {}]", {"headers": {"id": {}}}, INVALID),
+        (b"[[], {}, {}]", {"headers": {"task": MISSING}}, UNKNOWN),
+        (b"[[], {", {"headers": {"task": MISSING}}, UNREADABLE),
+    ],
+    ids=str,
+)
+def test_a_forged_message_is_refused_and_the_line_goes_on(
+    site: Site, key: str, tmp_path: Path, forgery: tuple[Any, dict[str, Any], str]
+) -> None:
+    body, parts, said = forgery
+    site.limiter["gate", key].pause(3600)
+    forged, following = (site.send(hostile.limited, key) for _ in range(2))
+    site.waiting(forged, following)
+    told = {"content_type": "application/json", "content_encoding": "utf-8", **parts}
+    put = told.pop("headers", {})
+    data: Any = pickle.dumps([[Bomb(tmp_path / "here")], {}, EMBED]) if body is None else body
+    message = Message(data, **told)
+    whole = about(forged.id) | put
+    message.headers = {name: value for name, value in whole.items() if value is not MISSING}
+    site.forge(forged, message)
+    before = len(site.worker.log())
+    site.limiter["gate", key].reset()
+    assert following.get(timeout=SECONDS) == "ran"
+    until(lambda: said in site.worker.log()[before:], f"the worker says: {said}")
+    assert "Error in timer" not in site.worker.log()[before:]
+    assert not (tmp_path / "here").exists()
+    assert not forged.ready()
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_pickled_message_is_refused_by_a_worker_that_takes_none(
+    site: Site, server_url: str, tmp_path: Path, protocol: int
+) -> None:
+    """One worker takes what is pickled, and parks it; another, which does not, comes to it."""
+    here, task_id = tmp_path / "here", str(uuid.uuid4())
+    queue = f"queue-{task_id}"
+    site.limiter["gate", "k"].pause(3600)
+    trusting = {"HOSTILE_ACCEPT": "json,pickle", "C_FORCE_ROOT": "1"}
+    with Worker("tests.apps.hostile", server_url, queues=[queue], env=trusting) as worker:
+        other = Site(server_url, worker, queue)
+        body: Any = [["k", Bomb(here)], {}, EMBED]
+        if protocol == 1:
+            args, kwargs, _ = body
+            body = {**about(task_id), "args": args, "kwargs": kwargs}
+        data, first = pickle.dumps(body), protocol == 1
+        other.raw(data, content_type=PICKLE, headers={"id": task_id}, first=first)
+        other.waiting(result_of(task_id))
+    here.unlink()
+    with Worker("tests.apps.hostile", server_url, queues=[queue]) as worker:
+        other = Site(server_url, worker, queue)
+        following = other.send(hostile.limited, "k")
+        other.waiting(following)
+        site.limiter["gate", "k"].reset()
+        assert following.get(timeout=SECONDS) == "ran"
+        said = UNREADABLE if protocol == 1 else INVALID
+        until(lambda: said in worker.log(), f"the worker says: {said}")
+        assert "untrusted content of type pickle" in worker.log()
+        assert not here.exists()
+        until(lambda: not other.left(), "nothing is left")
+
+
+# Keys.
+
+
+def test_names_in_redis_stay_short_and_plain(site: Site) -> None:
+    values = [
+        *("a:b", "a/b", "{}", "{throttle}", "line\nbreak", "NUL\0", "ünï 🐘", "\ud800", "*?[", ""),
+        *("x" * 1_000_000, "\0" * 1_000_000, 1.5, 10**4000, True, None, "a" * 80, "a" * 81),
+    ]
+    results = []
+    for value in values:
+        site.limiter["gate", value].pause(3600)
+        results.append(site.raw([[value], {}, EMBED]))
+    site.waiting(*results)
+    names: list[bytes] = list(site.redis.scan_iter("{throttle}*", count=1000))
+    assert all(re.fullmatch(rb"\{throttle\}:[\w.@%!=:#/+-]{1,150}", name) for name in names), names
+    lines = site.redis.hlen("{throttle}:lines:celery")
+    assert lines == len({encode_key(value) for value in values}) == len(values)
+    for value in values:
+        site.limiter["gate", value].reset()
+    assert [result.get(timeout=SECONDS) for result in results] == ["ran"] * len(values)
+
+
+def test_values_that_look_alike_are_keys_of_their_own(site: Site) -> None:
+    alike: list[Any] = [1, True, 1.0, "True", "1.0", None, "None", "", "!none", "null", 0, False]
+    held = [site.limiter["gate", value].pause(3600) for value in alike[::2]]
+    assert len(held) == 6
+    results = [site.raw([[value], {}, EMBED]) for value in alike]
+    site.waiting(*results[::2])
+    assert [result.get(timeout=SECONDS) for result in results[1::2]] == ["ran"] * 6
+    same = site.raw([["1"], {}, EMBED])  # the one exception, see scope.py
+    site.waiting(same)
+    for value in alike[::2]:
+        site.limiter["gate", value].reset()
+    assert [result.get(timeout=SECONDS) for result in (*results[::2], same)] == ["ran"] * 7
+
+
+# Bombs.
+
+
+def outcomes(results: list[AsyncResult]) -> list[Any]:
+    """What became of tasks, and None of those that wait."""
+    return [result.result if result.ready() else None for result in results]
+
+
+def test_a_bomb_of_keys(site: Site) -> None:
+    results = [site.send(hostile.few, f"k{number}") for number in range(300)]
+    until(lambda: None not in outcomes(results), "all tasks are done")
+    found = outcomes(results)
+    ran = [f"k{number}" for number, outcome in enumerate(found) if outcome == "ran"]
+    assert len(ran) == 3
+    errors = [one for one in found if one != "ran"]
+    assert {type(error) for error in errors} == {KeysFullError}
+    assert {(error.limit, error.max_keys) for error in errors} == {("few", 3)}
+    assert all(3500 < error.retry_after <= 3600 for error in errors)
+    kept = [name.decode() for name in site.redis.scan_iter("{throttle}*few*", count=1000)]
+    states = [f"{{throttle}}:state:few:{key}" for key in ran]
+    assert sorted(kept) == sorted(["{throttle}:crowd:few", *states])
+    again = site.send(hostile.few, ran[0])  # its key is in use, so it may wait
+    site.waiting(again)
+    dropped = site.send(hostile.few_or_dropped, "another")
+    with pytest.raises(TaskRevokedError):
+        dropped.get(timeout=SECONDS)
+    site.limiter["few", ran[0]].reset()
+    assert again.get(timeout=SECONDS) == "ran"
+    for key in ran:
+        site.limiter["few", key].reset()
+
+
+def test_a_bomb_of_tasks(site: Site) -> None:
+    results = [site.send(hostile.short) for _ in range(300)]
+    until(lambda: outcomes(results).count(None) == 3, "all tasks but three are done")
+    found = outcomes(results)
+    assert found.count("ran") == 1
+    errors = [one for one in found if isinstance(one, QueueFullError)]
+    assert len(errors) == 296
+    assert {(error.limit, error.max_waiting) for error in errors} == {("short", 3)}
+    assert "max-waiting 3" in str(errors[0])
+    assert site.redis.hlen("{throttle}:messages:celery") == 3
+    dropped = site.send(hostile.short_or_dropped)
+    with pytest.raises(TaskRevokedError):
+        dropped.get(timeout=SECONDS)
+    site.limiter.define("short", "100/s max-waiting 3")
+    until(lambda: None not in outcomes(results), "those that waited are done")
+    assert outcomes(results).count("ran") == 4
+    site.limiter.undefine("short")
+    site.limiter["short"].reset()
