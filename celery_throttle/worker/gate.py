@@ -8,9 +8,10 @@ alone.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.outage import Outage
     from celery_throttle.worker.pace import Pace
     from celery_throttle.worker.postponed import Postponed
+    from celery_throttle.worker.processes import Processes
     from celery_throttle.worker.slots import TaskSlots
     from celery_throttle.worker.waiting import Waiting
 
@@ -63,8 +65,7 @@ class Gate:
         outage: decides while the server is lost.
         postponed: where tasks wait then.
         pace: of calls to the server.
-        waiting: requests that wait for a process, the next first.
-        has_place: whether one that does not wait could start now.
+        processes: those of the pool.
         bring: brings a request to the gate once more.
         later: calls something after some seconds, with arguments.
     """
@@ -78,8 +79,7 @@ class Gate:
         outage: Outage,
         postponed: Postponed,
         pace: Pace,
-        waiting: Callable[[], Iterable[Any]],
-        has_place: Callable[[], bool],
+        processes: Processes,
         bring: Callable[[Any], None],
         later: Callable[[float, Callable[..., None], tuple[Any, ...]], Any],
     ) -> None:
@@ -94,13 +94,29 @@ class Gate:
         self._gathered: deque[Any] = deque()
         self._bringing = False
         self._aside: deque[Any] = deque()
-        self._has_place = has_place
-        self._waiting = waiting
-        self._quota = Quota(throttle, lambda: chain(self._gathered, waiting()))
+        self._processes = processes
+        self._quota = Quota(throttle, lambda: chain(self._gathered, processes.waiting()))
         self._complained = -COMPLAIN
+        # Without an event loop, requests come here in several threads or greenlets.
+        self._deciding = threading.RLock()
 
     def admit(self, request: Any) -> bool:
         """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
+        return self._decided(request, self._admits)
+
+    def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        """Decide, and keep account of those that are neither in the pool nor on their way there."""
+        outside = self._processes.outside
+        if outside:
+            outside.discard(request)
+        with self._deciding:
+            admitted = decide(request)
+            near = admitted or "throttle_slot" in request.__dict__ or request in self._gathered
+        if not near and request in state.reserved_requests:
+            outside.add(request)
+        return admitted
+
+    def _admits(self, request: Any) -> bool:
         if self._slots.holds(request):
             return True
         wait = _taken_before(request)
@@ -119,6 +135,9 @@ class Gate:
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
         self._slots.end(request)
+        if self._processes.outside:
+            self._processes.outside.discard(request)
+        self._processes.left()
 
     def is_back(self) -> None:
         """The server decides again: what waits here may join its line."""
@@ -131,16 +150,25 @@ class Gate:
     def stop(self) -> None:
         """Nothing comes here any more."""
         self._postponed.forget()
+        for request in list(self._processes.outside):
+            claim = getattr(request.message, "claim", None)
+            if claim is not None:
+                claim.give_back()
 
     def _decide(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
         if limits is None:
             return True
         need = limits.need_of(request)
+        if not self._processes.has_turn(request):
+            return False
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
-        if (limits.slots and not self._has_place()) or self._pace.rest():
+        if (limits.slots and not self._processes.has_place()) or self._pace.rest():
             return self._step_aside(request)
+        return self._take_or_park(request, limits, need)
+
+    def _take_or_park(self, request: Any, limits: TaskLimits, need: Need) -> bool:
         # A slot is taken by a task that parks, not by a worker ahead of tasks.
         ahead = self._parking.in_lines and not limits.slots
         if ahead and not _may_be_parked(request):
@@ -219,12 +247,15 @@ class Gate:
                 request = self._aside.popleft()
                 # Celery drops what is reserved when it loses the broker, which delivers it again.
                 here = request in state.reserved_requests
-                if here and self._tried(request, self._decide_again):
+                if here and self._decided(request, self._decides_again):
                     request.throttle_slot = time.monotonic()
                     self._bring(request)
         finally:
             if self._aside:
                 self._later(max(NEXT_TURN, self._pace.rest()), self._decide_aside, ())
+
+    def _decides_again(self, request: Any) -> bool:
+        return self._tried(request, self._decide_again)
 
     def _decide_again(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
@@ -233,11 +264,11 @@ class Gate:
         need = limits.need_of(request)
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
-        return self._park(request, limits, need, may_run=self._has_place())
+        return self._park(request, limits, need, may_run=self._processes.has_place())
 
     def _gather(self, request: Any) -> bool:
         """Let tasks that come fast, but one by one, come together and ask in one call."""
-        if self._bringing or any(self._waiting()):
+        if self._bringing or any(self._processes.waiting()):
             return False
         self._gathered.append(request)
         if len(self._gathered) > BATCH:

@@ -159,7 +159,7 @@ class Watch:
         self._fleet.start()
         self._register()
         self._origin = Origin(c)
-        self._processes = processes_of(c)
+        self._processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
         postponed = Postponed(c, self._sender, self._bring_again)
         self._parking = self._make_waiting(postponed)
@@ -170,8 +170,7 @@ class Watch:
             outage=self._outage,
             postponed=postponed,
             pace=self._pace,
-            waiting=self._processes.waiting,
-            has_place=self._processes.has_place,
+            processes=self._processes,
             bring=self._bring_again,
             later=c.timer.call_after,
         )
@@ -296,6 +295,7 @@ class Watch:
             self._release.set(0)
         elif (
             threading.get_ident() == self._thread
+            and not self._processes.inline  # a task that ends would run the next before it is over
             and self._room() > 0
             and time.monotonic() - self._asked > BUNCH
         ):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from celery.worker import state
 
-#: Seconds between two looks at the pool where nothing tells when a process is free.
+#: Seconds between two looks at a pool that tells of the ends of no tasks but those with limits.
 LOOK = 0.004
 
 
@@ -17,8 +20,17 @@ class Processes(Protocol):
     #: Whether Celery drops tasks of it that were not begun when it loses the broker.
     drops: bool
 
+    #: Whether a task runs where it is handed over: nothing else is done until it has ended.
+    inline: bool
+
+    #: Requests that wait in this worker: neither in the pool nor about to be handed to it.
+    outside: WeakSet[Any]
+
     def free(self) -> int:
         """How many could start a task now."""
+
+    def has_turn(self, request: Any) -> bool:
+        """Whether there is one for a request at the gate; if not, it is brought when there is."""
 
     def has_place(self) -> bool:
         """Whether a request that is here, but not in the pool, could start now."""
@@ -26,31 +38,51 @@ class Processes(Protocol):
     def contended(self) -> bool:
         """Whether tasks wait in this worker for a process."""
 
-    def waiting(self) -> Iterator[Any]:
+    def waiting(self) -> Iterable[Any]:
         """Requests that wait in this worker for a process, the next first."""
 
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once a process is free, in turn with the tasks that wait for one."""
 
+    def left(self) -> None:
+        """A task has left the pool. Comes from whatever thread ended it."""
 
-def processes_of(consumer: Any) -> Processes:
-    """The right one for the worker's pool."""
+
+def processes_of(consumer: Any, bring: Callable[[Any], None]) -> Processes:
+    """The right one for the worker's pool.
+
+    Args:
+        consumer: Celery's.
+        bring: brings a request to the gate once more.
+    """
     controller = consumer.controller
-    if controller.semaphore is not None and controller.pool_cls.uses_semaphore:
+    guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
+    if controller.semaphore is not None and guarded:
         return _Guarded(controller.semaphore)
-    return _Counted(consumer)
+    if controller.pool_cls.__module__ == "celery.concurrency.solo":
+        return _Inline(consumer, bring)
+    return _Counted(consumer, bring)
 
 
 class _Guarded:
     """A prefork pool: Celery's semaphore has one place a process, and a queue for them."""
 
     drops = True
+    inline = False
 
     def __init__(self, semaphore: Any) -> None:
         self._semaphore = semaphore
+        self.outside: WeakSet[Any] = WeakSet()
+        # Celery counts each process that it adds twice while all others are busy, and all as free
+        # when it has lost the broker: tasks would wait in the pool, their quota taken.
+        semaphore.grow = partial(_grow, semaphore)
+        semaphore.value = max(0, semaphore.initial_value - len(state.active_requests))
 
     def free(self) -> int:
         return int(self._semaphore.value)
+
+    def has_turn(self, _request: Any) -> bool:
+        return True  # or Celery would not have handed it over
 
     def has_place(self) -> bool:
         return self.free() > 0
@@ -58,7 +90,7 @@ class _Guarded:
     def contended(self) -> bool:
         return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
 
-    def waiting(self) -> Iterator[Any]:
+    def waiting(self) -> Iterable[Any]:
         for _, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
             if args:
                 yield args[0]
@@ -76,30 +108,128 @@ class _Guarded:
             semaphore.value -= 1
             semaphore.release()
 
+    def left(self) -> None:
+        """Celery's semaphore tells."""
+
+
+def _grow(semaphore: Any, n: int = 1) -> None:
+    semaphore.initial_value += n
+    for _ in range(n):
+        semaphore.release()
+
+
+class _Waiter(NamedTuple):
+    call: Callable[[], None]
+    request: Any = None
+
 
 class _Counted:
-    """Any other pool: what it can hold less what Celery has handed or is about to hand to it."""
+    """Any other pool. Celery hands it each task at once: those with limits wait here for a place.
+
+    Places are those of the pool less the tasks that are in it or about to be. Where tasks without
+    limits queue in the pool, the first that waits here has its turn when all have begun that were
+    in the pool before it; it queues there, then.
+    """
 
     drops = False
+    inline = False
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, bring: Callable[[Any], None]) -> None:
+        self._c = consumer
         self._pool = consumer.pool
-        self._timer = consumer.timer
+        self._bring = bring
+        self._queue: deque[_Waiter] = deque()
+        self._turn_at = 0
+        self._granted = False
+        self._looks = False
+        self._serves = False
+        self.outside: WeakSet[Any] = WeakSet()
+
+    def _inside(self) -> int:
+        return len(state.reserved_requests) - len(self.outside)
+
+    def _queued(self) -> int:
+        """How many of those have not begun."""
+        return max(0, self._inside() - len(state.active_requests))
+
+    def _places(self) -> int:
+        return int(self._pool.num_processes) - self._inside()
 
     def free(self) -> int:
-        return max(0, int(self._pool.num_processes) - len(state.reserved_requests))
+        return max(int(self._granted), self._places())
+
+    def has_turn(self, request: Any) -> bool:
+        if self._granted or (not self._queue and self.has_place()):
+            self._granted = False
+            return True
+        self._wait(_Waiter(lambda: self._bring(request), request))
+        return False
 
     def has_place(self) -> bool:
-        return not self.contended()
+        return self._places() >= 0  # it is among those counted
 
     def contended(self) -> bool:
-        return len(state.reserved_requests) > int(self._pool.num_processes)
+        return bool(self._queue) or not self.has_place()
 
-    def waiting(self) -> Iterator[Any]:
-        return iter(())  # such a pool has them already
+    def waiting(self) -> Iterable[Any]:
+        return [waiter.request for waiter in list(self._queue) if waiter.request is not None]
 
     def when_free(self, call: Callable[[], None]) -> None:
-        if self.free() > 0:
+        if not self._queue and self.free() > 0:
             call()
         else:
-            self._timer.call_after(LOOK, self.when_free, (call,))
+            self._wait(_Waiter(call))
+
+    def left(self) -> None:
+        if not self._queue:
+            return
+        if self._c.hub is not None:
+            self._c.hub.call_soon(self._serve)
+        else:
+            self._c.timer.call_after(0, self._serve)
+
+    def _wait(self, waiter: _Waiter) -> None:
+        if not self._queue:
+            self._turn_at = self._begun() + self._queued()
+        self._queue.append(waiter)
+        if not self._looks:
+            self._looks = True
+            self._c.timer.call_after(LOOK, self._look)
+
+    def _look(self) -> None:
+        self._looks = bool(self._queue)
+        if self._queue:
+            self._c.timer.call_after(LOOK, self._look)
+            self._serve()
+
+    def _serve(self) -> None:
+        if self._serves:  # in another greenlet
+            return
+        self._serves = True
+        try:
+            while self._queue and self._is_turn():
+                waiter = self._queue.popleft()
+                self._turn_at = self._begun() + self._queued() + 1
+                self._granted = True
+                waiter.call()
+                self._granted = False
+        finally:
+            self._serves = self._granted = False
+
+    def _is_turn(self) -> bool:
+        passed = self._begun() >= self._turn_at and self._queued() > 0
+        return passed or self._places() > 0
+
+    @staticmethod
+    def _begun() -> int:
+        """How many tasks have begun since the start."""
+        return int(state.all_total_count[0])
+
+
+class _Inline(_Counted):
+    """A solo pool: it is free whenever its one thread comes to the gate."""
+
+    inline = True
+
+    def has_turn(self, _request: Any) -> bool:
+        return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from celery import Celery
@@ -236,6 +237,35 @@ def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
 NOWHERE: Any = None
 
 
+class Free:
+    """A pool in which each task has a process."""
+
+    drops = inline = False
+
+    def __init__(self) -> None:
+        self.outside: WeakSet[Any] = WeakSet()
+
+    def free(self) -> int:
+        return 1
+
+    def has_turn(self, _request: Any) -> bool:
+        return True
+
+    def has_place(self) -> bool:
+        return True
+
+    def contended(self) -> bool:
+        return False
+
+    def waiting(self) -> Iterable[Any]:
+        return ()
+
+    def when_free(self, call: Callable[[], None]) -> None:
+        call()
+
+    def left(self) -> None: ...
+
+
 class Pool:
     """Brings tasks to a gate as Celery does: those without a process free wait."""
 
@@ -250,8 +280,7 @@ class Pool:
             outage=Outage(bench.throttle, NOWHERE, slots),
             postponed=NOWHERE,
             pace=Pace(),
-            waiting=list,
-            has_place=lambda: True,
+            processes=Free(),
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),
         )

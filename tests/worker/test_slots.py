@@ -89,10 +89,10 @@ def fleet(start_worker: StartWorker, redis_url: str, pool: str) -> Fleet:
 
 @pytest.mark.timeout(180)
 def test_never_more_than_there_are(redis_url: str, fleet: Fleet, pool: str) -> None:
-    task, most, tasks = ("both", 2, 60) if pool == "solo" else ("ten", 10, 200)
+    task, most, tasks = ("both", 2, 30) if pool == "solo" else ("ten", 10, 100)
     for worker in [fleet.start(5, wait=False) for _ in range(3)]:
         worker.wait_until_ready()
-    send(redis_url, task, [(number, 0.02) for number in range(tasks)])
+    send(redis_url, task, [(number, 0.1) for number in range(tasks)])
     with redis.Redis.from_url(redis_url) as client:
         wait_until(client, "end", tasks)
         assert numbers(client, "begin") == list(range(tasks))
