@@ -12,7 +12,7 @@
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
     ├── StoreError                          the server answered, but not as it must
-    │   └── StoreUnavailableError           the server cannot be reached
+    │   └── StoreUnavailableError           the server cannot be reached, or serve now
     └── Throttled                           the limit refused
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
         ├── QueueFullError                  the queue of a ``leaky-queue``, or ``max-waiting``
@@ -67,7 +67,10 @@ class StoreError(ThrottleError):
 
 
 class StoreUnavailableError(StoreError):
-    """The server cannot be reached. The message names its URL, without user and password."""
+    """The server cannot be reached, or cannot serve now: a later call may pass.
+
+    The message names its URL, without user and password.
+    """
 
 
 class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as users speak of it

@@ -6,10 +6,11 @@ from typing import Any
 
 import hiredis
 
+from celery_throttle.address import Address
 from celery_throttle.replies import Redirect
 from celery_throttle.scripts import pack
 from celery_throttle.steps import Ask, Connect, Steps
-from celery_throttle.wire import Address, AnyWire
+from celery_throttle.wire import AnyWire
 
 
 class Servers:
@@ -32,9 +33,9 @@ class Servers:
         self._grow(wire)
         return True
 
-    def moved(self, wire: AnyWire, to: Redirect) -> None:
+    def moved(self, wire: AnyWire, to: Redirect) -> None:  # noqa: ARG002  # see Nodes
         """A node of a cluster says which other one is in charge."""
-        raise NotImplementedError
+        self._grow(wire)
 
     def _grow(self, wire: AnyWire) -> None:
         """Begin a generation, unless somebody did so since the wire was opened."""
@@ -70,15 +71,15 @@ class Nodes(Servers):
         raise failure
 
     def lost(self, wire: AnyWire) -> bool:
-        """See the base. Another node knows which one is in charge."""
+        """Another node may know which one is in charge."""
         self._grow(wire)
         self._pass_over(wire.address)
         return len(self._nodes) > 1
 
     def moved(self, wire: AnyWire, to: Redirect) -> None:
-        """See the base."""
+        """Begin with that one from now on."""
         self._grow(wire)
-        node = wire.address.at(to.host or wire.address.host, to.port)
+        node = wire.address.at(*to)
         self._nodes = (node, *(one for one in self._named if one != node))
 
     def _pass_over(self, node: Address) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from celery_throttle.wire import Address, AsyncWire, Wire
+from celery_throttle.address import Address
+from celery_throttle.wire import AsyncWire, Wire
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import hiredis
 
+from celery_throttle.address import Address
 from celery_throttle.breaker import Breaker
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
 from celery_throttle.keys import DEFAULT_PREFIX, has_hash_tag
@@ -23,7 +24,7 @@ from celery_throttle.replies import Means, Refusal
 from celery_throttle.scripts import Call, pack
 from celery_throttle.steps import Ask, Connect, Steps, aperform, perform
 from celery_throttle.urls import is_cluster_url, read_url, safe_url
-from celery_throttle.wire import Address, AnyWire, AsyncWire, Wire
+from celery_throttle.wire import AnyWire, AsyncWire, Wire
 
 #: Errors that one call may meet and get over: a script to load, nodes that send it on.
 _DETOURS = 5

@@ -22,9 +22,9 @@ import redis
 from redis.connection import parse_url
 from redis.exceptions import RedisError
 
+from celery_throttle.address import Address, make_connection
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.servers import Nodes, Sentinels, Servers
-from celery_throttle.wire import Address, make_connection
 
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])

@@ -14,19 +14,14 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import hiredis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
+
+from celery_throttle.address import Address, make_connection, plain_errors
 
 #: Seconds for which an idle connection is taken to be open still: no server restarts in less.
 _FRESH = 0.05
@@ -36,52 +31,13 @@ _READ = 65536
 _SILENT = "no reply in time"
 _CLOSED = "the server closed the connection"
 
-_CONNECTIONS = {
-    "tcp": redis.Connection,
-    "tls": redis.SSLConnection,
-    "unix": redis.UnixDomainSocketConnection,
-}
-_ASYNC_CONNECTIONS = {
-    "tcp": redis.asyncio.Connection,
-    "tls": redis.asyncio.SSLConnection,
-    "unix": redis.asyncio.UnixDomainSocketConnection,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server is, and how one connects to it.
-
-    Attributes:
-        kind: ``tcp``, ``tls`` or ``unix``.
-        options: as redis-py's connections take them; passwords are among them.
-    """
-
-    kind: str
-    options: Mapping[str, Any]
-
-    def at(self, host: str, port: int) -> Address:
-        """Another server, to which one connects in the same way."""
-        kind = "tcp" if self.kind == "unix" else self.kind
-        options = {name: value for name, value in self.options.items() if name != "path"}
-        return Address(kind, options | {"host": host, "port": port})
-
-    @property
-    def host(self) -> str:
-        """Its host; of a socket in the file system this one."""
-        return str(self.options.get("host", "localhost"))
-
-    def __str__(self) -> str:
-        path = self.options.get("path")
-        return str(path or f"{self.host}:{self.options.get('port', 6379)}")
-
 
 class Wire:
     """A connection for code that waits; used by one call at a time.
 
     Attributes:
         address: where it goes.
-        generation: for who opened it, to know what it has of before the server moved.
+        generation: set by who opened it, see :class:`~celery_throttle.servers.Servers`.
     """
 
     __slots__ = ("_connection", "_reader", "_socket", "_used", "address", "generation")
@@ -99,7 +55,7 @@ class Wire:
     def open(cls, address: Address) -> Wire:
         """Connect."""
         connection = make_connection(address)
-        with _plain_errors():
+        with plain_errors():
             connection.connect()
         return cls(address, connection)
 
@@ -120,7 +76,10 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         """Send commands."""
-        self._socket.sendall(data)
+        try:
+            self._socket.sendall(data)
+        except BlockingIOError:  # how the kernel says that the time is up
+            raise TimeoutError(_SILENT) from None
 
     def read(self) -> Any:
         """One reply."""
@@ -129,7 +88,7 @@ class Wire:
         while reply is False:
             try:
                 data = self._socket.recv(_READ)
-            except BlockingIOError:  # how the kernel says that the time is up
+            except BlockingIOError:  # as above
                 raise TimeoutError(_SILENT) from None
             if not data:
                 raise ConnectionResetError(_CLOSED)
@@ -176,7 +135,7 @@ class AsyncWire:
     async def open(cls, address: Address) -> AsyncWire:
         """Connect."""
         connection = make_connection(address, asynchronous=True)
-        with _plain_errors():
+        with plain_errors():
             try:
                 await connection.connect()
             except BaseException:
@@ -230,33 +189,6 @@ class AsyncWire:
 
 
 AnyWire = Wire | AsyncWire
-
-
-def make_connection(address: Address, *, asynchronous: bool = False) -> Any:
-    """A connection of redis-py that is not connected yet.
-
-    Raises:
-        TypeError, ValueError, RedisError: an option is wrong.
-    """
-    kinds: Mapping[str, Any] = _ASYNC_CONNECTIONS if asynchronous else _CONNECTIONS
-    # No retries by the client: its default stalls a call for seconds when the server is down.
-    retry = AsyncRetry(NoBackoff(), 0) if asynchronous else Retry(NoBackoff(), 0)
-    return kinds[address.kind](**address.options, retry=retry)
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Errors as the module says."""
-    try:
-        yield
-    except RedisTimeoutError as error:
-        raise TimeoutError(str(error)) from error
-    except RedisError as error:
-        # redis-py takes a wrong password for a lost connection.
-        lost = isinstance(error, RedisConnectionError) and not isinstance(
-            error, AuthenticationError
-        )
-        raise (ConnectionError if lost else hiredis.ReplyError)(str(error)) from error
 
 
 def _has_input(sock: Any) -> bool:

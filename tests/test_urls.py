@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError
+from celery_throttle.address import Address
 from celery_throttle.servers import Nodes, Sentinels
 from celery_throttle.urls import is_store_url, read_url, safe_url
-from celery_throttle.wire import Address
 
 
 def options(address: Address, *names: str) -> dict[str, Any]:
@@ -135,3 +135,7 @@ def test_a_url_without_its_secrets() -> None:
     url = "redis+sentinel://u:s3cret@one,two:1/m/0?sentinel_password=s3cret"
     assert safe_url(url) == "redis+sentinel://one,two:1/m/0"
     assert is_store_url(url)
+
+
+def test_an_address_that_is_shown_has_no_secrets() -> None:
+    assert "s3cret" not in f"{node('redis://:s3cret@host')!r} {node('redis://:s3cret@host')}"

@@ -49,19 +49,19 @@ def test_any_node_leads_to_the_one_that_has_the_keys(
     assert limiters[0]["api"].peek().remaining == 100 - 2 * len(limiters)
 
 
-@pytest.mark.parametrize("kind", ["unknown-endpoint", "hostname"])
-def test_a_node_that_does_not_say_at_which_host(
-    cluster: Cluster, end_of: MakeEnd, kind: str
-) -> None:
-    """Behind one address for all nodes, and where only some have a name."""
-    try:
-        for node in cluster.nodes:
-            node.configure("cluster-preferred-endpoint-type", kind)
-        for url in urls(cluster, "redis+cluster"):
-            assert end_of(Limiter(url, LIMITS))["api"].acquire()
-    finally:
-        for node in cluster.nodes:
-            node.configure("cluster-preferred-endpoint-type", "ip")
+@pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
+def telling(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
+    """Its nodes say at which host another one is; or not, as all share one, or none has a name."""
+    for node in cluster.nodes:
+        node.configure("cluster-preferred-endpoint-type", request.param)
+    yield cluster
+    for node in cluster.nodes:
+        node.configure("cluster-preferred-endpoint-type", "ip")
+
+
+def test_a_node_says_where_another_one_is(telling: Cluster, end_of: MakeEnd) -> None:
+    for url in urls(telling, "redis+cluster"):
+        assert end_of(Limiter(url, LIMITS))["api"].acquire()
 
 
 def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
@@ -71,7 +71,8 @@ def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
     assert limiter["api"].acquire()
 
 
-def test_a_slot_that_moves(cluster: Cluster, end_of: MakeEnd) -> None:
+def test_a_slot_that_moves(telling: Cluster, end_of: MakeEnd) -> None:
+    cluster = telling
     limiter = end_of(Limiter(cluster.url, LIMITS))
     limiter["api"].acquire()
     source = cluster.owner

@@ -12,7 +12,7 @@ from celery_throttle import Limiter, StoreError
 from celery_throttle.store import Store
 from tests.ends import End, MakeEnd
 from tests.servers import Server
-from tests.stores.conftest import StartServer, command_of
+from tests.stores.conftest import StartServer
 from tests.stores.listening import PING, listening
 from tests.stores.queue import Queue
 from tests.workers import ROOT, StartWorker
@@ -100,11 +100,7 @@ def test_a_sleeping_worker_is_woken(guarded: Guarded) -> None:
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("kind", ["valkey", "redis"])
-def test_tasks_wait(
-    start_server: StartServer, redis_url: str, start_worker: StartWorker, kind: str
-) -> None:
-    guarded = Guarded(start_server(command_of(kind)))
+def test_tasks_wait(guarded: Guarded, redis_url: str, start_worker: StartWorker) -> None:
     queue = Queue(redis_url, guarded.url, redis_url)
     start_worker("tests.apps.stores", redis_url, env=queue.env)
     queue.tasks_wait(8)
