@@ -268,6 +268,13 @@ def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
     assert local.peek({ref: 0}, half).remaining == 1
 
 
+def test_a_slot_is_held_from_when_its_holder_begins() -> None:
+    local = Local({"api": ["10/s burst 5 using leaky-queue", "3 at once"]})
+    local.acquire({API: 1}, START)
+    decision = local.acquire({API: 1}, START)
+    assert (decision.delay, decision.reset_after) == (0.1, 30.1)
+
+
 def test_a_refusal_tells_of_the_limit_that_binds() -> None:
     local = Local({"api": "1000/s burst 10", "mail": "1/s burst 20"})
     local.acquire({API: 7}, START)
