@@ -5,13 +5,23 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test bench plots lint types check clean
+MINUTES ?= 60
+
+.PHONY: demo test faults soak bench plots lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
 
 test: .venv/.test
 	$(BIN)/python -m pytest $(ARGS)
+
+# Servers, workers, brokers and clocks fail, for some minutes; prints a table.
+faults: .venv/.test
+	$(BIN)/python -m pytest -m faults tests/faults $(ARGS)
+
+# The same for as long as asked, at other moments each time: make soak MINUTES=600
+soak: .venv/.test
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -30,7 +40,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test faults
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -99,5 +99,5 @@ def start_worker(request: pytest.FixtureRequest) -> Iterator[StartWorker]:
 
     yield start
     for worker in workers:
-        print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")  # noqa: T201
+        print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")
         worker.close()

@@ -64,7 +64,7 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")  # noqa: T201
+            print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")
             worker.close()
         self.records.delete("faults:starts", "faults:ends", "faults:modes")
         self._link.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.bench import Bench
-from tests.faults.scale import scaled
+from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
 from tests.servers import Server
 from tests.servers.rabbitmq import RabbitMQ, rabbitmq_command
@@ -39,7 +38,7 @@ def restart(
     bench: Bench, broker: Server | RabbitMQ, task: str, times: int, pause: float
 ) -> tuple[range, Faults]:
     """Kill the broker again and again; a third of the tasks waits in lines by then."""
-    dice, lost = random.Random("brokers"), []
+    dice, lost = moments("brokers"), []
     tasks = range(times * RATE * 3)
     bench.start_workers(2)
     bench.send(task, tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.bench import Bench
-from tests.faults.scale import scaled
+from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
 from tests.servers import redis_command
 from tests.servers.sentinel import Watched
@@ -38,7 +37,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 def test_the_master_dies(
     redis_url: str, watched: Watched, conclude: Callable[[Verdict], None]
 ) -> None:
-    dice, lost, failovers = random.Random("failovers"), [], scaled(10)
+    dice, lost, failovers = moments("failovers"), [], scaled(10)
     tasks = range(failovers * RATE * 4)
     with Bench(redis_url, watched.url, conf=CONF, loglevel="WARNING") as bench:
         bench.start_workers(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import redis
 
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
-from tests.faults.scale import scaled
+from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
 from tests.servers import Server
 
@@ -39,7 +38,7 @@ def running(broker: str, store: str, task: str, count: int) -> Iterator[Bench]:
 def test_killed_and_started_again(
     redis_url: str, durable: Server, conclude: Callable[[Verdict], None], task: str
 ) -> None:
-    dice, lost, kills = random.Random(task), [], scaled(20 if task == "closed" else 5)
+    dice, lost, kills = moments(task), [], scaled(20 if task == "closed" else 5)
     tasks = range(kills * RATE)
     with running(redis_url, durable.url, task, len(tasks)) as bench:
         for _ in range(kills):
@@ -91,7 +90,7 @@ def proxy(durable: Server) -> Iterator[Proxy]:
 def test_the_line_to_it_is_cut(
     redis_url: str, proxy: Proxy, conclude: Callable[[Verdict], None]
 ) -> None:
-    dice, lost = random.Random("cut"), []
+    dice, lost = moments("cut"), []
     tasks = range(RATE * 15)
     with running(redis_url, proxy.url, "closed", len(tasks)) as bench:
         for _ in range(scaled(50)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.faults.bench import Bench
-from tests.faults.scale import scaled
+from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(900)]
@@ -27,7 +26,7 @@ def test_killed_again_and_again(
     rabbitmq_url: str, redis_url: str, conclude: Callable[[Verdict], None]
 ) -> None:
     """RabbitMQ: kombu's Redis transport itself loses what it hands to a worker that is killed."""
-    dice, killed = random.Random("kills"), {}
+    dice, killed = moments("kills"), {}
     conf = {"throttle_lease": LEASE, "throttle_limits": {"api": f"{RATE}/s"}}
     bench = Bench(rabbitmq_url, redis_url, records=redis_url, conf=conf, loglevel="WARNING")
     with bench:

@@ -142,7 +142,7 @@ def client(shop_url: str, worker: Worker, line: str) -> Iterator[Shop]:
     client = Shop(shop_url, worker)
     yield client
     tail = [text for text in worker.log().splitlines() if "SecurityWarning" not in text]
-    print("\n".join(tail[-40:]))  # noqa: T201 -- seen when the test fails
+    print("\n".join(tail[-40:]))
     assert not client.backlog(line), "the test left tasks in lines"
 
 
