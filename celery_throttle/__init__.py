@@ -28,7 +28,7 @@ from celery_throttle.errors import (
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Concurrency, Limit
 from celery_throttle.rates import Rate
-from celery_throttle.signals import task_released, task_throttled
+from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
 from celery_throttle.task import ThrottledTask
 
 __all__ = [
@@ -57,4 +57,5 @@ __all__ = [
     "WaitTooLongError",
     "task_released",
     "task_throttled",
+    "throttle_mode_changed",
 ]
