@@ -42,7 +42,7 @@ local function in_use_by(state, at)
   return found
 end
 
--- A state of other limits than those now in force, see `current` in local.py.
+-- A state of other limits than those now in force, see `current` in definition.py.
 local function carry_over(ref, state, since, now)
   local before = since == ref.old_since and ref.since or ref.old_since
   local found, place = in_use_by(state, math.min(before, now)), 0
