@@ -37,9 +37,10 @@ class Look(NamedTuple):
         """Microseconds until what is taken now may start."""
         return self.state.delay(now) if isinstance(self.state, LeakyQueue) else 0
 
-    def taken(self, now: int) -> Look:
-        """The same once the cost is taken."""
-        return self._replace(state=self.state.take(self.limit, self.cost, now, now))
+    def taken(self, now: int, delay: int) -> Look:
+        """The same once the cost is taken. A slot is held from when its holder begins."""
+        at = now + delay if isinstance(self.state, Slots) else now
+        return self._replace(state=self.state.take(self.limit, self.cost, now, at))
 
 
 class Take(NamedTuple):
@@ -194,7 +195,7 @@ class Local:
         wait = max(waits)
         delay = max(look.delay(now) for look in looks) if wait == 0 else 0
         if wait == 0 and take:
-            looks = [look.taken(now) for look in looks]
+            looks = [look.taken(now, delay) for look in looks]
             for ref in dict.fromkeys(look.ref for look in looks):
                 self._keep(ref, tuple(look.state for look in looks if look.ref == ref), now)
         left = [self._left(look, full, now) for look in looks]
