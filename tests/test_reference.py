@@ -24,7 +24,7 @@ from celery_throttle.reference import (
     Slots,
     TokenBucket,
 )
-from celery_throttle.reference.local import STATES
+from celery_throttle.reference.definition import STATES
 from celery_throttle.reference.log import Entry
 from celery_throttle.reference.meters import Busy
 from celery_throttle.reference.slots import LEASE, Lease

@@ -42,7 +42,7 @@ local function in_use_by(state, at)
   return found
 end
 
--- A state of other limits than those now in force, see `current` in local.py.
+-- A state of other limits than those now in force, see `current` in definition.py.
 local function carry_over(ref, state, since, now)
   local before = since
   if since == ref.old_since then

@@ -8,7 +8,8 @@ immutable value of what one limit and key remembers, and belongs to the definiti
 was written.
 """
 
-from celery_throttle.reference.local import Definition, Local
+from celery_throttle.reference.definition import Definition
+from celery_throttle.reference.local import Local
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.reference.slots import Slots

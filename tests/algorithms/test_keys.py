@@ -81,6 +81,7 @@ class Crowd:
 
     def _define(self, limit: Limit) -> Plan[None]:
         self._limit = limit
+        self._clock.now += 1  # limits are told apart by since when they are in force
         whole = LimitRef("name", None)
         yield from self._plans.define(whole, limit)
         self._local.define(whole, limit, self._clock.now)

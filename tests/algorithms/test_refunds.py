@@ -6,7 +6,7 @@ from celery_throttle.costs import MILLION
 from celery_throttle.limits import FIRST_REQUEST, Limit
 from celery_throttle.rates import MAX_EXACT, MAX_UNITS
 from celery_throttle.reference import FixedWindow, Local
-from celery_throttle.reference.local import current
+from celery_throttle.reference.definition import current
 from celery_throttle.reference.meters import Meter
 from celery_throttle.reference.state import State
 from celery_throttle.scripts import pack

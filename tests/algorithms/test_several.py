@@ -183,6 +183,16 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(sides: Sides) -> None:
         together(sides.wire, [several.play(asks)])
 
 
+def test_a_slot_behind_a_delay_is_held_from_the_time_at_which_its_holder_begins(
+    sides: Sides,
+) -> None:
+    limits = [("3/s burst 9 using leaky-queue",), ("3/s", "1 at once")]
+    names = [tuple(map(Limit.parse, texts)) for texts in limits]
+    several = Several(sides.wire, names)
+    sides.wire.ask(pack("FLUSHDB"))
+    together(sides.wire, [several.play([Ask("acquire", 1, 250), Ask("acquire", 3, 0)])])
+
+
 FIRSTS = (
     "8/s burst 8",
     "8/s burst 8 using token-bucket",
