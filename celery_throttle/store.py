@@ -145,13 +145,13 @@ class Store:
     def _take(self) -> Wire:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
-        idle, generation = self._idle, self._servers.generation
+        idle = self._idle
         while idle:
             try:
                 wire = idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if wire.generation == generation and wire.is_open():
+            if wire.is_fresh() or self._is_good(wire):
                 return wire
             wire.close()
         return self._open()
@@ -187,13 +187,16 @@ class Store:
     async def _atake(self, idle: deque[AsyncWire]) -> AsyncWire:
         while idle:
             wire = idle.pop()
-            if wire.generation == self._servers.generation and wire.is_open():
+            if wire.is_fresh() or self._is_good(wire):
                 return wire
             wire.close()
         found: AsyncWire = await aperform(self._find())
         return found
 
     # What is rare, for both ends.
+
+    def _is_good(self, wire: AnyWire) -> bool:
+        return wire.generation == self._servers.generation and wire.is_open()
 
     def _find(self) -> Steps[Any]:
         try:

@@ -59,16 +59,17 @@ class Wire:
             connection.connect()
         return cls(address, connection)
 
+    def is_fresh(self) -> bool:
+        """Whether it was in use a moment ago, as it is now again."""
+        used, self._used = self._used, time.monotonic()
+        return self._used - used <= _FRESH
+
     def is_open(self) -> bool:
         """Whether it can be used still. A server that restarted has closed what lay idle.
 
         Seen before anything is sent, that costs a new connection; seen afterwards, nobody could
         tell whether the call was carried out.
         """
-        now = time.monotonic()
-        used, self._used = self._used, now
-        if now - used <= _FRESH:
-            return True
         try:
             return not self._connection.can_read(0)
         except (RedisConnectionError, RedisTimeoutError, OSError):
@@ -143,14 +144,16 @@ class AsyncWire:
                 raise
         return cls(address, connection)
 
+    def is_fresh(self) -> bool:
+        """See :meth:`Wire.is_fresh`. If its end has come meanwhile, the loop has seen that."""
+        used, self._used = self._used, time.monotonic()
+        ended = self._stream.at_eof() or self._writer.is_closing()
+        return self._used - used <= _FRESH and not ended
+
     def is_open(self) -> bool:
-        """Whether it can be used still, see :meth:`Wire.is_open`."""
-        now = time.monotonic()
-        used, self._used = self._used, now
-        if self._stream.at_eof() or self._writer.is_closing():
-            return False
-        # The loop need not have turned since the server closed it.
-        return now - used <= _FRESH or not _has_input(self._writer.get_extra_info("socket"))
+        """See :meth:`Wire.is_open`. The loop need not have turned since the server closed it."""
+        ended = self._stream.at_eof() or self._writer.is_closing()
+        return not (ended or _has_input(self._writer.get_extra_info("socket")))
 
     def send(self, data: bytes) -> None:
         """Send commands. Nobody waits until they are gone: the reply is waited for."""
