@@ -23,6 +23,7 @@ class Means(Enum):
     ASK = auto()  #: another node serves them this once: their slot is on its way there
     ELSEWHERE = auto()  #: not this server, or not now: another one may be in charge
     LATER = auto()  #: this server, but not now
+    FULL = auto()  #: nothing can be added now; what takes something away may pass
     NEVER = auto()  #: the call is wrong, or not allowed
 
 
@@ -37,7 +38,7 @@ _MEANS = {
     "NOREPLICAS": Means.ELSEWHERE,
     "TRYAGAIN": Means.LATER,
     "BUSY": Means.LATER,
-    "OOM": Means.LATER,
+    "OOM": Means.FULL,
     "MISCONF": Means.LATER,
 }
 

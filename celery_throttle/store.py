@@ -274,7 +274,7 @@ class Store:
         refusal = Refusal(str(reply))
         if refusal.code in ("CROSSSLOT", "MOVED") and not has_hash_tag(self._prefix):
             raise StoreError(f"the server at {self.url} is a cluster: {_untagged(self._prefix)}")
-        if refusal.means is Means.NEVER:
+        if refusal.means in (Means.NEVER, Means.FULL):
             self.breaker.close()
             raise StoreError(f"the server at {self.url} refused a call: {refusal}")
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot serve now: {refusal}")

@@ -12,7 +12,7 @@ WRAPPED = "ERR Error running script (call to f_6b1bf486c81ceb7edf3c093f4a63f7d2c
     [
         ("NOSCRIPT No matching script. Please use EVAL.", "NOSCRIPT", Means.LOAD),
         ("READONLY You can't write against a read only replica.", "READONLY", Means.ELSEWHERE),
-        (WRAPPED + "@user_script:1: @user_script: 1: -OOM command not allowed", "OOM", Means.LATER),
+        (WRAPPED + "@user_script:1: @user_script: 1: -OOM command not allowed", "OOM", Means.FULL),
         (WRAPPED + "@user_script:9: @user_script: 9: wrong type", "ERR", Means.NEVER),
         ("ERR value is not an integer", "ERR", Means.NEVER),
         ("OOMPH", "OOMPH", Means.NEVER),

@@ -33,6 +33,9 @@ local settled, released = tonumber(ARGV[9]), tonumber(ARGV[10])
 local visits = room + 16
 local taken, wake_for = {}, {}
 
+-- A server that is out of memory carries out a script whose first write takes something away: then
+-- lines drain, and make room.
+redis.call('ZREM', workers, '')
 for i = 11, #ARGV do
   local slot = i - 11 - settled
   if slot < 0 then

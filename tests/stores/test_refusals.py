@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_throttle import Limiter, StoreUnavailableError
+from celery_throttle import Limiter, StoreError, StoreUnavailableError
 from tests.ends import MakeEnd
+from tests.protocol import Protocol
 from tests.servers import Server, wait_until
 from tests.stores.conftest import StartServer, command_of
 
@@ -114,9 +115,31 @@ def test_a_server_that_cannot_serve_now(
     assert limiter["api"].acquire().remaining == 99
     with STATES[code](server):
         for _ in range(2):
-            with pytest.raises(StoreUnavailableError, match=code):
+            with pytest.raises(StoreError, match=code) as raised:
                 limiter["api"].acquire()
+            # Where memory is full, lines drain all the same: no worker takes the server for lost.
+            assert isinstance(raised.value, StoreUnavailableError) == (code != "OOM")
     assert limiter["api"].acquire().remaining == 98
+
+
+def test_lines_drain_where_memory_is_full(command: Path, start_server: StartServer) -> None:
+    server = start_server(command)
+    lines = Protocol(server.url, {"turn": "1/s"})
+    assert lines.park("first", ["turn"]).outcome == "admitted"
+    for number in range(3):
+        lines.park(f"{number}", ["turn"])
+    lines.claim("other", room=0)
+    with out_of_memory(server):
+        with pytest.raises(StoreError, match="OOM"):
+            lines.park("more", ["turn"])
+        taken = []
+        for _ in range(3):
+            lines.now += 1_000_000
+            claims = lines.claim()
+            taken += [claim.id for claim in claims]
+            lines.claim(room=0, settled=[claim.token for claim in claims])
+    assert taken == ["0", "1", "2"]
+    lines.close()
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
