@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from celery_throttle.app import Throttle
 
 #: Seconds between two tries while the server is lost: at first, and where that happens often.
-TRY, SELDOM = 0.5, 4.0
+TRY, SELDOM = 0.5, 2.0
 
 #: Seconds after which a server that was lost counts as steady again.
 STEADY = 30.0

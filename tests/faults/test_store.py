@@ -123,18 +123,24 @@ def test_the_line_to_it_is_dead(
     conclude(judge("line dead for 4 s", tasks, starts, Faults({}, lost), rate=RATE, lease=LEASE))
 
 
+def seconds_of_plain_tasks(bench: Bench, numbers: range) -> float:
+    began = time.time()
+    bench.send("plain", numbers)
+    bench.until_started("plain", numbers.stop)
+    return time.time() - began
+
+
 def test_it_is_slow(redis_url: str, proxy: Proxy, conclude: Callable[[Verdict], None]) -> None:
     tasks = range(scaled(200))
     with running(redis_url, proxy.url, "closed", len(tasks)) as bench:
+        usual = seconds_of_plain_tasks(bench, range(500))
         proxy.delay = 0.025  # each way
-        began = time.time()
         bench.send("closed", range(len(tasks), 2 * len(tasks)))
-        bench.send("plain", range(1000))
-        bench.until_started("plain", 1000)
-        plain = time.time() - began
+        slow = seconds_of_plain_tasks(bench, range(500, 1000))
         proxy.delay = 0.0
         bench.until_started("closed", 2 * len(tasks), seconds=120)
         starts = bench.starts("closed")
-    assert plain < 20, "tasks without limits were stopped"
+    # They have half of a worker's time at least; the rest is for a machine that does other things.
+    assert slow < 6 * usual + 2, "tasks without limits were stopped"
     name, sent = "50 ms a call", range(2 * len(tasks))
     conclude(judge(name, sent, starts, Faults({}, []), rate=RATE, lease=LEASE))
