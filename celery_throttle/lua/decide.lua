@@ -9,8 +9,9 @@
 --   cost        millionths of a unit to take of each of its limits
 -- and, once it was looked at,
 --   limits      those of its name
---   since, old_since, older_since, max_keys, max_waiting    of their definition
---   crowd       key: which keys of the name are in use, if that matters
+--   since, old_since, older_since    of their definition
+--   max_keys, max_waiting    of it, if it has one of them
+--   crowd       key: which keys of the name are in use, if it has `max_keys`
 --   paused      microseconds from now
 --   adopted     whether its state was not one to go on with as it was
 --   at          when what was taken starts
@@ -133,7 +134,9 @@ local function look(refs, definitions, fields, values, keys, now, given)
     end
     local _, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
     ref.since, ref.old_since, ref.older_since = since, old_since, older_since
-    ref.max_keys, ref.max_waiting = max_keys, max_waiting
+    if max_keys > 0 or max_waiting > 0 then
+      ref.max_keys, ref.max_waiting = max_keys, max_waiting
+    end
     local limits, from = { false }, FIRST
     for place = 1, count do
       limits[place], from = parse(packed, from, ref)
@@ -146,7 +149,9 @@ local function look(refs, definitions, fields, values, keys, now, given)
       end
     end
     ref.limits = limits
-    ref.crowd = max_keys > 0 and ref.has_key and string.match(packed, '%z(.*)', from)
+    if max_keys > 0 and ref.has_key then
+      ref.crowd = string.match(packed, '%z(.*)', from)
+    end
     local first = keys * (i - 1) + 1
     local state, pause, key_pause = values[first], values[first + 1], values[keys * i]
     if not read(ref, state, now) then

@@ -16,8 +16,8 @@
 --   waited             set    keys `waits` of one limit's name
 --
 -- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
--- pause, key_pause, backlog, waiting, waits, waited, crowd}, ...}}. The last is false if there was no
--- `max-keys` when the line began: then the line does not count in the crowd.
+-- pause, key_pause, backlog, waiting, waits, waited, crowd}, ...}}. The last is missing if there was
+-- no `max-keys` when the line began: then the line does not count in the crowd.
 
 local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
 local ENTRIES, BACKLOG, WAITING, WAITS, WAITED, CROWD = 4, 7, 8, 9, 10, 11

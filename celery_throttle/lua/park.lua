@@ -111,8 +111,9 @@ if parked then
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
 for i, ref in ipairs(refs) do
-  if ref.max_waiting > 0 and ref.waiting >= ref.max_waiting then
-    return { 'full', i, ref.max_waiting }
+  local most = ref.max_waiting or 0
+  if most > 0 and ref.waiting >= most then
+    return { 'full', i, most }
   end
   for _, limit in ipairs(ref.limits) do
     -- What has not leaked yet takes room in the queue, too.

@@ -13,9 +13,8 @@ local function read_refs(count, key, arg, keyed, now, given)
   for i = 1, count do
     refs[i] = {
       state = KEYS[key + keys * (i - 1)], entries = KEYS[entries + i], cost = tonumber(ARGV[cost + i]),
-      has_key = keyed and ARGV[arg + 2 * i - 2] ~= ARGV[arg + 2 * i - 1], crowd = false,
-      paused = 0, limits = false, since = 0, old_since = 0, older_since = 0,
-      max_keys = 0, max_waiting = 0,
+      has_key = keyed and ARGV[arg + 2 * i - 2] ~= ARGV[arg + 2 * i - 1], paused = 0, limits = false,
+      since = 0, old_since = 0, older_since = 0,
     }
   end
   local unknown = look(refs, redis.call('HMGET', KEYS[1], unpack(ARGV, arg, cost)), fields,
