@@ -163,9 +163,10 @@ class Changes:
 
 
 def _other_sort(name: str, limits: Limits | None) -> LimitValueError:
-    written = " and ".join(map(str, limits or ()))
+    texts = [*map(str, limits or ())]
+    written = shown(texts[0] if len(texts) == 1 else texts)
     return LimitValueError(
-        f"limit {name!r} cannot become {written!r}: workers know from the code whether it has "
+        f"limit {name!r} cannot become {written}: workers know from the code whether it has "
         "slots; allowed: limits that have them if the ones before do"
     )
 
