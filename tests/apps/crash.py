@@ -18,7 +18,7 @@ app.conf.update(
     broker_transport_options={"visibility_timeout": 3},
     broker_connection_retry_on_startup=True,
 )
-throttle = Throttle(app, {"api": "250/s"}, url=os.environ.get("THROTTLE_URL"), lease=1)
+throttle = Throttle(app, {"api": "250/s"}, url=os.environ.get("THROTTLE_URL"), lease=3)
 _starts: Any = None
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 import redis
 
+from celery_throttle import Limiter
 from tests.apps import crash
 from tests.workers import Worker
 
@@ -79,7 +80,11 @@ def test_killed_workers_lose_nothing(
     url = redis_url if broker == "redis" else request.getfixturevalue("rabbitmq_url")
     crash.app.conf.update(broker_url=url, task_default_queue="crash")
     dice = random.Random(f"{task} {broker}")
+    limit = Limiter(redis_url, {"api": "250/s"})["api"]
+    limit.limiter.register()
     with redis.Redis.from_url(redis_url) as client, crash.app.connection_for_write(url) as link:
+        if broker == "redis":
+            limit.pause(3600)
         fleet = Fleet(url, redis_url)
         try:
             for number in range(TASKS):
@@ -87,6 +92,7 @@ def test_killed_workers_lose_nothing(
             deadline = time.monotonic() + 120
             while broker == "redis" and (client.exists("crash") or client.exists("unacked")):
                 time.sleep(0.05)
+            limit.reset()
             kills = 0
             while len(starts(client)) < TASKS and time.monotonic() < deadline:
                 time.sleep(dice.uniform(0.1, 1.2))
