@@ -37,9 +37,10 @@ class Worker:
         queues: Sequence[str] = (),
         loglevel: str = "INFO",
         options: Sequence[str] = QUICK,
+        hostname: str = "",
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.hostname = f"worker-{uuid.uuid4().hex[:12]}@localhost"
+        self.hostname = hostname or f"worker-{uuid.uuid4().hex[:12]}@localhost"
         self._broker_url = broker_url
         self._logs_ready = loglevel.upper() in ("DEBUG", "INFO")
         self._directory = tempfile.TemporaryDirectory(prefix="worker-")
@@ -89,6 +90,10 @@ class Worker:
     def terminate(self) -> None:
         """SIGTERM: a warm shutdown, which finishes the tasks that run."""
         self._signal(signal.SIGTERM)
+
+    def quit(self) -> None:
+        """SIGQUIT: a cold shutdown, which ends the tasks that run."""
+        self._signal(signal.SIGQUIT)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

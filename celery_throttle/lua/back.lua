@@ -39,7 +39,7 @@ for i = 1, most do
     end
   end
 end
-if ARGV[3] == 'dead' and most == #tokens then
+if redis.call('EXISTS', claims) == 0 then
   redis.call('ZREM', workers, worker)
 end
 return #tokens - most

@@ -89,9 +89,13 @@ class Claims:
     def __len__(self) -> int:
         return len(self._held)
 
+    def held(self) -> list[Claim]:
+        """All of them."""
+        return list(self._held.values())
+
     def booked(self) -> list[Claim]:
         """Claims that the pool does not have yet."""
-        return [claim for claim in list(self._held.values()) if not claim.started]
+        return [claim for claim in self.held() if not claim.started]
 
     def reserve(self, count: int) -> int:
         """The first of so many new tokens."""
@@ -115,7 +119,7 @@ class Claims:
 
     def started(self) -> list[Claim]:
         """Claims that the pool was given."""
-        return [claim for claim in list(self._held.values()) if claim.started]
+        return [claim for claim in self.held() if claim.started]
 
     def settle(self, claim: Claim) -> None:
         """The task is done with."""

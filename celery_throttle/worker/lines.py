@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery import bootsteps
@@ -32,7 +32,7 @@ from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.aside import Aside
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.checks import check_store
-from celery_throttle.worker.claims import Claims
+from celery_throttle.worker.claims import Claim, Claims
 from celery_throttle.worker.fleet import Fleet
 from celery_throttle.worker.gate import RETRY, Gate
 from celery_throttle.worker.leases import Leases, let_go_of_dropped
@@ -100,9 +100,29 @@ class Lines(bootsteps.StartStopStep):
         """The worker is shutting down in a hurry."""
         self.stop(c)
 
+    def shutdown(self, _c: Any) -> None:
+        """The pool has ended."""
+        self.obj.end()
+
     def info(self, _c: Any) -> dict[str, Any]:  # type: ignore[override]  # the base gives None
         """What ``celery inspect stats`` shows under ``throttle``."""
         return {"throttle": self.obj.stats()} if self.obj else {}
+
+
+class _Task(NamedTuple):
+    """One that was taken out of its line: it starts in some seconds."""
+
+    claim: Claim
+    starts: float
+    packed: bytes
+
+
+class _Asked(NamedTuple):
+    """What a call brought: seconds until the next, a worker that is gone or b"", and tasks."""
+
+    wait: float
+    dead: bytes
+    tasks: list[_Task]
 
 
 class Watch:
@@ -128,7 +148,7 @@ class Watch:
             self._throttle.settings.lease,
             self._claims,
             self._slots,
-            tell=lambda: self._call(0),
+            tell=self._call,
             renew=self._renew_slots,
         )
         self._aside = Aside(
@@ -213,11 +233,19 @@ class Watch:
         self.wake.forget()
         self._throttle.gate.stop()
         self._sender.close()
-        self._claims.give_back(self._claims.booked(), unless_started=True)
+        with self._calling:  # one that is on its way has brought what it brings
+            booked = self._claims.booked()
+        self._claims.give_back(booked, unless_started=True)
         if for_good:
             self.wake.stop()
-            self._call(0)
+            self._call()
             self._fleet.stop()
+
+    def end(self) -> None:
+        """No task runs any more. What is not acknowledged by now was not begun, or was cut off."""
+        for request in self._slots.requests():
+            self._slots.end(request)
+        self._claims.give_back(self._claims.held())
 
     def stats(self) -> dict[str, Any]:
         """What this worker holds and does."""
@@ -270,6 +298,8 @@ class Watch:
         self._alarm.set(CALM if time.monotonic() - self._asked < CALM else 0)
 
     def _on_alarm(self) -> None:
+        if not self._running:
+            return
         if self._room() > 0:
             self._ask()
         elif not self._in_turn:
@@ -285,12 +315,14 @@ class Watch:
             self._alarm.set(LOOK)
 
     def _room(self) -> int:
+        if _is_told_to_stop():
+            return 0
         return self._processes.free() - len(self._claims.booked())
 
     def _on_released(self) -> None:
         """Somebody may wait for the slot. Comes from whatever thread ended the task."""
         if not self._running:
-            self._call(0)
+            self._call()
         elif self._c.hub is None:
             self._release.set(0)
         elif (
@@ -308,40 +340,39 @@ class Watch:
         if self._running:
             self._flush.set_from_elsewhere(FLUSH)
         else:
-            self._call(0)
+            self._call()
 
     def _tell(self) -> None:
         """Tell what ended. A slot that is given back is for a task that is asked for at once."""
         if self._slots.unreported() and self._room() > 0:
             self._ask()
         elif self._slots.unreported() or self._claims.unreported():
-            self._call(0)
+            self._call()
 
     # The call.
 
     def _ask(self) -> None:
         """Take what is due for the free processes."""
         for row in self._revoked.withdraw():
-            self._receive(row)
-        reply = self._call(max(0, self._room()))
-        if reply is None:
+            self._take(self._received(row))
+        asked = self._call(ask=True)
+        if asked is None:
             # When the server is back, this is set to 0.
             self._alarm.set(RETRY if self._outage.is_on else CALM)
             return
-        ask_us, dead, *rows = reply
-        for row in rows:
-            self._receive(row)
+        for task in asked.tasks:
+            self._take(task)
         # After an outage a worker that lives may not have had its turn to say so.
-        if dead and time.monotonic() - self._outage.ended > GRACE:
-            self._claims.reclaim(dead.decode())
+        if asked.dead and time.monotonic() - self._outage.ended > GRACE:
+            self._claims.reclaim(asked.dead.decode())
         self.wake.listen(self._c.hub)
-        self._alarm.set(max(ask_us / MICROSECONDS, self._pace.rest()))
+        self._alarm.set(max(asked.wait, self._pace.rest()))
 
-    def _call(self, room: int) -> list[Any] | None:
+    def _call(self, *, ask: bool = False) -> _Asked | None:
         with self._calling:
-            return self._call_alone(room)
+            return self._call_alone(max(0, self._room()) if ask else 0)
 
-    def _call_alone(self, room: int) -> list[Any] | None:
+    def _call_alone(self, room: int) -> _Asked | None:
         keys = self._throttle.keys
         names = [keys.limits, keys.parks, *self._claims.keys]
         if room:
@@ -368,7 +399,7 @@ class Watch:
         began = time.monotonic()
         try:
             self._claims.give_back_unsure()
-            reply: list[Any] = self._store.run(Call(script("claim"), names, args))
+            ask_us, dead, *rows = self._store.run(Call(script("claim"), names, args))
         except StoreError as error:
             logger.debug("Could not ask for due tasks: %s", error)
             self._claims.settle_again(settled)
@@ -379,14 +410,16 @@ class Watch:
             self._pace.spent(began)
         self._asked = time.monotonic()
         self._leases.heard()
-        return reply
+        # Without room the reply does not say when to ask.
+        wait = ask_us / MICROSECONDS if room else 0.0
+        return _Asked(wait, dead, [self._received(row) for row in rows])
 
     def _queue_keys(self) -> list[str]:
         return [key for name in self._origin.names() for key in self._throttle.keys.queue(name)]
 
     # What came.
 
-    def _receive(self, row: list[Any]) -> None:
+    def _received(self, row: list[Any]) -> _Task:
         token, admitted, starts_us, waited_us, packed, _, *slots = row
         claim = self._claims.receive(
             token,
@@ -394,14 +427,18 @@ class Watch:
             waited=waited_us / MICROSECONDS,
             slots=places_of(*slots) if slots else (),
         )
-        timer = self._c.timer
+        return _Task(claim, starts_us / MICROSECONDS, packed)
+
+    def _take(self, task: _Task) -> None:
+        if task.claim.returned:  # the worker was told to stop meanwhile
+            return
         name = None
         try:
-            message = messages.unpack(packed, self._c.task_consumer.accept, claim)
+            message = messages.unpack(task.packed, self._c.task_consumer.accept, task.claim)
             name = task_name(message)
             self._c.strategies[name]
         except (messages.UnreadableMessageError, KeyError):
-            self._aside.put(claim, packed, name)
+            self._aside.put(task.claim, task.packed, name)
             return
         except (ContentDisallowed, DecodeError) as error:
             self._c.on_decode_error(message, error)
@@ -409,8 +446,8 @@ class Watch:
         except TypeError:
             self._c.on_unknown_message(None, message)
             return
-        if starts_us > 0:
-            timer.call_after(starts_us / MICROSECONDS, self._start, (message,))
+        if task.starts > 0:
+            self._c.timer.call_after(task.starts, self._start, (message,))
         else:
             self._start(message)
 
@@ -447,6 +484,12 @@ class Watch:
         if not self._throttle.has_limits(task):
             # Its limits were taken away meanwhile, so no gate will see it start.
             message.claim.start()
+
+
+def _is_told_to_stop() -> bool:
+    """Whether a signal has told Celery to stop. Its loop may come to that seconds later."""
+    told = (state.should_stop, state.should_terminate)
+    return any(code is not None and code is not False for code in told)  # 0 is told, too
 
 
 def task_name(message: messages.ClaimedMessage) -> str:

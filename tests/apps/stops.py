@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import redis
-from celery import Celery, current_task
+from celery import Celery
 
 from celery_throttle import Throttle
 
@@ -20,10 +20,11 @@ app.conf.update(
     worker_pool_restarts=True,
     worker_soft_shutdown_timeout=float(os.environ.get("SOFT", "0")),
 )
+LIMITS = {"api": "50/s", "open": "100000/s burst 1000", "two": "2 at once"}
 # The lease is long: a claim that nobody gave back shows as a task that does not come.
 throttle = Throttle(
     app,
-    {"api": "50/s", "slow": "5/s", "open": "100000/s burst 1000", "two": "2 at once"},
+    LIMITS,
     url=os.environ.get("THROTTLE_URL"),
     lease=300,
 )
@@ -35,14 +36,14 @@ def _store() -> redis.Redis:
 
 
 def note(kind: str, number: int) -> None:
-    hostname = current_task.request.hostname
-    _store().rpush("stops-notes", f"{kind} {number} {time.time()} {hostname} {os.getpid()}")
+    _store().rpush("stops-notes", f"{kind} {number} {time.time()}")
 
 
 def hold(number: int, seconds: float) -> None:
+    """Take some seconds, or less if the task is told to end."""
     note("begin", number)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not _store().exists(f"stops-end:{number}"):
         time.sleep(0.02)
     note("end", number)
 
@@ -60,6 +61,5 @@ plain_late = define("plain_late", acks_late=True)
 early = define("early", throttle="open")
 late = define("late", throttle="open", acks_late=True)
 api = define("api", throttle="api")
-slow = define("slow", throttle="slow")
 slot = define("slot", throttle="two")
 slot_late = define("slot_late", throttle="two", acks_late=True)
