@@ -41,7 +41,7 @@ from celery_throttle.worker.outage import Outage
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
-from celery_throttle.worker.processes import LOOK, processes_of
+from celery_throttle.worker.processes import LOOK, processes_of, scale_up
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
@@ -169,6 +169,8 @@ class Watch:
         self.wake = Wake(self._store, self._channel, self._on_wake)
         self._running = False
         self._in_turn = False
+        self._in_turn_since = 0.0
+        self._short = False
         self._asked = 0.0
         lease_us = to_us(self._throttle.settings.lease)
         self._revoked = Revoked(self._store, self._claims, lease_us, self._queue_keys)
@@ -304,7 +306,15 @@ class Watch:
             self._ask()
         elif not self._in_turn:
             self._in_turn = True
+            self._in_turn_since = time.monotonic()
+            if self._short:
+                self._c.timer.call_after(HORIZON, self._look_for_more, ())
             self._processes.when_free(self._on_turn)
+
+    def _look_for_more(self) -> None:
+        waited = time.monotonic() - self._in_turn_since
+        if self._in_turn and self._running and waited > HORIZON / 2:
+            scale_up(self._c.controller)
 
     def _on_turn(self) -> None:
         self._in_turn = False
@@ -360,6 +370,7 @@ class Watch:
             # When the server is back, this is set to 0.
             self._alarm.set(RETRY if self._outage.is_on else CALM)
             return
+        self._short = bool(asked.tasks) and not asked.wait  # more are due than could be taken
         for task in asked.tasks:
             self._take(task)
         # After an outage a worker that lives may not have had its turn to say so.
@@ -470,7 +481,11 @@ class Watch:
         payload = None if "task" in message.headers else message.payload
         try:
             c.strategies[task.name](
-                message, payload, message.ack_log_error, message.reject_log_error, []
+                message,
+                payload,
+                message.ack_log_error,
+                message.reject_log_error,
+                c.on_task_message,
             )
         except (InvalidTaskError, ContentDisallowed) as error:
             c.on_invalid_task(payload, message, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -58,34 +58,84 @@ def processes_of(consumer: Any, bring: Callable[[Any], None]) -> Processes:
     controller = consumer.controller
     guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
     if controller.semaphore is not None and guarded:
-        return _Guarded(controller.semaphore)
+        return _Guarded(controller)
     if controller.pool_cls.__module__ == "celery.concurrency.solo":
         return _Inline(consumer, bring)
     return _Counted(consumer, bring)
 
 
+def scale_up(controller: Any) -> None:
+    """Tasks are due and no process is free: Celery's autoscaler, if there is one, sees no lines."""
+    scaler = getattr(controller, "autoscaler", None)
+    if scaler is not None and scaler.processes < scaler.max_concurrency:
+        with scaler.mutex:
+            scaler.scale_up(1)
+            controller.pool.maintain_pool()
+
+
 class _Guarded:
-    """A prefork pool: Celery's semaphore has one place a process, and a queue for them."""
+    """A prefork pool: Celery's semaphore has one place a process, and a queue for them.
+
+    Celery lets it count wrong, and then tasks wait in the pool, their quota taken: it counts a new
+    process twice while all others are busy, and starts it seconds later; it frees a place twice
+    when it replaces a process, and all when it has lost the broker. That is put right here.
+    """
 
     drops = True
     inline = False
 
-    def __init__(self, semaphore: Any) -> None:
-        self._semaphore = semaphore
+    def __init__(self, controller: Any) -> None:
+        self._hub, self._wrapper = controller.hub, controller.pool
+        self._semaphore = semaphore = controller.semaphore
+        self._ends = False
         self.outside: WeakSet[Any] = WeakSet()
-        # Celery counts each process that it adds twice while all others are busy, and all as free
-        # when it has lost the broker: tasks would wait in the pool, their quota taken.
-        semaphore.grow = partial(_grow, semaphore)
         semaphore.value = max(0, semaphore.initial_value - len(state.active_requests))
+        semaphore.release = self._ended
+        self._pool._putlock = SimpleNamespace(  # noqa: SLF001  # by which the pool tells of processes
+            grow=self._grow, shrink=semaphore.shrink, release=self._replaced, clear=semaphore.clear
+        )
+
+    @property
+    def _pool(self) -> Any:
+        return self._wrapper._pool  # noqa: SLF001  # billiard's, None once it has ended
+
+    def _grow(self) -> None:
+        self._semaphore.initial_value += 1
+        self._free_one()
+        self._hub.call_soon(self._wrapper.maintain_pool)
+
+    def _ended(self) -> None:
+        """A task ends. It is among those in the pool still."""
+        self._ends = True
+        self._replaced()
+        self._ends = False
+
+    def _replaced(self) -> None:
+        """A process has ended, and with it the task that it ran, if it did."""
+        if self._pool is not None and self._spare() > 0:
+            self._free_one()
+
+    def _free_one(self) -> None:
+        type(self._semaphore).release(self._semaphore)
+
+    def _spare(self) -> int:
+        """Processes, those to come included, less tasks in the pool that need one."""
+        jobs = sum(job._worker_lost is None for job in self._pool._cache.values())  # noqa: SLF001
+        return int(self._pool._processes) - jobs + int(self._ends)  # noqa: SLF001
 
     def free(self) -> int:
-        return int(self._semaphore.value)
+        pool = self._pool
+        if pool is None:
+            return 0
+        # Those that are up and have no task.
+        ready = len(pool._all_inqueues) - len(pool._cache) + int(self._ends)  # noqa: SLF001
+        return max(0, min(int(self._semaphore.value), ready))
 
     def has_turn(self, _request: Any) -> bool:
         return True  # or Celery would not have handed it over
 
     def has_place(self) -> bool:
-        return self.free() > 0
+        return bool(self._semaphore.value > 0)
 
     def contended(self) -> bool:
         return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
@@ -106,16 +156,10 @@ class _Guarded:
         call()
         if semaphore.value > 0:
             semaphore.value -= 1
-            semaphore.release()
+            self._free_one()
 
     def left(self) -> None:
         """Celery's semaphore tells."""
-
-
-def _grow(semaphore: Any, n: int = 1) -> None:
-    semaphore.initial_value += n
-    for _ in range(n):
-        semaphore.release()
 
 
 class _Waiter(NamedTuple):

@@ -20,7 +20,7 @@ app.conf.update(
     worker_pool_restarts=True,
     worker_soft_shutdown_timeout=float(os.environ.get("SOFT", "0")),
 )
-LIMITS = {"api": "50/s", "open": "100000/s burst 1000", "two": "2 at once"}
+LIMITS = {"api": "50/s", "open": "100000/s burst 1000", "two": "2 at once", "nine": "9 at once"}
 # The lease is long: a claim that nobody gave back shows as a task that does not come.
 throttle = Throttle(
     app,
@@ -63,3 +63,4 @@ late = define("late", throttle="open", acks_late=True)
 api = define("api", throttle="api")
 slot = define("slot", throttle="two")
 slot_late = define("slot_late", throttle="two", acks_late=True)
+slot_of_nine = define("slot_of_nine", throttle="nine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import redis
 
 from celery_throttle import Limiter
 from tests.apps import stops
-from tests.workers import StartWorker, Worker
+from tests.workers import QUICK, StartWorker, Worker
 
 pytestmark = pytest.mark.workers
 
@@ -38,13 +38,17 @@ class Stage:
         self.limiter = Limiter(url, stops.LIMITS)
         stops.app.conf.update(broker_url=url)
 
-    def worker(self, hostname: str = "", **env: str) -> Worker:
+    def worker(
+        self, hostname: str = "", *, size: int = 6, options: Sequence[str] = QUICK, **env: str
+    ) -> Worker:
+        """Start one; solo has one thread, whatever the size."""
         return self._start(
             "tests.apps.stops",
             self._url,
             pool=self._pool,
-            concurrency=6,  # solo has one thread in any case
+            concurrency=size,
             hostname=hostname,
+            options=options,
             env={"THROTTLE_URL": self._url, **env},
         )
 
@@ -88,6 +92,10 @@ class Stage:
 
     def ended(self) -> list[int]:
         return [note.number for note in self.notes("end")]
+
+    def held(self, limit: str) -> int:
+        """How many slots are taken."""
+        return int(self.client.zcard(f"{{throttle}}:entries:{limit}"))
 
     def nothing_is_held(self) -> bool:
         """Whether no worker holds a task or a slot, and none waits."""
