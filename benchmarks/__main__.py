@@ -20,6 +20,7 @@ from benchmarks.results import Options, Result
 
 NAMES = (
     "quota",
+    "pools",
     "overhead",
     "latency",
     "parks",

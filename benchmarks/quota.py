@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from benchmarks.admissions import Admission, Monitor, admissions
 from benchmarks.marks import Mark
 from benchmarks.results import Figure, Options, Result, percentile
-from benchmarks.stage import Stage, wait_until
+from benchmarks.stage import Stage, ready, wait_until
 from celery_throttle.limits import Limit
 
 
@@ -75,8 +75,8 @@ def run(options: Options) -> Result:
 
 def _figures(load: Load, options: Options) -> list[Figure]:
     options.say(f"quota: {load}")
-    ours = _measure("ours", load)
-    theirs = _measure("recipe", load) if load.recipe else None
+    ours = measure("ours", load)
+    theirs = measure("recipe", load) if load.recipe else None
     limit = Limit.parse(load.limit)
     p, q = limit.ticks
 
@@ -103,12 +103,14 @@ def _figures(load: Load, options: Options) -> list[Figure]:
     ]
 
 
-def _measure(app: str, load: Load) -> Outcome:
+def measure(app: str, load: Load, pool: str = "prefork", size: int = 2) -> Outcome:
+    """Send all tasks to two workers at once, and look at what came of it."""
     keys = [f"t{number}" for number in range(load.keys)]
     task, name = ("keyed", "tenant") if keys else ("limited", "api")
     total = load.tasks * max(1, load.keys)
     with Stage(api=load.limit, tenant=load.limit, own_store=True, watch=True) as stage:
-        workers = stage.workers(app, app)
+        workers = [stage.worker(app, processes=size, pool=pool) for _ in range(2)]
+        ready(workers)
         with Monitor(stage.store_url) as monitor:
             ids = stage.send(task, total, keys=keys)
             wait_until(

@@ -55,15 +55,22 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Worker:
-    """A real prefork worker. It leaves marks of what it does."""
+    """A real worker. It leaves marks of what it does."""
 
     def __init__(
-        self, app: str, queue: str, directory: Path, settings: dict[str, Any], processes: int
+        self,
+        app: str,
+        queue: str,
+        directory: Path,
+        settings: dict[str, Any],
+        *,
+        processes: int,
+        pool: str,
     ) -> None:
         self._directory = directory
         self._log = directory / "log"
         command = (sys.executable, "-m", "celery", "-A", f"benchmarks.apps.{app}", "worker")
-        options = ("--pool", "prefork", "--concurrency", str(processes), "--loglevel", "WARNING")
+        options = ("--pool", pool, "--concurrency", str(processes), "--loglevel", "WARNING")
         names = ("--queues", queue, "--hostname", f"{directory.name}@localhost")
         quick_start = ("--without-mingle", "--without-gossip")
         with self._log.open("wb") as log:
@@ -179,13 +186,19 @@ class Stage:
         return f"{server.connection_url}/0"
 
     def worker(
-        self, app: str, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX, processes: int = 2
+        self,
+        app: str,
+        queue: str = QUEUE,
+        prefix: str = DEFAULT_PREFIX,
+        processes: int = 2,
+        pool: str = "prefork",
     ) -> Worker:
         """Start a worker of ``plain``, ``ours`` or ``recipe``; it may not be ready yet."""
         directory = self._root / uuid4().hex
         directory.mkdir()
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": prefix}
-        worker = Worker(app, queue, directory, {**self._settings, **urls}, processes)
+        settings = {**self._settings, **urls}
+        worker = Worker(app, queue, directory, settings, processes=processes, pool=pool)
         self._ends.callback(worker.end)
         return worker
 
