@@ -89,6 +89,14 @@ def slotted(self: Any, number: int, seconds: float = 0.1) -> None:
     record("ends", number=number)
 
 
+@app.task(bind=True, throttle="slots")
+def held(self: Any, number: int) -> None:
+    """Run until the test lets one go."""
+    start(self, number)
+    _records.blpop("faults:let-go", 60)
+    record("ends", number=number)
+
+
 @app.task(bind=True)
 def plain(self: Any, number: int) -> None:
     start(self, number)

@@ -66,7 +66,7 @@ class Bench:
         for worker in self.workers:
             print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")
             worker.close()
-        self.records.delete("faults:starts", "faults:ends", "faults:modes")
+        self.records.delete("faults:starts", "faults:ends", "faults:modes", "faults:let-go")
         self._link.release()
 
     def start_worker(self, **options: Any) -> Worker:
@@ -98,6 +98,10 @@ class Bench:
                 exchange=self.queue,
                 routing_key=self.queue,
             )
+
+    def let_go(self, count: int) -> None:
+        """Let so many tasks end that are held."""
+        self.records.rpush("faults:let-go", *range(count))
 
     def stats(self, worker: Worker) -> dict[str, Any]:
         """What a worker says of its limits."""

@@ -115,12 +115,13 @@ def test_a_server_that_has_forgotten_everything_is_told_again(bench: Bench, stor
 def test_slots_of_running_tasks_outlive_what_the_server_forgets(
     bench: Bench, store: Server
 ) -> None:
-    bench.start_workers(2)
-    bench.send("slotted", range(4), 6)
-    bench.until_started("slotted", 4)
+    bench.start_workers(1, concurrency=4)
+    bench.send("held", range(4))
+    bench.until_started("held", 4)
     with redis.Redis.from_url(store.url) as client:
         client.flushall()
         bench.until(lambda: client.zcard("{throttle}:entries:slots") == 4, "the slots are told")
+    bench.let_go(4)
     bench.until(lambda: len(bench.rows("ends")) == 4, "all have ended")
     with redis.Redis.from_url(store.url) as client:
         bench.until(lambda: not client.exists("{throttle}:entries:slots"), "they are given back")
