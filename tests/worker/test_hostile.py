@@ -231,7 +231,7 @@ class Bomb:
         return os.system, (f"echo >> {self._path}",)
 
 
-MISSING = object()
+MISSING = ...
 INVALID, UNREADABLE, UNKNOWN = (
     "Received invalid task message",
     "Can't decode message body",
