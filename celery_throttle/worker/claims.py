@@ -10,14 +10,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
+from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import StoreError
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
-from celery_throttle.worker.slots import Place
+from celery_throttle.worker.slots import Place, places_of
 from celery_throttle.worker.told import Told
 
 logger = get_logger(__name__)
@@ -62,6 +64,14 @@ class Claim:
         self._claims.give_back([self])
 
 
+class Taken(NamedTuple):
+    """A task that came out of its line: it starts in some seconds."""
+
+    claim: Claim
+    starts: float
+    packed: bytes
+
+
 class Claims:
     """All claims of one worker. Called from any thread.
 
@@ -103,13 +113,18 @@ class Claims:
             first, self._next = self._next, self._next + count
         return first
 
-    def receive(
-        self, token: int, *, admitted: bool, waited: float, slots: Sequence[Place] = ()
-    ) -> Claim:
-        """A claim that the server has just given."""
-        claim = Claim(self, token, admitted=admitted, waited=waited, slots=slots)
+    def receive(self, row: Sequence[Any]) -> Taken:
+        """A task that the server has just given, as ``claim.lua`` and ``withdraw.lua`` reply it."""
+        token, kind, starts, waited, packed, _, *slots = row
+        claim = Claim(
+            self,
+            token,
+            admitted=kind == 1,
+            waited=waited / MICROSECONDS,
+            slots=places_of(*slots) if slots else (),
+        )
         self._held[token] = claim
-        return claim
+        return Taken(claim, starts / MICROSECONDS, packed)
 
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
 if TYPE_CHECKING:
+    from celery_throttle.worker.claiming import Claiming
     from celery_throttle.worker.claims import Claims
     from celery_throttle.worker.slots import TaskSlots
 
@@ -30,31 +30,18 @@ class Leases:
         lease: seconds.
         claims: what this worker holds.
         slots: the slots of the tasks that run.
-        tell: makes a call that asks for no task; it renews the lease of the claims.
-        renew: renews those of the slots.
+        claiming: makes the calls.
     """
 
-    def __init__(
-        self,
-        lease: float,
-        claims: Claims,
-        slots: TaskSlots,
-        tell: Callable[[], object],
-        renew: Callable[[], None],
-    ) -> None:
+    def __init__(self, lease: float, claims: Claims, slots: TaskSlots, claiming: Claiming) -> None:
         self._lease = lease
         self._claims = claims
         self._slots = slots
-        self._tell = tell
-        self._renew_slots = renew
+        self._claiming = claiming
         self._entry: Any = None
         self._thread: threading.Thread | None = None
-        self._heard = self._renewed = 0.0
+        self._renewed = 0.0
         self._ending = False
-
-    def heard(self) -> None:
-        """The server has just heard of this worker."""
-        self._heard = time.monotonic()
 
     def start(self, timer: Any) -> None:
         """Begin, or go on with a new timer."""
@@ -71,10 +58,10 @@ class Leases:
         self._ending = for_good
 
     def _renew(self) -> None:
-        if time.monotonic() - self._heard > SILENT:
-            self._tell()
+        if time.monotonic() - self._claiming.heard > SILENT:
+            self._claiming.tell()
         self._renewed = time.monotonic()
-        self._renew_slots()
+        self._claiming.renew_slots()
 
     def _keep(self) -> None:
         lease = self._lease

@@ -1,75 +1,52 @@
-"""The consumer's step that takes tasks from their lines when a process is free for them.
+"""The consumer's step of a worker with limits: makes its parts, starts and stops them.
 
-It makes one kind of call, ``claim.lua``: renew this worker's lease, settle what is done, take due
-tasks with their quota. The reply says when to ask next. Laws at stake: *never idle* (slots are
-booked up to 20 ms ahead, so that pacing has no gaps), *never in the way* (a task is taken only for
-a free process; where tasks queue for processes, the line queues with them) and *never lost* (what
-is not started goes back to the head of its line).
+Each part says what it does: asking, claiming, handing over, leases, the gate and what it decides
+with. They live as long as the worker, save those that read one connection to the broker.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from contextlib import suppress
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
-from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from celery.worker import state
-from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_throttle.changes import MICROSECONDS, to_us
-from celery_throttle.errors import StoreError, StoreUnavailableError
-from celery_throttle.scripts import Argument, Call, script
-from celery_throttle.worker import messages
-from celery_throttle.worker.alarm import Alarm
+from celery_throttle.changes import to_us
+from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.worker.aside import Aside
+from celery_throttle.worker.asking import Asking
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.checks import check_store
-from celery_throttle.worker.claims import Claim, Claims
+from celery_throttle.worker.claiming import Claiming
+from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.fleet import Fleet
-from celery_throttle.worker.gate import RETRY, Gate
+from celery_throttle.worker.gate import Gate
+from celery_throttle.worker.handover import HandOver
 from celery_throttle.worker.leases import Leases, let_go_of_dropped
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.outage import Outage
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
-from celery_throttle.worker.processes import LOOK, processes_of, scale_up
+from celery_throttle.worker.processes import processes_of
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.turns import Turns
-from celery_throttle.worker.waiting import Waiting, places_of
+from celery_throttle.worker.waiting import Waiting
 from celery_throttle.worker.wake import Wake
 
 logger = get_logger(__name__)
 
-#: Seconds between two asks at most, with nothing waiting.
-IDLE = 1.0
-
-#: Seconds a settled claim may stay unreported.
-FLUSH = 0.020
-
-#: Seconds from one ask to the next within which slots that are given back are told together.
-BUNCH = 0.002
-
-#: Seconds between two asks of a worker that is woken again and again.
-CALM = 0.005
-
-#: Seconds after an outage in which no worker is taken for dead.
-GRACE = 5.0
-
 
 class Lines(bootsteps.StartStopStep):
-    """The step: makes the watch of a worker that has tasks with limits."""
+    """The step: makes the parts of a worker that has tasks with limits."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -84,9 +61,9 @@ class Lines(bootsteps.StartStopStep):
         if tasks:
             check_store(c.app.throttle)
 
-    def create(self, c: Any) -> Watch:  # type: ignore[override]  # the base gives what it made
-        """The watch lives as long as the worker, over lost connections to the broker."""
-        return Watch(c)
+    def create(self, c: Any) -> Parts:  # type: ignore[override]  # the base gives what it made
+        """The parts live as long as the worker, over lost connections to the broker."""
+        return Parts(c)
 
     def register_with_event_loop(self, _c: Any, hub: Any) -> None:
         """The loop was emptied when the connection was lost."""
@@ -109,107 +86,89 @@ class Lines(bootsteps.StartStopStep):
         return {"throttle": self.obj.stats()} if self.obj else {}
 
 
-class _Task(NamedTuple):
-    """One that was taken out of its line: it starts in some seconds."""
-
-    claim: Claim
-    starts: float
-    packed: bytes
-
-
-class _Asked(NamedTuple):
-    """What a call brought: seconds until the next, a worker that is gone or b"", and tasks."""
-
-    wait: float
-    dead: bytes
-    tasks: list[_Task]
-
-
-class Watch:
-    """Takes tasks from lines and hands them to Celery. One a worker.
-
-    With an event loop all of this runs in its thread, save what is said to come from elsewhere, and
-    leases that are renewed. Without one, the timer's thread asks.
-    """
+class Parts:
+    """What one worker with limits is made of."""
 
     def __init__(self, consumer: Any) -> None:
         self._c = consumer
-        self._throttle = consumer.app.throttle
-        self._store = self._throttle.store
-        keys = self._throttle.keys
-        self.worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._channel = keys.channel(self.worker)
-        self._claims = Claims(self._store, keys, self.worker, self._on_settled)
-        self._slots = TaskSlots(self.worker, self._on_released)
-        self._alarm = Alarm(consumer, self._on_alarm)
-        self._flush = Alarm(consumer, self._tell)
-        self._release = Alarm(consumer, self._tell)
-        self._leases = Leases(
-            self._throttle.settings.lease,
-            self._claims,
-            self._slots,
-            tell=self._call,
-            renew=self._renew_slots,
-        )
+        self._throttle = throttle = consumer.app.throttle
+        store, keys, lease = throttle.store, throttle.keys, throttle.settings.lease
+        worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._claims = Claims(store, keys, worker, self._on_settled)
+        self._slots = TaskSlots(worker, self._on_released)
         self._aside = Aside(
-            self._throttle,
+            throttle,
             self._claims,
             names=lambda: consumer.strategies,
             queues=lambda: {keys.queue(name).lines for name in self._origin.names()},
         )
-        self._fleet = Fleet(
-            self._throttle, self.worker, back=self._on_back, recall=self._aside.recall
-        )
-        self._outage = Outage(self._throttle, self._fleet, self._slots)
-        self._store.breaker.watcher = self._outage.begin
+        self._fleet = Fleet(throttle, worker, back=self._on_back, recall=self._aside.recall)
+        self._outage = Outage(throttle, self._fleet, self._slots)
+        store.breaker.watcher = self._outage.begin
         self._pace = Pace()
+        self._claiming = Claiming(throttle, self._claims, self._slots, self._pace)
+        self._leases = Leases(lease, self._claims, self._slots, self._claiming)
+        self.wake = Wake(store, keys.channel(worker), self._on_wake)
+        self._asking = Asking(
+            consumer,
+            self._claiming,
+            self._claims,
+            self._slots,
+            revoked=Revoked(store, self._claims, to_us(lease), self._claiming.queue_keys),
+            outage=self._outage,
+            pace=self._pace,
+            listen=self.wake.listen,
+        )
         self._registered = False
-        self._calling = threading.Lock()
-        self._thread = 0
-        self.wake = Wake(self._store, self._channel, self._on_wake)
         self._running = False
-        self._in_turn = False
-        self._in_turn_since = 0.0
-        self._short = False
-        self._asked = 0.0
-        lease_us = to_us(self._throttle.settings.lease)
-        self._revoked = Revoked(self._store, self._claims, lease_us, self._queue_keys)
+
+    def _on_settled(self) -> None:
+        self._asking.on_settled()
+
+    def _on_released(self) -> None:
+        self._asking.on_released()
+
+    def _on_wake(self) -> None:
+        self._asking.on_wake()
 
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
-        settings, c = self._throttle.settings, self._c
+        throttle, c = self._throttle, self._c
         self._fleet.start()
         self._register()
         self._origin = Origin(c)
-        self._processes = processes_of(c, self._bring_again)
+        processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
         postponed = Postponed(c, self._sender, self._bring_again)
-        self._parking = self._make_waiting(postponed)
-        self._throttle.gate = Gate(
-            self._throttle,
-            self._parking,
+        waiting = self._make_waiting(postponed)
+        throttle.gate = Gate(
+            throttle,
+            waiting,
             self._slots,
             outage=self._outage,
             postponed=postponed,
             pace=self._pace,
-            processes=self._processes,
+            processes=processes,
             bring=self._bring_again,
             later=c.timer.call_after,
         )
+        self._claiming.use(self._origin, waiting, processes)
+        hand_over = HandOver(c, throttle, self._claims, self._aside, processes)
+        self._asking.start(processes, hand_over.take)
         limits = ", ".join(
-            f"{name} {' and '.join(map(str, own))}" for name, own in settings.limits.items()
+            f"{name} {' and '.join(map(str, own))}"
+            for name, own in throttle.settings.limits.items()
         )
-        logger.info("Limits are kept at %s: %s", self._store.url, limits)
+        logger.info("Limits are kept at %s: %s", throttle.store.url, limits)
         self._running = True
-        self._thread = threading.get_ident()
-        if self._processes.drops:
+        if processes.drops:
             let_go_of_dropped(self._claims, self._slots)
         if c.hub is None:
             self.wake.listen(None)
         self._leases.start(c.timer)
         if self._fleet.aside:
             self._aside.recall()
-        self._alarm.set(0)
+        self._asking.ask_in(0)
 
     def _make_waiting(self, postponed: Postponed) -> Waiting:
         def token() -> int:
@@ -222,25 +181,22 @@ class Watch:
             self._slots,
             token,
             self._origin,
-            parked=lambda wait: self._alarm.set(wait - HORIZON),
+            parked=lambda wait: self._asking.ask_in(wait - HORIZON),
         )
 
     def stop(self, *, for_good: bool) -> None:
         """Give back what was not started. What runs goes on, and keeps its lease."""
         self._running = False
-        self._alarm.cancel()
-        self._flush.cancel()
-        self._release.cancel()
+        self._asking.stop()
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
         self._throttle.gate.stop()
         self._sender.close()
-        with self._calling:  # one that is on its way has brought what it brings
-            booked = self._claims.booked()
-        self._claims.give_back(booked, unless_started=True)
+        self._claiming.finish()
+        self._claims.give_back(self._claims.booked(), unless_started=True)
         if for_good:
             self.wake.stop()
-            self._call()
+            self._claiming.tell()
             self._fleet.stop()
 
     def end(self) -> None:
@@ -279,239 +235,12 @@ class Watch:
         # A server that has been replaced by its replica may not know what it was told last.
         self._claims.tell_again()
         self._slots.tell_again()
-        self._renew_slots()
+        self._claiming.renew_slots()
         if self._running:
             self._throttle.gate.is_back()
-            self._alarm.set(0)
-
-    def _renew_slots(self) -> None:
-        with self._calling, suppress(StoreError):  # the next one may pass
-            lease = self._throttle.settings.lease
-            self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
+            self._asking.ask_in(0)
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
         if request in state.reserved_requests:
             self._c.on_task_request(request)
-
-    # When to ask.
-
-    def _on_wake(self) -> None:
-        self._alarm.set(CALM if time.monotonic() - self._asked < CALM else 0)
-
-    def _on_alarm(self) -> None:
-        if not self._running:
-            return
-        if self._room() > 0:
-            self._ask()
-        elif not self._in_turn:
-            self._in_turn = True
-            self._in_turn_since = time.monotonic()
-            if self._short:
-                self._c.timer.call_after(HORIZON, self._look_for_more, ())
-            self._processes.when_free(self._on_turn)
-
-    def _look_for_more(self) -> None:
-        waited = time.monotonic() - self._in_turn_since
-        if self._in_turn and self._running and waited > HORIZON / 2:
-            scale_up(self._c.controller)
-
-    def _on_turn(self) -> None:
-        self._in_turn = False
-        if self._running and self._room() > 0:
-            self._ask()
-        elif self._running:
-            # The free processes are for what is booked, and no one tells when that has ended.
-            self._alarm.set(LOOK)
-
-    def _room(self) -> int:
-        if _is_told_to_stop():
-            return 0
-        return self._processes.free() - len(self._claims.booked())
-
-    def _on_released(self) -> None:
-        """Somebody may wait for the slot. Comes from whatever thread ended the task."""
-        if not self._running:
-            self._call()
-        elif self._c.hub is None:
-            self._release.set(0)
-        elif (
-            threading.get_ident() == self._thread
-            and not self._processes.inline  # a task that ends would run the next before it is over
-            and self._room() > 0
-            and time.monotonic() - self._asked > BUNCH
-        ):
-            self._tell()
-        else:  # sooner than any timer, and together with others that end now
-            self._c.hub.call_soon(self._tell)
-
-    def _on_settled(self) -> None:
-        """Comes from whatever thread acknowledged the task."""
-        if self._running:
-            self._flush.set_from_elsewhere(FLUSH)
-        else:
-            self._call()
-
-    def _tell(self) -> None:
-        """Tell what ended. A slot that is given back is for a task that is asked for at once."""
-        if self._slots.unreported() and self._room() > 0:
-            self._ask()
-        elif self._slots.unreported() or self._claims.unreported():
-            self._call()
-
-    # The call.
-
-    def _ask(self) -> None:
-        """Take what is due for the free processes."""
-        for row in self._revoked.withdraw():
-            self._take(self._received(row))
-        asked = self._call(ask=True)
-        if asked is None:
-            # When the server is back, this is set to 0.
-            self._alarm.set(RETRY if self._outage.is_on else CALM)
-            return
-        self._short = bool(asked.tasks) and not asked.wait  # more are due than could be taken
-        for task in asked.tasks:
-            self._take(task)
-        # After an outage a worker that lives may not have had its turn to say so.
-        if asked.dead and time.monotonic() - self._outage.ended > GRACE:
-            self._claims.reclaim(asked.dead.decode())
-        self.wake.listen(self._c.hub)
-        self._alarm.set(max(asked.wait, self._pace.rest()))
-
-    def _call(self, *, ask: bool = False) -> _Asked | None:
-        with self._calling:
-            return self._call_alone(max(0, self._room()) if ask else 0)
-
-    def _call_alone(self, room: int) -> _Asked | None:
-        keys = self._throttle.keys
-        names = [keys.limits, keys.parks, *self._claims.keys]
-        if room:
-            names += self._queue_keys()
-        # While tasks queue for processes, one booked ahead might find none when its slot comes.
-        ahead = 0 if self._processes.contended() else to_us(HORIZON)
-        settled, releases = self._claims.take_settled(), self._slots.take_releases()
-        first = self._claims.reserve(room)
-        args: list[Argument] = [
-            "",
-            self.worker,
-            self._channel,
-            to_us(self._throttle.settings.lease),
-            room,
-            ahead,
-            first,
-            to_us(IDLE),
-            len(settled),
-            len(releases),
-            *settled,
-            *chain.from_iterable(releases),
-            *self._parking.acknowledged(),
-        ]
-        began = time.monotonic()
-        try:
-            self._claims.give_back_unsure()
-            ask_us, dead, *rows = self._store.run(Call(script("claim"), names, args))
-        except StoreError as error:
-            logger.debug("Could not ask for due tasks: %s", error)
-            self._claims.settle_again(settled)
-            self._slots.release_again(releases)
-            self._claims.doubt(first, room)
-            return None
-        finally:
-            self._pace.spent(began)
-        self._asked = time.monotonic()
-        self._leases.heard()
-        # Without room the reply does not say when to ask.
-        wait = ask_us / MICROSECONDS if room else 0.0
-        return _Asked(wait, dead, [self._received(row) for row in rows])
-
-    def _queue_keys(self) -> list[str]:
-        return [key for name in self._origin.names() for key in self._throttle.keys.queue(name)]
-
-    # What came.
-
-    def _received(self, row: list[Any]) -> _Task:
-        token, admitted, starts_us, waited_us, packed, _, *slots = row
-        claim = self._claims.receive(
-            token,
-            admitted=admitted == 1,
-            waited=waited_us / MICROSECONDS,
-            slots=places_of(*slots) if slots else (),
-        )
-        return _Task(claim, starts_us / MICROSECONDS, packed)
-
-    def _take(self, task: _Task) -> None:
-        if task.claim.returned:  # the worker was told to stop meanwhile
-            return
-        name = None
-        try:
-            message = messages.unpack(task.packed, self._c.task_consumer.accept, task.claim)
-            name = task_name(message)
-            self._c.strategies[name]
-        except (messages.UnreadableMessageError, KeyError):
-            self._aside.put(task.claim, task.packed, name)
-            return
-        except (ContentDisallowed, DecodeError) as error:
-            self._c.on_decode_error(message, error)
-            return
-        except TypeError:
-            self._c.on_unknown_message(None, message)
-            return
-        if task.starts > 0:
-            self._c.timer.call_after(task.starts, self._start, (message,))
-        else:
-            self._start(message)
-
-    def _start(self, message: messages.ClaimedMessage) -> None:
-        """Its slot has come. Without a free process it waits 20 ms for one, then goes back."""
-        if self._processes.free() > 0:
-            self._hand_over(message)
-        else:
-            self._processes.when_free(lambda: self._hand_over(message))
-            self._c.timer.call_after(HORIZON, self._give_up, (message,))
-
-    def _give_up(self, message: messages.ClaimedMessage) -> None:
-        self._claims.give_back([message.claim], unless_started=True)
-
-    def _hand_over(self, message: messages.ClaimedMessage) -> None:
-        c = self._c
-        if message.claim.returned:
-            return
-        task = c.app.tasks[task_name(message)]
-        payload = None if "task" in message.headers else message.payload
-        try:
-            c.strategies[task.name](
-                message,
-                payload,
-                message.ack_log_error,
-                message.reject_log_error,
-                c.on_task_message,
-            )
-        except (InvalidTaskError, ContentDisallowed) as error:
-            c.on_invalid_task(payload, message, error)
-        except DecodeError as error:
-            c.on_decode_error(message, error)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # Of another shape than any message has. From the broker, it would end the worker.
-            if message.claim.started:
-                raise
-            c.on_invalid_task(payload, message, error)
-        if not self._throttle.has_limits(task):
-            # Its limits were taken away meanwhile, so no gate will see it start.
-            message.claim.start()
-
-
-def _is_told_to_stop() -> bool:
-    """Whether a signal has told Celery to stop. Its loop may come to that seconds later."""
-    told = (state.should_stop, state.should_terminate)
-    return any(code is not None and code is not False for code in told)  # 0 is told, too
-
-
-def task_name(message: messages.ClaimedMessage) -> str:
-    """The task's name, of either version of Celery's protocol.
-
-    Raises:
-        KeyError: there is none.
-    """
-    about = message.headers if "task" in message.headers else message.payload
-    return str(about["task"])

@@ -22,7 +22,8 @@ from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
 from celery_throttle.worker.announce import announce_wait, turn_away
-from celery_throttle.worker.waiting import Waiting, crowded, places_of, too_long
+from celery_throttle.worker.slots import places_of
+from celery_throttle.worker.waiting import Waiting, crowded, too_long
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle

@@ -8,7 +8,6 @@ each ask, each time a stamp is revoked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -17,7 +16,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
 from celery_throttle.worker import messages
-from celery_throttle.worker.claims import Claims
+from celery_throttle.worker.claims import Claims, Taken
 
 logger = get_logger(__name__)
 
@@ -47,11 +46,11 @@ class Revoked:
         self._stamps = ""
         self._search: Iterator[list[str]] = iter(())
 
-    def withdraw(self) -> list[list[Any]]:
-        """Claims of tasks that are newly revoked, made without quota; rows as of a claim."""
+    def withdraw(self) -> list[Taken]:
+        """Tasks that are newly revoked, taken without quota."""
         try:
-            rows = self._take(self._new_ids())
-            return rows + self._take(self._new_stamped())
+            taken = self._take(self._new_ids())
+            return taken + self._take(self._new_stamped())
         except StoreError as error:
             logger.debug("Could not withdraw revoked tasks yet: %s", error)
             self._count, self._stamps = 0, ""
@@ -85,19 +84,20 @@ class Revoked:
                 if cursor == b"0":
                     break
 
-    def _take(self, ids: Sequence[str]) -> list[list[Any]]:
-        rows: list[list[Any]] = []
+    def _take(self, ids: Sequence[str]) -> list[Taken]:
+        taken: list[Taken] = []
         names = [*self._claims.keys, *self._queue_keys()]
         for start in range(0, len(ids), _MANY):
             some = ids[start : start + _MANY]
             first = self._claims.reserve(len(some))
             try:
                 args: list[Argument] = ["", self._claims.worker, self._lease, first, *some]
-                rows += self._store.run(Call(script("withdraw"), names, args))
+                rows = self._store.run(Call(script("withdraw"), names, args))
             except StoreError:
                 self._claims.doubt(first, len(some))
                 raise
-        return rows
+            taken += map(self._claims.receive, rows)
+        return taken
 
 
 def _is_revoked(packed: bytes) -> bool:

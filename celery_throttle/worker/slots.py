@@ -20,6 +20,12 @@ Place = tuple[str, str]
 Release = tuple[str, str, str]
 
 
+def places_of(slots: Sequence[bytes]) -> list[Place]:
+    """Where slots are kept, of a script's reply."""
+    names = [name.decode() for name in slots]
+    return list(zip(names[::2], names[1::2], strict=True))
+
+
 class TaskSlots:
     """The slots of one worker.
 

@@ -87,12 +87,6 @@ class Waiting(ABC):
         return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
 
 
-def places_of(slots: Sequence[bytes]) -> list[Place]:
-    """Where slots are kept, of a script's reply."""
-    names = [name.decode() for name in slots]
-    return list(zip(names[::2], names[1::2], strict=True))
-
-
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
     """The error for a key beyond those that may be in use: of a script's reply."""
     index, most, wait_us = about

@@ -33,7 +33,7 @@ def claims(lines: Protocol) -> Claims:
     lines.limiter["api"].reset()
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     for row in lines.claim("w", room=TASKS):
-        claims.receive(claims.reserve(1), admitted=True, waited=0.0)
+        claims.receive([claims.reserve(1), 1, 0, 0, row.message, b""])
         assert row.token == len(claims)
     assert lines.waiting() == []
     return claims

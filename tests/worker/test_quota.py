@@ -314,9 +314,8 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     pool = Pool(bench, slots)
     (request,) = bench.requests(task, range(1))
     claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
-    request.message.claim = claims.receive(
-        7, admitted=True, waited=0.0, slots=[("entries", "waits")]
-    )
+    row = [7, 1, 0, 0, b"", b"", [b"entries", b"waits"]]
+    request.message.claim = claims.receive(row).claim
     pool.bring(request)
     assert pool.started == [request]
     pool.gate.end(request)

@@ -1,0 +1,136 @@
+"""The one call of a worker, ``claim.lua``: renew its lease, settle what is done, take due tasks.
+
+Laws at stake here: *never lost* (what a call that failed was to tell is told by the next, what it
+may have taken is given back) and *never idle* (slots are booked up to 20 ms ahead, so that pacing
+has no gaps).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from celery_throttle.changes import MICROSECONDS, to_us
+from celery_throttle.errors import StoreError
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.worker.blocks import HORIZON
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.worker.claims import Claims, Taken
+    from celery_throttle.worker.origin import Origin
+    from celery_throttle.worker.pace import Pace
+    from celery_throttle.worker.processes import Processes
+    from celery_throttle.worker.slots import TaskSlots
+    from celery_throttle.worker.waiting import Waiting
+
+logger = get_logger(__name__)
+
+#: Seconds between two calls for tasks at most, with nothing waiting.
+IDLE = 1.0
+
+
+class Asked(NamedTuple):
+    """What a call brought: seconds until the next, a worker that is gone or "", and tasks."""
+
+    wait: float
+    dead: str
+    tasks: list[Taken]
+
+
+class Claiming:
+    """Makes the call; one at a time, from whatever thread.
+
+    Args:
+        throttle: the app's limits.
+        claims, slots: what this worker holds.
+        pace: of calls to the server.
+
+    Attributes:
+        heard: when, by the monotonic clock, the server last answered.
+    """
+
+    def __init__(self, throttle: Throttle, claims: Claims, slots: TaskSlots, pace: Pace) -> None:
+        self._throttle = throttle
+        self._claims = claims
+        self._slots = slots
+        self._pace = pace
+        self._alone = threading.Lock()
+        self.heard = 0.0
+
+    def use(self, origin: Origin, waiting: Waiting, processes: Processes) -> None:
+        """Go on with those of a new connection to the broker."""
+        self._origin = origin
+        self._waiting = waiting
+        self._processes = processes
+
+    def tell(self) -> None:
+        """Take nothing, but settle, give slots back and renew the lease."""
+        self.ask(lambda: 0)
+
+    def ask(self, room: Callable[[], int]) -> Asked | None:
+        """Take what is due, for so many free processes; None if the server could not be asked."""
+        with self._alone:
+            return self._ask_alone(max(0, room()))
+
+    def renew_slots(self) -> None:
+        """Let the slots of the tasks that run be theirs for one lease more."""
+        with self._alone, suppress(StoreError):  # the next one may pass
+            lease = self._throttle.settings.lease
+            self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
+
+    def finish(self) -> None:
+        """Wait until a call that is on its way has brought what it brings."""
+        with self._alone:
+            pass
+
+    def queue_keys(self) -> list[str]:
+        """The keys of the queues that this worker consumes, four each."""
+        return [key for name in self._origin.names() for key in self._throttle.keys.queue(name)]
+
+    def _ask_alone(self, room: int) -> Asked | None:
+        keys = self._throttle.keys
+        names = [keys.limits, keys.parks, *self._claims.keys]
+        if room:
+            names += self.queue_keys()
+        settled, releases = self._claims.take_settled(), self._slots.take_releases()
+        first = self._claims.reserve(room)
+        args: list[Argument] = [
+            "",
+            self._claims.worker,
+            keys.channel(self._claims.worker),
+            to_us(self._throttle.settings.lease),
+            room,
+            # While tasks queue for processes, one booked ahead might find none when its slot comes.
+            0 if self._processes.contended() else to_us(HORIZON),
+            first,
+            to_us(IDLE),
+            len(settled),
+            len(releases),
+            *settled,
+            *chain.from_iterable(releases),
+            *self._waiting.acknowledged(),
+        ]
+        began = time.monotonic()
+        try:
+            self._claims.give_back_unsure()
+            reply: list[Any] = self._throttle.store.run(Call(script("claim"), names, args))
+        except StoreError as error:
+            logger.debug("Could not ask for due tasks: %s", error)
+            self._claims.settle_again(settled)
+            self._slots.release_again(releases)
+            self._claims.doubt(first, room)
+            return None
+        finally:
+            self._pace.spent(began)
+        self.heard = time.monotonic()
+        wait, dead, *rows = reply
+        tasks = [self._claims.receive(row) for row in rows]
+        # Without room the reply does not say when to ask.
+        return Asked(wait / MICROSECONDS if room else 0.0, dead.decode(), tasks)

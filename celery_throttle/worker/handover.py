@@ -1,0 +1,118 @@
+"""Hands tasks that came out of lines to Celery, as if the broker had just delivered them.
+
+Laws at stake here: *never lost* (what is not started goes back to the head of its line) and *no
+surprise* (Celery's own strategy makes the request, and answers for messages that it refuses).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import InvalidTaskError
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from celery_throttle.worker import messages
+from celery_throttle.worker.blocks import HORIZON
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.worker.aside import Aside
+    from celery_throttle.worker.claims import Claims, Taken
+    from celery_throttle.worker.processes import Processes
+
+
+class HandOver:
+    """Of one worker, over one connection to the broker.
+
+    Args:
+        consumer: Celery's.
+        throttle: the app's limits.
+        claims: what this worker holds.
+        aside: where tasks go that this worker has no code for.
+        processes: those of the pool.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        throttle: Throttle,
+        claims: Claims,
+        aside: Aside,
+        processes: Processes,
+    ) -> None:
+        self._c = consumer
+        self._throttle = throttle
+        self._claims = claims
+        self._aside = aside
+        self._processes = processes
+
+    def take(self, task: Taken) -> None:
+        """Start it when its slot has come."""
+        if task.claim.returned:  # the worker was told to stop meanwhile
+            return
+        name = None
+        try:
+            message = messages.unpack(task.packed, self._c.task_consumer.accept, task.claim)
+            name = task_name(message)
+            self._c.strategies[name]
+        except (messages.UnreadableMessageError, KeyError):
+            self._aside.put(task.claim, task.packed, name)
+            return
+        except (ContentDisallowed, DecodeError) as error:
+            self._c.on_decode_error(message, error)
+            return
+        except TypeError:
+            self._c.on_unknown_message(None, message)
+            return
+        if task.starts > 0:
+            self._c.timer.call_after(task.starts, self._start, (message,))
+        else:
+            self._start(message)
+
+    def _start(self, message: messages.ClaimedMessage) -> None:
+        """Its slot has come. Without a free process it waits 20 ms for one, then goes back."""
+        if self._processes.free() > 0:
+            self._hand_over(message)
+        else:
+            self._processes.when_free(lambda: self._hand_over(message))
+            self._c.timer.call_after(HORIZON, self._give_up, (message,))
+
+    def _give_up(self, message: messages.ClaimedMessage) -> None:
+        self._claims.give_back([message.claim], unless_started=True)
+
+    def _hand_over(self, message: messages.ClaimedMessage) -> None:
+        c = self._c
+        if message.claim.returned:
+            return
+        task = c.app.tasks[task_name(message)]
+        payload = None if "task" in message.headers else message.payload
+        try:
+            c.strategies[task.name](
+                message,
+                payload,
+                message.ack_log_error,
+                message.reject_log_error,
+                c.on_task_message,
+            )
+        except (InvalidTaskError, ContentDisallowed) as error:
+            c.on_invalid_task(payload, message, error)
+        except DecodeError as error:
+            c.on_decode_error(message, error)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # Of another shape than any message has. From the broker, it would end the worker.
+            if message.claim.started:
+                raise
+            c.on_invalid_task(payload, message, error)
+        if not self._throttle.has_limits(task):
+            # Its limits were taken away meanwhile, so no gate will see it start.
+            message.claim.start()
+
+
+def task_name(message: messages.ClaimedMessage) -> str:
+    """The task's name, of either version of Celery's protocol.
+
+    Raises:
+        KeyError: there is none.
+    """
+    about = message.headers if "task" in message.headers else message.payload
+    return str(about["task"])
