@@ -211,7 +211,7 @@ class Gate:
         except StoreError as error:
             self._put_off(request, error)
         except ThrottleError as error:
-            self._fail(request, error)
+            self.fail(request, error)
         finally:
             self._pace.spent(began)
         return False
@@ -295,11 +295,11 @@ class Gate:
             time.sleep(wait)
         return True
 
-    def _fail(self, request: Any, error: ThrottleError) -> None:
+    def fail(self, request: Any, error: Exception) -> None:
         """The task fails at once, as if its process had been lost: errbacks, chord and signal."""
         try:
             raise error
-        except ThrottleError:
+        except type(error):
             request.on_failure(ExceptionInfo(), return_ok=False)
         request.acknowledge()
 

@@ -56,6 +56,14 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             raise StoppedAtGateError(self.id)
         try:
             return inner(self, pool, **kwargs)
+        except Exception as error:
+            _ended(self)
+            if gate is None or not hasattr(self.message, "claim"):
+                raise
+            # What came from a line came through a timer, which would log this and forget it: the
+            # task would neither run nor end, and its process would never be free again.
+            gate.fail(self, error)
+            raise StoppedAtGateError(self.id) from error
         except BaseException:
             _ended(self)
             raise

@@ -288,6 +288,25 @@ def test_a_forged_message_is_refused_and_the_line_goes_on(
     assert not forged.ready()
 
 
+@pytest.mark.parametrize("timelimit", ["soon", 5, [1, 2, 3]], ids=str)
+def test_a_forged_message_that_no_pool_takes_fails_its_task(
+    site: Site, key: str, timelimit: Any
+) -> None:
+    site.limiter["gate", key].pause(3600)
+    forged, following = (site.send(hostile.limited, key) for _ in range(2))
+    site.waiting(forged, following)
+    body: Any = json.dumps([[key], {}, EMBED]).encode()
+    message = Message(body, content_type="application/json", content_encoding="utf-8")
+    message.headers = about(forged.id) | {"timelimit": timelimit}
+    site.forge(forged, message)
+    site.limiter["gate", key].reset()
+    with pytest.raises((TypeError, ValueError), match="unpack"):
+        forged.get(timeout=SECONDS)
+    assert following.get(timeout=SECONDS) == "ran"
+    site.works()
+    until(lambda: not site.left(), "nothing is left")
+
+
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_pickled_message_is_refused_by_a_worker_that_takes_none(
     site: Site, server_url: str, tmp_path: Path, protocol: int
