@@ -12,8 +12,9 @@ MINUTES ?= 60
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
 
+# Each process has servers of its own.
 test: .venv/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 # Servers, workers, brokers and clocks fail, for some minutes; prints a table.
 faults: .venv/.test

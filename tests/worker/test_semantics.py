@@ -74,6 +74,16 @@ class Shop:
         """The limits at which tasks with this key wait."""
         return [key for key in self.redis.scan_iter(f"*{line}*") if b":backlog:" in key]
 
+    def ran(self, times: int, *tasks: AsyncResult) -> None:
+        until(lambda: len(self.rows("runs", *tasks)) == times, f"{times} runs")
+
+    def in_line(self, count: int, line: str) -> None:
+        """Waits until so many tasks with this key are in lines."""
+        until(
+            lambda: sum(int(self.redis.get(key) or 0) for key in self.backlog(line)) == count,
+            f"{count} tasks wait",
+        )
+
     def hold(self, line: Any, limit: str = "gate") -> None:
         """Lets no task of this key of a limit pass, until it is let go."""
         self.throttle[limit, line].pause(3600)
@@ -409,29 +419,19 @@ def test_a_retry_waits_for_the_limit_again(client: Shop, line: str) -> None:
 
 
 def test_a_rejected_task_goes_back_to_the_head_of_its_line(client: Shop, line: str) -> None:
+    limit = client.throttle["turn", line]
+    client.throttle.define("turn", "1/d", key=line)  # each reset lets one pass
     with client.held(line, "turn"):
-        results = [shop.refuse.delay(line, requeue=requeue) for requeue in (True, False)]
-        client.waiting(*results)
+        first, second = (shop.refuse.delay(line, requeue=requeue) for requeue in (True, False))
+        client.waiting(first, second)
         third = shop.turn.delay(line)
         client.waiting(third)
-    first, second = results
-    until(lambda: client.rows("runs", third), "the third task runs")
-    assert first.get(timeout=SECONDS) == "done"
-    assert client.order("runs", first, second).count(first.id) == 2
-    assert client.order("runs", second) == [second.id]
-    assert client.order("released", first, second, third)[-1] == third.id
-
-
-def test_a_rejected_task_is_released_before_those_behind_it(client: Shop, line: str) -> None:
-    limit = client.throttle["turn", line]
-    client.throttle.define("turn", "2/s", key=line)  # slow: the task is back before its next turn
-    with client.held(line, "turn"):
-        first = shop.refuse.delay(line, requeue=True)
-        client.waiting(first)
-        second = shop.turn.delay(line)
-        client.waiting(second)
-    until(lambda: client.rows("runs", second), "the second task runs")
-    assert client.order("released", first, second) == [first.id, first.id, second.id]
+    runs = [first, first, second, third]
+    for number, waiting in enumerate((3, 2, 1, 0), 1):
+        client.ran(number, *runs)
+        client.in_line(waiting, line)
+        limit.reset()
+    assert client.order("runs", *runs) == [task.id for task in runs]
     client.throttle.undefine("turn", key=line)
     limit.reset()
 
