@@ -158,6 +158,8 @@ local function make_sliding_window()
     if start > limit.start then
       limit.counts = shifted(limit.counts, (start - limit.start) / part, size)
       limit.start = start
+    elseif start < limit.start and sum(limit.counts, size) == 0 then
+      limit.start = start
     end
   end
 

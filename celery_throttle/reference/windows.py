@@ -119,10 +119,10 @@ class SlidingWindow(State):
         return self.start
 
     def at(self, now: int) -> SlidingWindow:
-        """The same with ``now`` in its current part; as it is if that lies ahead."""
+        """The same with ``now`` in its current part; as it is if what it counts lies ahead."""
         start = now - now % self.part
         shift = (start - self.start) // self.part
-        if shift <= 0:
+        if shift == 0 or (shift < 0 and any(self.counts)):
             return self
         size = len(self.counts)
         counts = ((0,) * min(shift, size) + self.counts)[:size]

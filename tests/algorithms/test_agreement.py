@@ -57,6 +57,17 @@ def test_a_log_of_which_nothing_counts_is_empty_after_a_step_back(sides: Sides) 
     sides.show(play, [Limit.parse("3/s using sliding-log")], trace)
 
 
+def test_a_sliding_window_in_which_nothing_counts_begins_anywhere(sides: Sides) -> None:
+    """Even if the clock steps back over an edge."""
+    limits = [Limit.parse(f"3/s using sliding-window{rest}") for rest in ("", " parts 5")]
+    over_an_edge = Step("back", 1000, 1, "last")
+    nothing_left = [Step("acquire"), Step("advance", 5000, span="full"), Step("define")]
+    refunded = [Step("reserve", worth=0), over_an_edge, Step("settle")]
+    for trace in ([*nothing_left, over_an_edge], refunded):
+        for key in (None, "key"):
+            sides.show(play, limits, [*trace, Step("acquire")], key=key, others=limits)
+
+
 SAME = (
     "3/s",
     "3/s using token-bucket",
