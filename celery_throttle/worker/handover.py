@@ -6,6 +6,7 @@ surprise* (Celery's own strategy makes the request, and answers for messages tha
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import InvalidTaskError
@@ -64,25 +65,29 @@ class HandOver:
         except TypeError:
             self._c.on_unknown_message(None, message)
             return
+        slot = time.monotonic() + task.starts
         if task.starts > 0:
-            self._c.timer.call_after(task.starts, self._start, (message,))
+            self._c.timer.call_after(task.starts, self._start, (message, slot))
         else:
-            self._start(message)
+            self._start(message, slot)
 
-    def _start(self, message: messages.ClaimedMessage) -> None:
+    def _start(self, message: messages.ClaimedMessage, slot: float) -> None:
         """Its slot has come. Without a free process it waits 20 ms for one, then goes back."""
         if self._processes.free() > 0:
-            self._hand_over(message)
+            self._hand_over(message, slot)
         else:
-            self._processes.when_free(lambda: self._hand_over(message))
+            self._processes.when_free(lambda: self._hand_over(message, slot))
             self._c.timer.call_after(HORIZON, self._give_up, (message,))
 
     def _give_up(self, message: messages.ClaimedMessage) -> None:
         self._claims.give_back([message.claim], unless_started=True)
 
-    def _hand_over(self, message: messages.ClaimedMessage) -> None:
+    def _hand_over(self, message: messages.ClaimedMessage, slot: float) -> None:
         c = self._c
         if message.claim.returned:
+            return
+        if time.monotonic() > slot + HORIZON:  # a task may have kept the loop
+            self._give_up(message)
             return
         task = c.app.tasks[task_name(message)]
         payload = None if "task" in message.headers else message.payload

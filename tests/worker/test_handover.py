@@ -1,0 +1,57 @@
+"""Tasks that come out of lines, on their way to Celery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Message
+
+from celery_throttle import Throttle
+from celery_throttle.worker import messages
+from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.claims import Claims
+from celery_throttle.worker.handover import HandOver
+from tests.protocol import Protocol
+
+
+class LateTimer:
+    """The timer of a loop that a task keeps."""
+
+    def call_after(self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        time.sleep(seconds + 2 * HORIZON)
+        call(*args)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, late: bool) -> None:
+    """Its start would come too close to the next."""
+    app = Celery("late", broker=redis_url, set_as_current=False)
+    throttle = Throttle(app, {"api": "1/h"}, url=redis_url)
+    lines = Protocol(redis_url, {"api": "1/h"})
+    lines.park("before", ["api"])
+    packed = messages.pack(Message("[[], {}, {}]", headers={"task": "one"}))
+    lines.park("one", ["api"], message=packed)
+    claims = Claims(lines.store, lines.keys, "w", lambda: None)
+    lines.now += 3600 * 10**6
+    (row,) = lines.claim("w")
+    taken = claims.receive([claims.reserve(1), 1, late * 1000, 0, row.message, b"one"])
+
+    began: list[str] = []
+    consumer = SimpleNamespace(
+        app=SimpleNamespace(tasks={"one": SimpleNamespace(name="one")}),
+        on_task_message=[],
+        strategies={"one": lambda message, *_: began.append(message.claim.token)},
+        task_consumer=SimpleNamespace(accept=None),
+        timer=LateTimer(),
+    )
+    processes: Any = SimpleNamespace(free=lambda: 1)
+    aside: Any = None
+    HandOver(consumer, throttle, claims, aside, processes).take(taken)
+    assert len(began) == (not late)
+    assert lines.waiting() == (["one"] if late else [])
+    lines.close()
