@@ -26,8 +26,8 @@ from celery_throttle.errors import (
     WaitTooLongError,
 )
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Concurrency, Limit
-from celery_throttle.rates import Rate
+from celery_throttle.limits import Limit
+from celery_throttle.rates import Concurrency, Rate
 from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
 from celery_throttle.task import ThrottledTask
 

@@ -6,7 +6,9 @@ import struct
 from collections.abc import Sequence
 
 from celery_throttle.calendars import Calendar
-from celery_throttle.limits import FIRST_REQUEST, Concurrency, Limit, strictest
+from celery_throttle.clauses import FIRST_REQUEST
+from celery_throttle.limits import Limit, strictest
+from celery_throttle.rates import Concurrency
 
 #: Windows of a calendar that are told ahead. When they run out, the script asks for more.
 _WINDOWS = 64

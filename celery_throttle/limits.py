@@ -7,12 +7,21 @@ read of a limit is made in :mod:`celery_throttle.definitions`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from celery_throttle import clauses
 from celery_throttle.calendars import PERIODS, Calendar
+from celery_throttle.clauses import (
+    ALGORITHMS,
+    CONCURRENCY,
+    FIRST_REQUEST,
+    OUTAGES,
+    WITH_SLOTS,
+    meaningless,
+)
 from celery_throttle.costs import MILLION, Cost, millionths
 from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, LimitValueError, shown
 from celery_throttle.rates import (
@@ -20,60 +29,19 @@ from celery_throttle.rates import (
     MAX_EXACT,
     MAX_UNITS,
     UNITS,
+    Concurrency,
     Rate,
     check_whole,
-    parse_whole,
 )
 
 #: The farthest a slot is ever booked ahead, in microseconds. A state that was written farther in
 #: the future can only come from a clock that stepped back since.
 FARTHEST = 20_000
 
-#: Each algorithm, and the clauses that mean something to it.
-ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    "gcra": ("burst",),
-    "token-bucket": ("burst",),
-    "leaky-bucket": ("burst",),
-    "leaky-queue": ("burst",),
-    "fixed-window": ("from", "in", "at"),
-    "sliding-log": (),
-    "sliding-window": ("parts", "oldest"),
-}
-CONCURRENCY = "concurrency"
-FIRST_REQUEST = "first-request"
-
-#: The clauses that mean something to every algorithm, and to a number of slots.
-BOUNDS = ("max-keys", "max-waiting", "outage")
-
-#: What workers may do while the server of the limits cannot be reached.
-OUTAGES = ("local", "open", "closed")
-
 MAX_PARTS = 100
-MAX_SLOTS = 100_000
 MAX_KEYS = MAX_WAITING = 10**9
 
-_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", *BOUNDS)
-_CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
-_AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
-_WITH_SLOTS = f"allowed with it: {', '.join(BOUNDS)}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Concurrency:
-    """How many may be in progress at once: ``"10 at once"``.
-
-    Raises:
-        LimitValueError: if it is not from 1 to a hundred thousand.
-    """
-
-    slots: int
-
-    def __post_init__(self) -> None:
-        check_whole("number of slots", self.slots, MAX_SLOTS)
-
-    def __str__(self) -> str:
-        return f"{self.slots} at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +91,7 @@ class Limit:
             raise LimitValueError(f"unknown algorithm {shown(self.algorithm)}; allowed: {allowed}")
         if "burst" not in ALGORITHMS[self.algorithm]:
             if self.burst not in (None, self.rate.count):
-                raise _meaningless("burst", self.algorithm)
+                raise meaningless("burst", self.algorithm)
             self._set(burst=self.rate.count)
         elif self.burst is None:
             self._set(burst=1)
@@ -136,7 +104,7 @@ class Limit:
         given = self.burst, self.algorithm, self.window, self.parts, self.oldest
         plain = "epoch", 1, "weighted"
         if given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
-            raise LimitValueError(f"'{slots}' is all there is to say; {_WITH_SLOTS}")
+            raise LimitValueError(f"'{slots}' is all there is to say; {WITH_SLOTS}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
     def _check_bounds(self) -> None:
@@ -158,7 +126,7 @@ class Limit:
 
     def _check_window(self, rate: Rate) -> None:
         if self.algorithm != "fixed-window" and self.window != "epoch":
-            raise _meaningless("from" if self.window == FIRST_REQUEST else "in", self.algorithm)
+            raise meaningless("from" if self.window == FIRST_REQUEST else "in", self.algorithm)
         if self.window == "epoch" and self.period == "month" and self.algorithm == "fixed-window":
             self._set(window=Calendar())
         if isinstance(self.window, Calendar):
@@ -176,7 +144,7 @@ class Limit:
     def _check_parts(self, rate: Rate) -> None:
         if self.algorithm != "sliding-window":
             if self.parts != 1 or self.oldest != "weighted":
-                raise _meaningless("parts" if self.parts != 1 else "oldest", self.algorithm)
+                raise meaningless("parts" if self.parts != 1 else "oldest", self.algorithm)
             return
         check_whole("number of parts", self.parts, MAX_PARTS)
         if rate.period_us % self.parts:
@@ -214,53 +182,11 @@ class Limit:
         if not isinstance(text, str):
             raise LimitSyntaxError(f"{shown(text)} is not a limit; {GRAMMAR}")
         try:
-            return cls._read(text)
+            return cls(**clauses.read(text))
         except LimitError as error:
             if shown(text) in str(error):
                 raise
             raise type(error)(f"{shown(text)}: {error}") from None
-
-    @classmethod
-    def _read(cls, text: str) -> Limit:
-        bare = text.strip()
-        at_once = _AT_ONCE.match(bare)
-        head, *rest = _CLAUSE.split(bare[at_once.end() :] if at_once else bare)
-        keywords = [keyword.lower() for keyword in rest[::2]]
-        clauses = dict(zip(keywords, map(str.strip, rest[1::2]), strict=True))
-        if len(clauses) < len(keywords):
-            raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
-        bounds = _take_bounds(clauses, text)
-        if not at_once or head:
-            return cls._from_clauses(Rate.parse(head.strip()), clauses, bounds, text)
-        if clauses:
-            keyword = next(iter(clauses))
-            raise LimitValueError(f"'{keyword}' means nothing to '{at_once[0]}'; {_WITH_SLOTS}")
-        return cls(Concurrency(parse_whole("number of slots", at_once[1], text)), **bounds)
-
-    @classmethod
-    def _from_clauses(
-        cls, rate: Rate, clauses: dict[str, str], bounds: Mapping[str, Any], text: str
-    ) -> Limit:
-        algorithm = clauses.pop("using", "gcra").lower()
-        for keyword in clauses:
-            if keyword not in ALGORITHMS.get(algorithm, _KEYWORDS):
-                raise _meaningless(keyword, algorithm)
-        window: str | Calendar = clauses.get("from", "epoch").lower()
-        if "from" in clauses and ("in" in clauses or "at" in clauses):
-            raise LimitSyntaxError(
-                f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
-            )
-        if "in" in clauses or "at" in clauses:
-            window = Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))
-        return cls(
-            rate,
-            parse_whole("burst", clauses["burst"], text) if "burst" in clauses else None,  # type: ignore[arg-type]  # see the field
-            algorithm,
-            window,
-            parse_whole("parts", clauses.get("parts", "1"), text),
-            clauses.get("oldest", "weighted").lower(),
-            **bounds,
-        )
 
     @classmethod
     def of(cls, limit: str | Limit) -> Limit:
@@ -311,23 +237,23 @@ class Limit:
         return " ".join([*self._clauses(), *self._bounds()])
 
     def _clauses(self) -> list[str]:
-        clauses = [str(self.rate)]
+        told = [str(self.rate)]
         if isinstance(self.rate, Concurrency):
-            return clauses
+            return told
         if "burst" in ALGORITHMS[self.algorithm] and self.burst != 1:
-            clauses.append(f"burst {self.burst}")
+            told.append(f"burst {self.burst}")
         if self.algorithm != "gcra":
-            clauses.append(f"using {self.algorithm}")
+            told.append(f"using {self.algorithm}")
         if isinstance(self.window, Calendar):
             at = "" if self.window.at == "00:00" else f"at {self.window.at} "
-            clauses.append(f"{at}in {self.window.zone}")
+            told.append(f"{at}in {self.window.zone}")
         elif self.window != "epoch":
-            clauses.append(f"from {self.window}")
+            told.append(f"from {self.window}")
         if self.parts != 1:
-            clauses.append(f"parts {self.parts}")
+            told.append(f"parts {self.parts}")
         if self.oldest != "weighted":
-            clauses.append(f"oldest {self.oldest}")
-        return clauses
+            told.append(f"oldest {self.oldest}")
+        return told
 
     def _bounds(self) -> Iterator[str]:
         if self.max_keys is not None:
@@ -351,19 +277,3 @@ def check_name(name: str) -> str:
         f"{shown(name)} cannot name a limit; allowed: up to 100 ASCII letters, digits and "
         "'_', '.', '-', of which the first is a letter or '_'"
     )
-
-
-def _take_bounds(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    """Take the clauses that mean something to all out of the others; the fields they stand for."""
-    bounds: dict[str, Any] = {}
-    for keyword in BOUNDS:
-        if keyword in clauses:
-            told = clauses.pop(keyword)
-            value = told.lower() if keyword == "outage" else parse_whole(keyword, told, text)
-            bounds[keyword.replace("-", "_")] = value
-    return bounds
-
-
-def _meaningless(keyword: str, algorithm: str) -> LimitValueError:
-    takers = ", ".join(name for name, keywords in ALGORITHMS.items() if keyword in keywords)
-    return LimitValueError(f"'{keyword}' means nothing to {algorithm}; it is for {takers}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import Cost, in_units, millionths
 from celery_throttle.errors import LimitError, LimitValueError, shown
-from celery_throttle.limits import CONCURRENCY, Limit, check_name
+from celery_throttle.limits import Limit, check_name
 from celery_throttle.scope import LimitRef
 
 if TYPE_CHECKING:

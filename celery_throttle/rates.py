@@ -39,6 +39,7 @@ _SPELLINGS = {
 }
 
 MAX_UNITS = 10**9
+MAX_SLOTS = 100_000
 MAX_PERIOD_US = 366 * UNITS["d"]
 MAX_EXACT = 2**52
 _MAX_DIGITS = 30
@@ -101,6 +102,23 @@ class Rate:
         symbol = next(symbol for symbol, us in UNITS.items() if self.period_us % us == 0)
         multiple = self.period_us // UNITS[symbol]
         return f"{self.count}/{'' if multiple == 1 else multiple}{symbol}"
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many may be in progress at once: ``"10 at once"``.
+
+    Raises:
+        LimitValueError: if it is not from 1 to a hundred thousand.
+    """
+
+    slots: int
+
+    def __post_init__(self) -> None:
+        check_whole("number of slots", self.slots, MAX_SLOTS)
+
+    def __str__(self) -> str:
+        return f"{self.slots} at once"
 
 
 def parse_whole(what: str, number: str, text: str) -> int:

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from celery_throttle import held
+from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.errors import (
     CostError,
     LimitError,
@@ -22,7 +23,6 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limiter import Limiter, Reference
-from celery_throttle.limits import ALGORITHMS
 from celery_throttle.scripts import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
@@ -39,7 +40,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import ALGORITHMS, FARTHEST, Limit
+from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.store import Store
 from celery_throttle.testing import ManualClock

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import celery_throttle
 from celery_throttle import definitions, errors
 from celery_throttle.calendars import Calendar
+from celery_throttle.clauses import ALGORITHMS, CONCURRENCY, OUTAGES
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     CostError,
@@ -31,20 +32,8 @@ from celery_throttle.errors import (
     ThrottleError,
     WaitTooLongError,
 )
-from celery_throttle.limits import (
-    ALGORITHMS,
-    CONCURRENCY,
-    FARTHEST,
-    MAX_KEYS,
-    MAX_PARTS,
-    MAX_SLOTS,
-    MAX_WAITING,
-    OUTAGES,
-    Concurrency,
-    Limit,
-    check_name,
-)
-from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, Rate
+from celery_throttle.limits import FARTHEST, MAX_KEYS, MAX_PARTS, MAX_WAITING, Limit, check_name
+from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_SLOTS, MAX_UNITS, Concurrency, Rate
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -8,11 +8,12 @@ from importlib.resources import files
 
 import pytest
 
-from celery_throttle import definitions, limits, rates
+from celery_throttle import definitions, rates
+from celery_throttle.clauses import ALGORITHMS, CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
-from celery_throttle.limits import CONCURRENCY, FARTHEST, Limit
+from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.reference import (
     FixedWindow,
     Gcra,
@@ -95,7 +96,7 @@ def test_lua_and_python_share_their_constants() -> None:
     in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
     assert in_lua == in_python
     assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)
-    assert set(STATES) == set(definitions.TAGS) == {*limits.ALGORITHMS, CONCURRENCY}
+    assert set(STATES) == set(definitions.TAGS) == {*ALGORITHMS, CONCURRENCY}
 
 
 @meters

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import ALGORITHMS, Limit, strictest
+from celery_throttle.limits import Limit, strictest
 from celery_throttle.rates import Rate
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket

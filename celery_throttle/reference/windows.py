@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from celery_throttle.calendars import Calendar
+from celery_throttle.clauses import FIRST_REQUEST
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import FIRST_REQUEST, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
 from celery_throttle.reference.state import Mark, State, divided_up, free
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION, in_units, millionths
 from celery_throttle.demo.record import percentile
-from celery_throttle.limits import CONCURRENCY
 from celery_throttle.simulate import MICROSECONDS
 from celery_throttle.simulate.run import Run, window
 

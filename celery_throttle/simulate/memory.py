@@ -18,9 +18,9 @@ from typing import Any
 import click
 import redis
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.demo.server import start_server
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import CONCURRENCY
 from celery_throttle.plans import Holder
 from celery_throttle.scope import LimitRef
 from celery_throttle.simulate import MICROSECONDS

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION, millionths
-from celery_throttle.limits import CONCURRENCY
 from celery_throttle.simulate import MICROSECONDS
 from celery_throttle.simulate.figures import figures, fullest
 from celery_throttle.simulate.run import Run, window

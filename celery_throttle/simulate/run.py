@@ -9,10 +9,11 @@ from enum import Enum
 from fractions import Fraction
 from math import ceil
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import Cost
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError
-from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
 from celery_throttle.reference import Local
 from celery_throttle.scope import LimitRef

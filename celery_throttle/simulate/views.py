@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.demo.record import figure
-from celery_throttle.limits import CONCURRENCY
 from celery_throttle.rates import UNITS
 from celery_throttle.simulate.figures import Figures, figures
 from celery_throttle.simulate.memory import Memory

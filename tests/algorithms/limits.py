@@ -11,15 +11,9 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from celery_throttle.calendars import Calendar
-from celery_throttle.limits import (
-    ALGORITHMS,
-    CONCURRENCY,
-    FIRST_REQUEST,
-    MAX_PARTS,
-    Concurrency,
-    Limit,
-)
-from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, UNITS, Rate
+from celery_throttle.clauses import ALGORITHMS, CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits import MAX_PARTS, Limit
+from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, UNITS, Concurrency, Rate
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

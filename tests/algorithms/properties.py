@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.keys import Keys
-from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.plans import Plans
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import pack

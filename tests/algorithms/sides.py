@@ -12,9 +12,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from celery_throttle.changes import Plan
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION, Cost
 from celery_throttle.decision import Decision
-from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.needs import Need
 from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.reference import Local, Slots

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 
 from celery_throttle.calendars import Calendar
 from celery_throttle.changes import Plan
+from celery_throttle.clauses import CONCURRENCY, FIRST_REQUEST
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import CONCURRENCY, FIRST_REQUEST, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
 from celery_throttle.reference.slots import LEASE
 from tests.algorithms.limits import DAY, METERS, SECOND

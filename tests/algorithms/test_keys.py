@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_throttle.changes import Plan
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError
 from celery_throttle.keys import Keys
-from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.needs import Need
 from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.reference import Local

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from celery_throttle.clauses import FIRST_REQUEST
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import FIRST_REQUEST, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.rates import MAX_EXACT, MAX_UNITS
 from celery_throttle.reference import FixedWindow, Local
 from celery_throttle.reference.definition import current

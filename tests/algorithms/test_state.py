@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
-from celery_throttle.limits import CONCURRENCY, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
 from celery_throttle.scripts import pack
 from tests.algorithms.limits import EVERY, METERS

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from celery_throttle.calendars import Calendar
+from celery_throttle.clauses import CONCURRENCY, FIRST_REQUEST
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import CONCURRENCY, FARTHEST, FIRST_REQUEST, Limit
+from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.rates import Rate
 from celery_throttle.reference.slots import LEASE
 from tests.algorithms.limits import SECOND

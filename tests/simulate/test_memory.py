@@ -8,9 +8,10 @@ import click
 import pytest
 import redis
 
+from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import ALGORITHMS, Limit
+from celery_throttle.limits import Limit
 from celery_throttle.simulate import memory
 from celery_throttle.simulate.run import Run, play
 from celery_throttle.simulate.traces import Arrival, Trace
