@@ -22,9 +22,10 @@ FOREVER = -1
 
 @dataclass
 class Parked:
-    """What ``park.lua`` replied."""
+    """What ``park.lua`` replied; ``slots`` are entries and waits of each slot taken."""
 
     outcome: str
+    slots: Sequence[bytes] = ()
     position: int = 0
     expected: int = 0
     wait: int = 0
@@ -40,6 +41,7 @@ class Claimed:
     waited: int
     message: bytes
     id: str
+    slots: Sequence[bytes]
 
 
 @dataclass
@@ -79,6 +81,7 @@ class Protocol:
         limits: Sequence[Reference],
         *,
         queue: str = "q",
+        identity: str | None = None,
         cost: Costs = 1,
         rank: int = 0,
         expires: int = 0,
@@ -92,7 +95,8 @@ class Protocol:
     ) -> Parked:
         keys, need = self.keys, self.limiter.need(limits, cost)
         names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
-        args: list[Any] = [self.now, task_id, f"{task_id} 0 0", int(redelivered), rank, expires]
+        identity = f"{task_id} 0 0" if identity is None else identity
+        args: list[Any] = [self.now, task_id, identity, int(redelivered), rank, expires]
         args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
         args += [int(may_run), len(need.refs)]
         for ref, amount in zip(need.refs, need.costs, strict=True):
@@ -103,8 +107,8 @@ class Protocol:
         outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
         if outcome == b"parked":
             position, expected, _, wait = about
-            return Parked("parked", position, expected, wait)
-        return Parked(outcome.decode())
+            return Parked("parked", (), position, expected, wait)
+        return Parked(outcome.decode(), about if outcome == b"admitted" else ())
 
     def claim(
         self,
@@ -116,6 +120,7 @@ class Protocol:
         lease: int = 30 * SECOND,
         settled: Sequence[int] = (),
         released: Sequence[tuple[Reference, str]] = (),
+        acknowledged: Sequence[str] = (),
     ) -> list[Claimed]:
         keys = self.keys
         names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
@@ -137,14 +142,23 @@ class Protocol:
         for reference, holder in released:
             ref = as_ref(reference)
             args += [keys.entries(ref), keys.waits(ref), holder]
+        args += acknowledged
         self.ask, self.dead, *rows = self.store.run(Call(script("claim"), names, args))
         return [self._row(row) for row in rows]
 
-    def withdraw(self, worker: str, *ids: str, queue: str = "q") -> list[Claimed]:
-        names = [self.keys.workers, self.keys.claims(worker), *self.keys.queue(queue)]
+    def withdraw(
+        self,
+        worker: str,
+        *ids: str,
+        queues: Sequence[str] = ("q",),
+        lease: int = 30 * SECOND,
+    ) -> list[Claimed]:
+        names = [self.keys.workers, self.keys.claims(worker)]
+        for queue in queues:
+            names += self.keys.queue(queue)
         first = self.tokens[worker] + 1
         self.tokens[worker] += len(ids)
-        args: list[Any] = [self.now, worker, 30 * SECOND, first, *ids]
+        args: list[Any] = [self.now, worker, lease, first, *ids]
         rows = self.store.run(Call(script("withdraw"), names, args))
         return [self._row(row) for row in rows]
 
@@ -154,10 +168,18 @@ class Protocol:
         left: int = self.store.run(Call(script("back"), names, args))
         return left
 
+    def set_aside(self, worker: str, token: int) -> None:
+        names = [self.keys.claims(worker), self.keys.aside]
+        self.store.run(Call(script("aside"), names, [self.now, worker, token, "label"]))
+
+    def recall(self, *ids: str) -> None:
+        self.store.run(Call(script("recall"), [self.keys.aside], [self.now, *ids]))
+
     @staticmethod
     def _row(row: list[Any]) -> Claimed:
-        token, kind, starts, waited, message, task_id, *_ = row
-        return Claimed(token, kind == 1, starts, waited, message, task_id.decode())
+        token, kind, starts, waited, message, task_id, *slots = row
+        slots = slots[0] if slots else []
+        return Claimed(token, kind == 1, starts, waited, message, task_id.decode(), slots)
 
     def drain(
         self, seconds: float, *, step: int = 1_000, room: int = 10, ahead: int = 0

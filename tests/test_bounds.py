@@ -86,7 +86,7 @@ def test_a_key_whose_tasks_wait_at_another_limit_is_in_use(lines: Protocol) -> N
     assert lines.park("other", ["api", ("mail", 0)], queue="p").outcome == "parked"
     lines.withdraw("w", "0")
     assert lines.park("2", ["api", ("mail", 2)]).outcome == "crowded"
-    lines.withdraw("w", "other", queue="p")
+    lines.withdraw("w", "other", queues=["p"])
     assert lines.park("2", ["api", ("mail", 2)]).outcome == "parked"
     lines.check()
 
@@ -243,7 +243,9 @@ def test_random_traffic(make: Make) -> None:
         elif move < 0.85 and lines.waiting():
             task = dice.choice(lines.waiting())
             queue, need = sent[task]
-            held += [(worker, row.token, need) for row in lines.withdraw(worker, task, queue=queue)]
+            held += [
+                (worker, row.token, need) for row in lines.withdraw(worker, task, queues=[queue])
+            ]
         elif held:
             owner, token, need = held.pop(dice.randrange(len(held)))
             if dice.random() < 0.3:

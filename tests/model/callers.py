@@ -1,0 +1,72 @@
+"""Callers outside tasks, who compete with them; and who changes limits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from celery_throttle.costs import millionths
+from celery_throttle.needs import Written, read
+from celery_throttle.plans import Holder, Reserved
+from celery_throttle.scope import LimitRef
+from tests.model import tables
+from tests.model.bounds import Admission
+from tests.model.server import Server
+from tests.model.tasks import Kind
+from tests.model.world import LEASE
+from tests.protocol import SECOND
+
+
+class Taken(NamedTuple):
+    """What was reserved, or slots that are held."""
+
+    refs: list[LimitRef]
+    reserved: Reserved
+    admitted: list[Admission]
+    cost: float
+    holder: str
+
+
+def take(server: Server, ask: tables.Ask, name: str) -> Taken | None:
+    """Ask once, under a name for who holds slots. None: it was refused."""
+    limiter, world = server.protocol.limiter, server.world
+    need, holder = limiter.need(ask.limits, ask.cost), None
+    if ask.mode == "upto":
+        decision = limiter.acquire_up_to(ask.limits, ask.cost)
+        reserved = Reserved(need, decision, ())
+    else:
+        if world.never_fits(Kind(ask.limits, ask.cost)):
+            return None
+        holder = Holder(name, LEASE / SECOND) if ask.mode == "slot" else None
+        plan = limiter.plans.acquire(need, None, mode=ask.mode, holder=holder)
+        reserved = limiter.run_plan(plan)
+        decision = reserved.decision
+    if not decision:
+        server.check_refusal()
+        return None
+    world.check_room(need.refs)
+    refs, held = list(need.refs), name if holder else ""
+    delay = round(decision.delay * SECOND)
+    admitted = world.admit(refs, decision.granted, 0, held, delay)
+    return Taken(refs, reserved, admitted, ask.cost, held)
+
+
+def settle(server: Server, taken: Taken, worth: float) -> None:
+    """It was worth such a share of what was reserved; or slots are given back."""
+    limiter, world = server.protocol.limiter, server.world
+    if taken.holder:
+        limiter.run_plan(limiter.plans.release(taken.refs, taken.holder))
+        world.release(taken.refs, taken.holder)
+    else:
+        actual = taken.cost * worth
+        limiter.run_plan(limiter.plans.settle(taken.reserved, actual))
+        world.histories.refund(taken.admitted, millionths(actual, allow_zero=True))
+
+
+def define(server: Server, ref: LimitRef, written: Written | None) -> None:
+    """Define the limits of a name or a key, or take that back."""
+    limiter = server.protocol.limiter
+    server.advance(1)  # no two scripts run at the same time
+    limiter.run_plan(limiter.plans.define(ref, written))
+    if written is None and ref.key is None:
+        written = tables.LIMITS[ref.name]
+    server.world.define(ref, None if written is None else read(written, ref.name))

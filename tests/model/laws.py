@@ -1,0 +1,227 @@
+"""What must hold between any two calls: what the server keeps is what should be where."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from hashlib import sha1
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from celery_throttle.errors import CostError
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Call, Script
+from tests.model.server import Server
+from tests.model.tasks import Kind
+from tests.model.workers import AHEAD, Worker
+from tests.model.world import QUEUES, World
+from tests.protocol import SECOND
+
+_SOURCE = (Path(__file__).parent / "look.lua").read_bytes()
+_LOOK = Call(Script("look", _SOURCE, sha1(_SOURCE, usedforsecurity=False).hexdigest()), ())
+
+#: Kinds of keys that have to expire.
+EXPIRING = ("state", "entries", "pause", "parks", "asks")
+
+#: What each line adds to the time at which a key is forgotten, as in ``crowd.lua``.
+LINED = 2**53
+
+#: How long the longest wait can be: a pause, a lease, or a few units of the slowest limit.
+FARTHEST = 120_000_000
+
+
+class Kept:
+    """What the server keeps, by kind and name.
+
+    Attributes:
+        by_kind: of each kind of key: name to content.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.by_kind: dict[str, dict[bytes, Any]] = defaultdict(dict)
+        prefix = server.protocol.keys.prefix
+        for name, lives, content in server.protocol.store.run(_LOOK):
+            kind = name.decode()[len(prefix) + 1 :].partition(":")[0]
+            self.by_kind[kind][name] = content
+            assert lives > 0 or kind not in EXPIRING, f"{name} does not expire"
+
+    def pairs(self, kind: str, name: str) -> dict[bytes, Any]:
+        """A hash, or a sorted set with its scores."""
+        found = self.by_kind[kind].get(name.encode(), [])
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    def times(self, kind: str, name: str) -> dict[bytes, int]:
+        """A sorted set by times."""
+        return {one: int(score) for one, score in self.pairs(kind, name).items()}
+
+    def names(self, kind: str) -> list[bytes]:
+        return list(self.by_kind[kind])
+
+
+def check(server: Server, workers: Iterable[Worker], refs: Iterable[LimitRef]) -> Kept:
+    """All of it."""
+    kept, refs = Kept(server), list(refs)
+    check_tasks(server, kept)
+    check_copies(server, workers)
+    check_lines(server, kept, refs)
+    check_crowds(server, kept)
+    check_holders(server, kept, refs)
+    return kept
+
+
+def check_tasks(server: Server, kept: Kept) -> None:
+    """Lines and claims hold what they should, and nothing else."""
+    keys, world = server.protocol.keys, server.world
+    for queue, line in world.lines.items():
+        found = kept.pairs("messages", keys.queue(queue).messages)
+        expected = {
+            task.encode(): [one.line.encode(), one.message.packed] for task, one in line.items()
+        }
+        assert found == expected
+    claims = {keys.claims(worker).encode() for worker in world.claims}
+    assert claims == set(kept.names("claims"))
+    for worker, held in world.claims.items():
+        found = kept.pairs("claims", keys.claims(worker))
+        assert found == {
+            str(token).encode(): [
+                one.line.encode(),
+                one.message.task.id.encode(),
+                one.message.packed,
+            ]
+            for token, one in held.items()
+        }
+    assert kept.pairs("aside", keys.aside) == {
+        task.encode(): [one.line.encode(), one.message.packed] for task, one in world.aside.items()
+    }
+    assert kept.times("workers", keys.workers) == _encoded(world.leases)
+    assert kept.times("parks", keys.parks) == _encoded(world.parks)
+    pauses = {keys.pause(ref).encode(): b"%d" % till for ref, till in world.pauses.items()}
+    assert kept.by_kind["pause"] == pauses
+
+
+def check_copies(server: Server, workers: Iterable[Worker]) -> None:
+    """Never lost: a task that is not done is somewhere."""
+    world = server.world
+    somewhere = {one.message.task for one in world.in_lines()}
+    somewhere |= {one.message.task for held in world.claims.values() for one in held.values()}
+    somewhere |= {one.message.task for one in world.aside.values()}
+    somewhere |= {one.message.task for one in server.broker}
+    somewhere |= {one.message.task for each in workers for one in each.unacknowledged()}
+    lost = [task.id for task in world.tasks if not task.done and task not in somewhere]
+    assert not lost, f"lost: {lost}"
+
+
+def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
+    """Each line waits at one limit, in a list that is looked at in time."""
+    keys, world = server.protocol.keys, server.world
+    members: dict[bytes, set[str]] = defaultdict(set)
+    for one in world.in_lines():
+        members[one.line.encode()].add(one.message.task.id)
+    assert set(kept.names("line")) == set(members)
+    for line, tasks in members.items():
+        assert set(kept.pairs("line", line.decode())) == {task.encode() for task in tasks}
+    backlogs: Counter[bytes] = Counter()
+    places: Counter[bytes] = Counter()
+    waits: dict[bytes, dict[bytes, Any]] = defaultdict(dict)
+    for queue in QUEUES:
+        names = keys.queue(queue)
+        at = {line: about[0] for line, about in kept.pairs("lines", names.lines).items()}
+        for line, (_, backlog) in kept.pairs("lines", names.lines).items():
+            backlogs[backlog] += len(members[line])
+        due = kept.times("due", names.due)
+        assert set(due) == set(at.values()), "a list at which no claim looks"
+        assert all(till <= world.clock + world.back + FARTHEST for till in due.values())
+        for waiting in due:
+            lines = kept.by_kind["waiting"][waiting]
+            places.update(lines)
+            assert all(at[line] == waiting for line in lines), "a line that waits elsewhere"
+        for ref in refs:
+            waiting = keys.waiting(queue, ref).encode()
+            if waiting in due:
+                waits[keys.waits(ref).encode()][waiting] = [names.due.encode(), names.asks.encode()]
+    assert places == Counter(list(members)), "a line waits at exactly one limit"
+    assert {name: int(count) for name, count in kept.by_kind["backlog"].items()} == backlogs
+    assert {name: kept.pairs("waits", name.decode()) for name in kept.names("waits")} == waits
+    waited = chain.from_iterable(kept.by_kind["waited"].values())
+    assert Counter(waited) == Counter(list(waits))
+
+
+def check_crowds(server: Server, kept: Kept) -> None:
+    """Where keys are counted, those are of which tasks wait, with the number of their lines."""
+    keys = server.protocol.keys
+    lines = {one.line: one.message.task.kind.refs for one in server.world.in_lines()}
+    counted = Counter(
+        keys.entries(ref).encode()
+        for ref in chain.from_iterable(lines.values())
+        if server.world.max_keys_of(ref)
+    )
+    found: Counter[bytes] = Counter()
+    for name in kept.names("crowd"):
+        for entries, score in kept.times("crowd", name.decode()).items():
+            found[entries] = score // LINED
+    assert +found == counted
+
+
+def check_holders(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
+    """Slots are held by those who took them and have not given them back."""
+    for ref in refs:
+        found = kept.times("entries", server.protocol.keys.entries(ref))
+        assert found == _encoded(server.world.held(ref)), f"slots of {ref}"
+
+
+def check_due(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
+    """Never idle: a list is looked at no later than the first task of its first line could pass."""
+    keys, world = server.protocol.keys, server.world
+    for queue in QUEUES:
+        due = kept.times("due", keys.queue(queue).due)
+        for ref in refs:
+            waiting = keys.waiting(queue, ref).encode()
+            if waiting not in due:
+                continue
+            line = kept.by_kind["waiting"][waiting][0].decode()
+            first = next(iter(kept.pairs("line", line))).decode()
+            kind = world.lines[queue][first].message.task.kind
+            late = due[waiting] - world.clock - _wait(server, kind) - _slack(world, kind)
+            assert late <= 0, f"{waiting!r} is looked at {late} us late"
+
+
+def _slack(world: World, kind: Kind) -> int:
+    """What is due comes later if the clock steps back; slots cannot be booked ahead."""
+    slots = any(world.slots_of(ref) for ref in kind.refs)
+    return (world.back and world.back + AHEAD) + slots * AHEAD
+
+
+def _wait(server: Server, kind: Kind) -> int:
+    """How long a task of that kind would wait, were it the only one."""
+    try:
+        decision = server.protocol.limiter.peek(kind.limits, kind.cost)
+    except CostError:  # it can never pass, and takes nothing from anybody while it waits to be told
+        return FARTHEST
+    limits = [limit for ref in kind.refs for limit in server.world.histories.in_force(ref)]
+    queued = any(limit.algorithm == "leaky-queue" for limit in limits)
+    seconds = decision.reset_after if queued else decision.retry_after or 0
+    return round(seconds * SECOND)
+
+
+def check_turns(before: Kept, after: Kept, served: Mapping[bytes, int]) -> None:
+    """Lines that wait for one limit are served in turn.
+
+    Args:
+        before, after: what was kept around a claim.
+        served: tasks it took, by their lines.
+    """
+    for waiting, lines in before.by_kind["waiting"].items():
+        rest = after.by_kind["waiting"].get(waiting, [])
+        stayed = [line for line in lines if line in rest]
+        times = [served.get(line, 0) for line in stayed]
+        assert times == sorted(times, reverse=True), "a line was served out of turn"
+        assert not times or times[0] - times[-1] <= 1, "a line was served twice in a turn"
+        least = times[-1] if times else 0
+        expected = [line for line in stayed if served.get(line, 0) == least]
+        expected += [line for line in stayed if served.get(line, 0) > least]
+        assert [line for line in rest if line in stayed] == expected, "a line lost its turn"
+
+
+def _encoded(times: Mapping[str, int]) -> dict[bytes, int]:
+    return {name.encode(): time for name, time in times.items()}
