@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import CONCURRENCY, FARTHEST, Limit
+from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.rates import Rate
 from celery_throttle.scope import LimitRef
 

@@ -166,6 +166,8 @@ class Worker:
                 waiting = self.world.unclaim(self.name, token)
                 if waiting:
                     self.world.rejoin(waiting)
+            if self.name not in self.world.claims:
+                self.world.leases.pop(self.name, None)
         if not lost:
             self.unsure = []
 
