@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.quota import BATCH, Quota
+from celery_throttle.worker.holds import Gathered, Later, SteppedAside
+from celery_throttle.worker.quota import Quota
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -39,14 +39,6 @@ logger = get_logger(__name__)
 
 #: Seconds that are waited in place: less than putting the task off would cost.
 BRIEF = 0.0003
-
-#: Seconds for which tasks that come fast, but one by one, are gathered.
-GATHER = 0.004
-
-#: Seconds of one turn of the worker's loop in which tasks that stepped aside are decided, and until
-#: the next: what has ended meanwhile comes first.
-TURN = 0.001
-NEXT_TURN = 0.0001
 
 #: Seconds after which a task is brought to the gate again that the server had an error for.
 RETRY = 1.0
@@ -67,7 +59,7 @@ class Gate:
         pace: of calls to the server.
         processes: those of the pool.
         bring: brings a request to the gate once more.
-        later: calls something after some seconds, with arguments.
+        later: see :data:`~celery_throttle.worker.holds.Later`.
     """
 
     def __init__(
@@ -81,7 +73,7 @@ class Gate:
         pace: Pace,
         processes: Processes,
         bring: Callable[[Any], None],
-        later: Callable[[float, Callable[..., None], tuple[Any, ...]], Any],
+        later: Later,
     ) -> None:
         self._throttle = throttle
         self._slots = slots
@@ -91,9 +83,8 @@ class Gate:
         self._pace = pace
         self._bring = bring
         self._later = later
-        self._gathered: deque[Any] = deque()
-        self._bringing = False
-        self._aside: deque[Any] = deque()
+        self._gathered = Gathered(bring, later, processes.waiting)
+        self._stepped_aside = SteppedAside(self._decided_again, self._run, later, pace)
         self._processes = processes
         self._quota = Quota(throttle, lambda: chain(self._gathered, processes.waiting()))
         self._complained = -COMPLAIN
@@ -165,7 +156,8 @@ class Gate:
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
         if (limits.slots and not self._processes.has_place()) or self._pace.rest():
-            return self._step_aside(request)
+            self._stepped_aside.add(request)
+            return False
         return self._take_or_park(request, limits, need)
 
     def _take_or_park(self, request: Any, limits: TaskLimits, need: Need) -> bool:
@@ -174,7 +166,7 @@ class Gate:
         if ahead and not _may_be_parked(request):
             wait = self._quota.in_hand(need)
             if wait is None:
-                if self._quota.is_better_gathered(need) and self._gather(request):
+                if self._quota.is_better_gathered(need) and self._gathered.add(request):
                     return False
                 wait = self._quota.take(need)
             if wait is not None:
@@ -229,30 +221,12 @@ class Gate:
             self._outage.begin(error)
         return decide(request)
 
-    def _step_aside(self, request: Any) -> bool:
-        """Decide in another turn of the loop.
+    def _decided_again(self, request: Any) -> bool:
+        return self._decided(request, self._decides_again)
 
-        When a process is free, all that waited for it comes here at once, and before anybody is
-        told of the end of the task that had it: its slot is for the first in line.
-        """
-        self._aside.append(request)
-        if len(self._aside) == 1:
-            self._later(self._pace.rest(), self._decide_aside, ())
-        return False
-
-    def _decide_aside(self) -> None:
-        till = time.monotonic() + TURN
-        try:
-            while self._aside and time.monotonic() < till:
-                request = self._aside.popleft()
-                # Celery drops what is reserved when it loses the broker, which delivers it again.
-                here = request in state.reserved_requests
-                if here and self._decided(request, self._decides_again):
-                    request.throttle_slot = time.monotonic()
-                    self._bring(request)
-        finally:
-            if self._aside:
-                self._later(max(NEXT_TURN, self._pace.rest()), self._decide_aside, ())
+    def _run(self, request: Any) -> None:
+        request.throttle_slot = time.monotonic()
+        self._bring(request)
 
     def _decides_again(self, request: Any) -> bool:
         return self._tried(request, self._decide_again)
@@ -265,25 +239,6 @@ class Gate:
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
         return self._park(request, limits, need, may_run=self._processes.has_place())
-
-    def _gather(self, request: Any) -> bool:
-        """Let tasks that come fast, but one by one, come together and ask in one call."""
-        if self._bringing or any(self._processes.waiting()):
-            return False
-        self._gathered.append(request)
-        if len(self._gathered) > BATCH:
-            self._bring_gathered()
-        elif len(self._gathered) == 1:
-            self._later(GATHER, self._bring_gathered, ())
-        return True
-
-    def _bring_gathered(self) -> None:
-        self._bringing = True
-        try:
-            while self._gathered:
-                self._bring(self._gathered.popleft())
-        finally:
-            self._bringing = False
 
     def _start_in(self, wait: float, request: Any) -> bool:
         """Its quota is taken, for a slot at most 20 ms away."""

@@ -16,7 +16,8 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.worker import gate, pace, quota
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.claims import Claims
-from celery_throttle.worker.gate import GATHER, Gate
+from celery_throttle.worker.gate import Gate
+from celery_throttle.worker.holds import GATHER
 from celery_throttle.worker.outage import Outage
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
