@@ -395,19 +395,20 @@ class Watch:
             slots=places_of(*slots) if slots else (),
         )
         timer = self._c.timer
-        name = None
         try:
             message = messages.unpack(packed, self._c.task_consumer.accept, claim)
             name = task_name(message)
-            self._c.strategies[name]
-        except (messages.UnreadableMessageError, KeyError):
-            self._aside.put(claim, packed, name)
+        except messages.UnreadableMessageError:
+            self._aside.put(claim, packed, None)
             return
         except (ContentDisallowed, DecodeError) as error:
             self._c.on_decode_error(message, error)
             return
-        except TypeError:
+        except (KeyError, TypeError):
             self._c.on_unknown_message(None, message)
+            return
+        if name not in self._c.strategies:
+            self._aside.put(claim, packed, name)
             return
         if starts_us > 0:
             timer.call_after(starts_us / MICROSECONDS, self._start, (message,))
