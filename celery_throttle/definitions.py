@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from celery_throttle.calendars import Calendar
 from celery_throttle.clauses import FIRST_REQUEST
+from celery_throttle.errors import LimitSyntaxError, shown
 from celery_throttle.limits import Limit, strictest
 from celery_throttle.rates import Concurrency
 
@@ -56,14 +57,21 @@ def pack(limits: Sequence[Limit], now: int, crowd: str) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Limit, ...]:
-    """The limits that :func:`pack` was given."""
-    *_, limits = _NAME.unpack_from(packed)
-    place = _NAME.size
-    for _ in range(limits):
-        _, count = _HEAD.unpack_from(packed, place)
-        place += _HEAD.size + 8 * count
-    texts, _, _ = packed[place:].partition(_END)
-    return tuple(Limit.parse(text) for text in texts.decode().split(_BETWEEN))
+    """The limits that :func:`pack` was given.
+
+    Raises:
+        LimitError: it was not, or by a version of the code that knows more.
+    """
+    try:
+        *_, limits = _NAME.unpack_from(packed)
+        place = _NAME.size
+        for _ in range(limits):
+            _, count = _HEAD.unpack_from(packed, place)
+            place += _HEAD.size + 8 * count
+        texts, _, _ = packed[place:].partition(_END)
+        return tuple(Limit.parse(text) for text in texts.decode().split(_BETWEEN))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise LimitSyntaxError(f"{shown(packed)} is no packed definition: {error}") from None
 
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+#: In place of a version: nobody can read it, so nobody recalls it.
+_DAMAGED = "damaged"
+
 
 class Aside:
     """Of one worker.
@@ -47,10 +50,13 @@ class Aside:
 
     def put(self, claim: Claim, packed: bytes, name: str | None) -> None:
         """Set a task aside: its name, None if even that cannot be read."""
-        label = f"{messages.version_of(packed)} {name or ''}"
+        version = messages.version_of(packed)
+        if not name and version in messages.VERSIONS:
+            version = _DAMAGED
+        label = f"{version} {name or ''}"
         if label not in self._reported:
             self._reported.add(label)
-            what = f"tasks {name}" if name else f"messages of version {label.strip()!r}"
+            what = f"tasks {name}" if name else f"messages of version {version!r}"
             logger.warning("No code here for %s: left to a worker that has it", what)
         self._claims.set_aside(claim, label)
 

@@ -51,19 +51,20 @@ class HandOver:
         """Start it when its slot has come."""
         if task.claim.returned:  # the worker was told to stop meanwhile
             return
-        name = None
         try:
             message = messages.unpack(task.packed, self._c.task_consumer.accept, task.claim)
             name = task_name(message)
-            self._c.strategies[name]
-        except (messages.UnreadableMessageError, KeyError):
-            self._aside.put(task.claim, task.packed, name)
+        except messages.UnreadableMessageError:
+            self._aside.put(task.claim, task.packed, None)
             return
         except (ContentDisallowed, DecodeError) as error:
             self._c.on_decode_error(message, error)
             return
-        except TypeError:
+        except (KeyError, TypeError):
             self._c.on_unknown_message(None, message)
+            return
+        if name not in self._c.strategies:
+            self._aside.put(task.claim, task.packed, name)
             return
         slot = time.monotonic() + task.starts
         if task.starts > 0:

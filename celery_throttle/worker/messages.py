@@ -12,6 +12,7 @@ from typing import Any
 from kombu.message import Message
 from kombu.utils import json
 
+from celery_throttle.errors import shown
 from celery_throttle.worker.claims import Claim
 
 _VERSION = b"1"
@@ -20,9 +21,19 @@ _VERSION = b"1"
 VERSIONS = ("1",)
 _LENGTH = struct.Struct("<I")
 
+#: What is written about a message, and the types it may have.
+_ABOUT: dict[str, type | tuple[type, ...]] = {
+    "headers": (dict, type(None)),
+    "properties": (dict, type(None)),
+    "delivery_info": (dict, type(None)),
+    "content_type": object,
+    "content_encoding": object,
+    "text": bool,
+}
+
 
 class UnreadableMessageError(ValueError):
-    """A packed message of a version this code does not know."""
+    """A packed message that this code cannot read: of another version, or damaged."""
 
 
 def pack(message: Message) -> bytes:
@@ -51,15 +62,26 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
     if packed[:1] != _VERSION:
         raise UnreadableMessageError(f"packed message of version {packed[:1]!r}, not {_VERSION!r}")
     start = 1 + _LENGTH.size
-    end = start + _LENGTH.unpack_from(packed, 1)[0]
-    return json.loads(packed[start:end].decode()), packed[end:]
+    try:
+        end = start + _LENGTH.unpack_from(packed, 1)[0]
+        about = json.loads(packed[start:end].decode())
+        told = {name: about[name] for name in _ABOUT}
+    except Exception as error:  # kombu's decoders raise whatever they meet
+        raise _damaged(packed) from error
+    if not all(isinstance(told[name], types) for name, types in _ABOUT.items()):
+        raise _damaged(packed)
+    return told, packed[end:]
+
+
+def _damaged(packed: bytes) -> UnreadableMessageError:
+    return UnreadableMessageError(f"packed message {shown(packed)} is damaged")
 
 
 def headers(packed: bytes) -> dict[str, Any]:
     """Only the headers of a packed message.
 
     Raises:
-        UnreadableMessageError: it was packed by a version this code does not know.
+        UnreadableMessageError: it cannot be read.
     """
     return _split(packed)[0]["headers"] or {}
 
@@ -73,11 +95,15 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
         claim: the claim under which this worker holds the task.
 
     Raises:
-        UnreadableMessageError: it was packed by a version this code does not know.
+        UnreadableMessageError: it cannot be read.
     """
     about, data = _split(packed)
+    try:
+        body = data.decode("utf-8", "surrogatepass") if about["text"] else data
+    except UnicodeDecodeError as error:
+        raise _damaged(packed) from error
     message = ClaimedMessage(
-        body=data.decode("utf-8", "surrogatepass") if about["text"] else data,  # type: ignore[arg-type]  # bytes as well as text
+        body=body,  # type: ignore[arg-type]  # bytes as well as text
         content_type=about["content_type"],
         content_encoding=about["content_encoding"],
         delivery_info=about["delivery_info"],

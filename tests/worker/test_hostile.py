@@ -22,6 +22,7 @@ from kombu.message import Message
 
 from celery_throttle import KeysFullError, KeyValueError, Limiter, QueueFullError
 from celery_throttle.scope import encode_key
+from celery_throttle.scripts import script
 from celery_throttle.worker import messages
 from tests.apps import hostile
 from tests.servers import assert_nothing_left_behind
@@ -108,7 +109,7 @@ class Site:
         found = (self.redis.scan_iter(f"{{throttle}}:{kind}:*", count=1000) for kind in kinds)
         return [name.decode() for names in found for name in names]
 
-    def forge(self, result: AsyncResult, message: Message) -> None:
+    def forge(self, result: AsyncResult, packed: bytes) -> None:
         """Put another message in the place of one that waits."""
         forge = """
         local entry = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
@@ -116,7 +117,7 @@ class Site:
         redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
         """
         name = self.limiter.keys.queue(self.queue).messages
-        self.redis.eval(forge, 1, name, result.id, messages.pack(message))
+        self.redis.eval(forge, 1, name, result.id, packed)
 
 
 def result_of(task_id: str) -> AsyncResult:
@@ -261,6 +262,7 @@ INVALID, UNREADABLE, UNKNOWN = (
         (b"[[], {}, {}]", {"headers": {"id": MISSING}}, INVALID),
         (b"[[], {}, {}]", {"headers": {"id": {}}}, INVALID),
         (b"[[], {}, {}]", {"headers": {"task": MISSING}}, UNKNOWN),
+        (b"{}", {"headers": {"task": MISSING}}, UNKNOWN),
         (b"[[], {", {"headers": {"task": MISSING}}, UNREADABLE),
     ],
     ids=str,
@@ -278,7 +280,7 @@ def test_a_forged_message_is_refused_and_the_line_goes_on(
     message = Message(data, **told)
     whole = about(forged.id) | put
     message.headers = {name: value for name, value in whole.items() if value is not MISSING}
-    site.forge(forged, message)
+    site.forge(forged, messages.pack(message))
     before = len(site.worker.log())
     site.limiter["gate", key].reset()
     assert following.get(timeout=SECONDS) == "ran"
@@ -298,13 +300,27 @@ def test_a_forged_message_that_no_pool_takes_fails_its_task(
     body: Any = json.dumps([[key], {}, EMBED]).encode()
     message = Message(body, content_type="application/json", content_encoding="utf-8")
     message.headers = about(forged.id) | {"timelimit": timelimit}
-    site.forge(forged, message)
+    site.forge(forged, messages.pack(message))
     site.limiter["gate", key].reset()
     with pytest.raises((TypeError, ValueError), match="unpack"):
         forged.get(timeout=SECONDS)
     assert following.get(timeout=SECONDS) == "ran"
     site.works()
     until(lambda: not site.left(), "nothing is left")
+
+
+def test_a_damaged_message_is_set_aside_for_good(site: Site, key: str) -> None:
+    site.limiter["gate", key].pause(3600)
+    damaged, following = (site.send(hostile.limited, key) for _ in range(2))
+    site.waiting(damaged, following)
+    site.forge(damaged, b"1\xff\xff\0\0{}")
+    site.limiter["gate", key].reset()
+    assert following.get(timeout=SECONDS) == "ran"
+    (task_id, label, _), *others = site.redis.eval(
+        script("asides").source, 1, site.limiter.keys.aside, "0"
+    )[1]
+    assert (task_id.decode(), label, others) == (damaged.id, b"damaged ", [])
+    site.redis.delete(site.limiter.keys.aside)
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
