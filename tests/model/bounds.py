@@ -15,6 +15,7 @@ from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.rates import Rate
+from celery_throttle.reference.definition import numbers
 from celery_throttle.scope import LimitRef
 
 METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
@@ -113,6 +114,7 @@ class Histories:
     def __init__(self, limits: dict[LimitRef, tuple[Limit, ...]]) -> None:
         self.limits = dict(limits)
         self._eras: dict[LimitRef, list[Era]] = {}
+        self._used: set[LimitRef] = set()
 
     def in_force(self, ref: LimitRef) -> tuple[Limit, ...]:
         """The limits of a name and key."""
@@ -124,13 +126,14 @@ class Histories:
             self._eras[ref] = [Era(limit) for limit in _rates(self.in_force(ref))]
         return self._eras[ref]
 
-    def is_used(self, ref: LimitRef) -> bool:
-        """Whether anything may be in use."""
-        return any(era.admitted for era in self.eras(ref))
+    def was_used(self, ref: LimitRef) -> bool:
+        """Whether anything may be in use: over changes the scripts keep rather too much."""
+        return ref in self._used
 
     def admit(self, ref: LimitRef, cost: int, passed: int) -> list[Admission]:
         """Something starts; what is told of it may be worth less later."""
         admitted = []
+        self._used.add(ref)
         for era in self.eras(ref):
             era.used = True
             era.admitted.append(Admission(passed, cost))
@@ -153,7 +156,8 @@ class Histories:
         else:
             self.limits[ref] = limits
         for one in known:
-            if self.in_force(one) != before[one]:
+            # The same limits with other bounds of keys and tasks, or written otherwise, go on.
+            if [*map(numbers, self.in_force(one))] != [*map(numbers, before[one])]:
                 self._follow(one, passed)
 
     def _follow(self, ref: LimitRef, passed: int) -> None:
@@ -170,6 +174,7 @@ class Histories:
 
     def reset(self, ref: LimitRef) -> None:
         """What was used is forgotten."""
+        self._used.discard(ref)
         for era in self._eras.pop(ref, []):
             era.check()
 

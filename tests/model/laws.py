@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha1
 from itertools import chain
 from pathlib import Path
@@ -204,16 +204,19 @@ def _wait(server: Server, kind: Kind) -> int:
     return round(seconds * SECOND)
 
 
-def check_turns(before: Kept, after: Kept, served: Mapping[bytes, int]) -> None:
-    """Lines that wait for one limit are served in turn.
+def check_turns(
+    before: Kept, after: Kept, served: Mapping[bytes, int], lines: Collection[bytes]
+) -> None:
+    """Lines that wait for one limit, and need no other, are served in turn.
 
     Args:
         before, after: what was kept around a claim.
         served: tasks it took, by their lines.
+        lines: those that need one limit. Others may wait elsewhere for a moment.
     """
-    for waiting, lines in before.by_kind["waiting"].items():
+    for waiting, found in before.by_kind["waiting"].items():
         rest = after.by_kind["waiting"].get(waiting, [])
-        stayed = [line for line in lines if line in rest]
+        stayed = [line for line in found if line in rest and line in lines]
         times = [served.get(line, 0) for line in stayed]
         assert times == sorted(times, reverse=True), "a line was served out of turn"
         assert not times or times[0] - times[-1] <= 1, "a line was served twice in a turn"

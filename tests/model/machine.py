@@ -83,11 +83,16 @@ class Model(RuleBasedStateMachine):
         worker = self.workers[which % 2]
         waits = any(self.world.in_lines())
         before = laws.Kept(self.server) if waits and how.room > 2 else None
+        lines = {
+            one.line.encode()
+            for one in self.world.in_lines()
+            if len(one.message.task.kind.refs) == 1
+        }
         claimed = worker.claim(how.room, ahead=how.ahead, lost=how.lost)
         self.seen["lost claim" if how.lost else "claimed"] += len(claimed)
         if before:
             served = Counter(one.line.encode() for one in claimed)
-            laws.check_turns(before, laws.Kept(self.server), served)
+            laws.check_turns(before, laws.Kept(self.server), served, lines)
         if how.start:
             worker.start_booked()
 
@@ -194,6 +199,7 @@ class Model(RuleBasedStateMachine):
     def pause_or_reset(self, reference: Reference, seconds: float | None) -> None:
         limit, ref = self.server.protocol.limiter[reference], as_ref(reference)
         if seconds is None:
+            self.server.advance(1)  # no two scripts run at the same time
             limit.reset()
             self.world.reset(ref)
         else:

@@ -79,7 +79,7 @@ class World:
         lined = {ref for one in self.in_lines() for ref in one.message.task.kind.refs}
         for ref in refs:
             others = sum(one.name == ref.name for one in lined - {ref})
-            new = ref not in lined and not self.histories.is_used(ref)
+            new = ref not in lined and not self.histories.was_used(ref)
             full = new and 0 < self.max_keys_of(ref) <= others
             assert not full, f"{ref} was used though {lined} wait"
 
