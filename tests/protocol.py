@@ -169,7 +169,7 @@ class Protocol:
         return left
 
     def set_aside(self, worker: str, token: int) -> None:
-        names = [self.keys.claims(worker), self.keys.aside]
+        names = [self.keys.workers, self.keys.claims(worker), self.keys.aside]
         self.store.run(Call(script("aside"), names, [self.now, worker, token, "label"]))
 
     def recall(self, *ids: str) -> None:

@@ -39,7 +39,5 @@ for i = 1, most do
     end
   end
 end
-if redis.call('EXISTS', claims) == 0 then
-  redis.call('ZREM', workers, worker)
-end
+end_lease(workers, worker, claims)
 return #tokens - most

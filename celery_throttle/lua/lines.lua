@@ -163,6 +163,13 @@ local function lease(workers, worker, claims, till)
   end
 end
 
+-- A worker has let go of claims: those that are left go on under the lease that it has.
+local function end_lease(workers, worker, claims)
+  if redis.call('EXISTS', claims) == 0 then
+    redis.call('ZREM', workers, worker)
+  end
+end
+
 -- Wakes up to two workers that would otherwise sleep past the moment `due`. Those whose next ask
 -- lies in the past are busy or gone.
 local function wake(queue, now, due)

@@ -179,7 +179,7 @@ class Claims:
             if self._held.pop(claim.token, None) is None:
                 return
             claim.returned = True
-        names = [self._keys.claims(self.worker), self._keys.aside]
+        names = [*self.keys, self._keys.aside]
         try:
             self._store.run(Call(script("aside"), names, ["", self.worker, claim.token, label]))
         except StoreError:  # then it goes back to its line

@@ -166,8 +166,7 @@ class Worker:
                 waiting = self.world.unclaim(self.name, token)
                 if waiting:
                     self.world.rejoin(waiting)
-            if self.name not in self.world.claims:
-                self.world.leases.pop(self.name, None)
+            self.world.end_lease(self.name)
         if not lost:
             self.unsure = []
 
@@ -179,6 +178,7 @@ class Worker:
         waiting = self.world.unclaim(self.name, run.token)
         if waiting:
             self.world.aside[run.message.task.id] = waiting
+            self.world.end_lease(self.name)
 
     def renew(self) -> None:
         """Its own lease goes on, and those of the slots of its tasks."""

@@ -219,6 +219,11 @@ class World:
         else:
             self.leases.pop(worker, None)
 
+    def end_lease(self, worker: str) -> None:
+        """A worker has let go of claims."""
+        if worker not in self.claims:
+            self.leases.pop(worker, None)
+
     def in_lines(self) -> Iterator[Waiting]:
         for line in self.lines.values():
             yield from line.values()
