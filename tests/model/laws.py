@@ -187,9 +187,13 @@ def check_due(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
 
 
 def _slack(world: World, kind: Kind) -> int:
-    """What is due comes later if the clock steps back; slots cannot be booked ahead."""
+    """What is due comes later if the clock steps back; slots cannot be booked ahead.
+
+    And the lease of one that began with a start booked ahead is renewed from now: it ends earlier
+    than it was said to.
+    """
     slots = any(world.slots_of(ref) for ref in kind.refs)
-    return (world.back and world.back + AHEAD) + slots * AHEAD
+    return (world.back and world.back + AHEAD) + slots * 2 * AHEAD
 
 
 def _wait(server: Server, kind: Kind) -> int:
