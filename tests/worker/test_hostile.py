@@ -113,7 +113,7 @@ class Site:
         """Put another message in the place of one that waits."""
         forge = """
         local entry = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
-        entry[#entry] = ARGV[2]
+        entry[5] = ARGV[2]
         redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
         """
         name = self.limiter.keys.queue(self.queue).messages
