@@ -186,6 +186,25 @@ def test_the_order_in_a_line_is_kept(make: Make, kind: str) -> None:
     assert traffic.done == ["0", "4", "1", "2", "5", "6", "3"]
 
 
+@pytest.mark.parametrize("kind", ["waits", "waited"])
+def test_who_changes_a_limit_finds_those_that_wait_after_their_next_look(
+    make: Make, kind: str
+) -> None:
+    traffic = make()
+    protocol = traffic.protocol
+    protocol.limiter["slots"].pause(60)
+    traffic.arrive(["slots"], "p")
+    (key,) = traffic.keys(kind)
+    traffic.lose(key)
+    protocol.limiter["slots"].pause(120)  # nobody finds the list
+    protocol.now += 60 * SECOND
+    traffic.claim(1)
+    protocol.now += SECOND
+    protocol.limiter["slots"].reset()
+    traffic.claim(1)
+    assert traffic.done == ["0"]
+
+
 step = st.tuples(
     st.sampled_from(["arrive", "arrive", "claim", "finish", "give_back", "withdraw", "wait"]),
     st.integers(0, 23),

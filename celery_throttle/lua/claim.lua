@@ -104,6 +104,10 @@ local function serve_line(queue, waiting, line, at, about, id, packed)
     -- What cannot be booked ahead is not to be looked at ahead, again and again.
     local later = refs.held and ahead or 0
     redis.call('ZADD', queue[DUE], due_time(now, wait + later), waiting)
+    if refs.held or wait > longest then
+      -- It may come sooner if a slot is given back or the limit changes: that must find the list.
+      register(about.limits[at], queue)
+    end
     return true
   else
     redis.call('LPOP', waiting)
