@@ -112,6 +112,7 @@ class Histories:
     def __init__(self, limits: dict[LimitRef, tuple[Limit, ...]]) -> None:
         self.limits = dict(limits)
         self._eras: dict[LimitRef, list[Era]] = {}
+        self._used: set[LimitRef] = set()
 
     def in_force(self, ref: LimitRef) -> tuple[Limit, ...]:
         """The limits of a name and key."""
@@ -124,11 +125,12 @@ class Histories:
         return self._eras[ref]
 
     def is_used(self, ref: LimitRef) -> bool:
-        """Whether anything may be in use."""
-        return any(era.admitted for era in self.eras(ref))
+        """Whether anything may be in use, under these limits or others before."""
+        return ref in self._used
 
     def admit(self, ref: LimitRef, cost: int, passed: int) -> list[Admission]:
         """Something starts; what is told of it may be worth less later."""
+        self._used.add(ref)
         admitted = []
         for era in self.eras(ref):
             era.used = True
@@ -169,6 +171,7 @@ class Histories:
 
     def reset(self, ref: LimitRef) -> None:
         """What was used is forgotten."""
+        self._used.discard(ref)
         for era in self._eras.pop(ref, []):
             era.check()
 

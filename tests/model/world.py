@@ -188,7 +188,7 @@ class World:
         """First come, first served, by priority."""
         for other in self.lines[waiting.message.task.kind.queue].values():
             overtaken = other.line == waiting.line and other.is_before(waiting)
-            assert not overtaken, f"{other.message.identity} was overtaken by {waiting}"
+            assert not overtaken, f"{other} was overtaken by {waiting}"
 
     def settle(self, worker: str, token: int) -> Waiting | None:
         """A claim is no more."""
