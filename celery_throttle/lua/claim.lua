@@ -55,48 +55,89 @@ lease(workers, worker, claims, till)
 local dead = redis.call('ZRANGE', workers, '-inf', whole(now), 'BYSCORE',
                         'LIMIT', 0, 1)[1] or ''
 
+-- What is known of a line of a waiting list: the limit at which it waits, its about-table, its first task
+-- and the message of that, or nil for what the server has lost.
+local function read_line(queue, waiting, line)
+  local packed = redis.call('HGET', queue[LINES], line)
+  local id = redis.call('ZRANGE', line, 0, 0)[1]
+  local message = id and redis.call('HGET', queue[MESSAGES], id)
+  if packed then
+    local at, about = unpack_line(packed)
+    return at, about, id, message
+  end
+  local crowds = message and cmsgpack.unpack(message)[7]
+  return 0, { queue = queue, limits = { [0] = { [WAITING] = waiting } }, crowds = crowds }, id, message
+end
+
+-- The line that comes first in a waiting list had its turn.
+local function next_line(queue, waiting, line, limit)
+  redis.call('LPOP', waiting)
+  if redis.call('EXISTS', line) == 1 then
+    redis.call('RPUSH', waiting, line)
+  end
+  tidy(limit, queue)
+end
+
+-- Hands out the first task of a line, which comes first in its waiting list, or lets the line wait. Returns
+-- whether its limit has no room left.
+local function serve_line(queue, waiting, line, at, about, id, packed)
+  local _, costs, expires = unpack(cmsgpack.unpack(packed))
+  local refs, holder = refs_of(about, costs), holder_of(worker, token)
+  local kind, wait, bound = 0, 0, 0
+  -- If nobody knows its limits, it is handed out like one that has expired: then the gate decides.
+  local ends = at == 0 or expires > 0 and expires <= now
+  if not ends and not look_at(limits, about, refs, now, given, holder, till - now) then
+    wait, bound = decide(refs, now, true)
+    kind = wait < 0 and 0 or 1
+  end
+  if wait <= (refs.held and 0 or ahead) then
+    wait = math.max(0, wait)
+    if kind == 1 then
+      take(refs, now, now + wait, given)
+    end
+    local row = hand_out(claims, token, line, about, at, id, packed, kind, wait, now)
+    row[7] = kind == 1 and slots_of(refs, about) or {}
+    taken[#taken + 1] = row
+    token = token + 1
+    next_line(queue, waiting, line, about.limits[at])
+  elseif bound == at then
+    -- What cannot be booked ahead is not to be looked at ahead, again and again.
+    local later = refs.held and ahead or 0
+    redis.call('ZADD', queue[DUE], due_time(now, wait + later), waiting)
+    if refs.held or wait > longest then
+      -- It may come sooner if a slot is given back or the limit changes: that must find the list.
+      register(about.limits[at], queue)
+    end
+    return true
+  else
+    redis.call('LPOP', waiting)
+    count(about.limits[at], -redis.call('ZCARD', line))
+    tidy(about.limits[at], queue)
+    attach(line, about, bound, now, wait)
+  end
+end
+
 -- Serves one waiting list in turn. Returns once its limit has no room left or the list is empty.
 local function serve(queue, waiting)
   while #taken < room and visits > 0 do
     local line = redis.call('LINDEX', waiting, 0)
     if not line then
+      if redis.call('ZREM', queue[DUE], waiting) == 1 then
+        mend()(queue, now)
+      end
       return
     end
     visits = visits - 1
-    local at, about = unpack_line(redis.call('HGET', queue[LINES], line))
-    local id = redis.call('ZRANGE', line, 0, 0)[1]
-    local entry = cmsgpack.unpack(redis.call('HGET', queue[MESSAGES], id))
-    local refs, holder = refs_of(about, entry[2]), holder_of(worker, token)
-    local kind, wait, bound = 0, 0, 0
-    local expired = entry[3] > 0 and entry[3] <= now
-    if not expired and not look_at(limits, about, refs, now, given, holder, till - now) then
-      wait, bound = decide(refs, now, true)
-      kind = wait < 0 and 0 or 1
-    end
-    if wait <= (refs.held and 0 or ahead) then
-      wait = math.max(0, wait)
-      if kind == 1 then
-        take(refs, now, now + wait, given)
+    local at, about, id, packed = read_line(queue, waiting, line)
+    if packed then
+      if serve_line(queue, waiting, line, at, about, id, packed) then
+        return
       end
-      local row = hand_out(claims, token, line, about, at, id, entry, kind, wait, now)
-      row[7] = kind == 1 and slots_of(refs, about) or {}
-      taken[#taken + 1] = row
-      token = token + 1
-      redis.call('LPOP', waiting)
-      if redis.call('EXISTS', line) == 1 then
-        redis.call('RPUSH', waiting, line)
-      end
-      tidy(about.limits[at], queue)
-    elseif bound == at then
-      -- What cannot be booked ahead is not to be looked at ahead, again and again.
-      local later = refs.held and ahead or 0
-      redis.call('ZADD', queue[DUE], due_time(now, wait + later), waiting)
-      return
+    elseif id or at == 0 then
+      leave(line, about, at, id or '', now)
+      next_line(queue, waiting, line, about.limits[at])
     else
-      redis.call('LPOP', waiting)
-      count(about.limits[at], -redis.call('ZCARD', line))
-      tidy(about.limits[at], queue)
-      attach(line, about, bound, now, wait)
+      mend()(queue, now)
     end
   end
 end
@@ -123,6 +164,9 @@ local function next_ask(queue)
   redis.call('ZREM', queue[ASKS], channel)
   local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
   if due and (#taken == room or visits == 0) then
+    return now
+  elseif not due and redis.call('EXISTS', queue[LINES]) == 1 then
+    mend()(queue, now)
     return now
   end
   local ask = now + longest

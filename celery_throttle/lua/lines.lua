@@ -1,12 +1,14 @@
 -- lines.lua: lines of waiting tasks, and which limit each of them waits at.
--- uses: decide
+-- uses: decide, places
+-- uses rarely: mend
 --
 -- Library. A line holds the tasks of one queue that need one set of limits and keys. A line that
 -- holds tasks waits at exactly one of its limits: the one that blocked it last. Names of keys are
 -- made by `celery_throttle/keys.py` only; scripts pass them on and keep them with the line.
 --
 --   line               zset   task id -> score: priority, then age
---   <queue>.messages   hash   task id -> packed {line, costs, expires, parked, message}
+--   <queue>.messages   hash   task id -> packed {line, costs, expires, parked, message, score,
+--                             crowds}
 --   <queue>.lines      hash   line -> index of the limit it waits at (one byte), packed about-table
 --   <queue>.due        zset   waiting list -> when (us) its limit next has room for its first line
 --   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next
@@ -16,19 +18,10 @@
 --   waited             set    keys `waits` of one limit's name
 --
 -- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
--- pause, key_pause, backlog, waiting, waits, waited, crowd}, ...}}. The last is missing if there was
--- no `max-keys` when the line began: then the line does not count in the crowd.
-
-local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
-local ENTRIES, BACKLOG, WAITING, WAITS, WAITED, CROWD = 4, 7, 8, 9, 10, 11
-
-local function pack_line(at, about)
-  return string.char(at) .. cmsgpack.pack(about)
-end
-
-local function unpack_line(packed)
-  return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
-end
+-- pause, key_pause, backlog, waiting, waits, waited}, ...}, crowds = {{crowd, entries}, ...}}. The last is
+-- for limits with `max-keys`, and missing if none had that when the line began: then the line does not
+-- count. Of a line whose about-table the server has lost only the waiting list is known; that is its limit
+-- 0, and `limits` holds no other. What else may be missing is made anew, see `mend.lua`.
 
 local function refs_of(about, costs)
   local refs = {}
@@ -56,27 +49,21 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
   return unknown
 end
 
--- A wait of 'never' is not one to come back for in time order: the task is handed out at once.
-local function due_time(now, wait)
-  return whole(now + math.max(0, wait))
-end
-
--- Backlogs and waiting lists are the two things that every change of a line must keep right.
-local function count(limit, change)
-  if change ~= 0 and redis.call('INCRBY', limit[BACKLOG], change) <= 0 then
-    redis.call('DEL', limit[BACKLOG])
-  end
-end
-
 -- Lets the line wait at its limit `at`, from now on in the last place.
 local function attach(line, about, at, now, wait)
   local limit, queue = about.limits[at], about.queue
   redis.call('HSET', queue[LINES], line, pack_line(at, about))
   count(limit, redis.call('ZCARD', line))
   if redis.call('RPUSH', limit[WAITING], line) == 1 then
-    redis.call('HSET', limit[WAITS], limit[WAITING], cmsgpack.pack({ queue[DUE], queue[ASKS] }))
-    redis.call('SADD', limit[WAITED], limit[WAITS])
     redis.call('ZADD', queue[DUE], due_time(now, wait), limit[WAITING])
+    -- A list that could be found before has lost its other lines; one that alone is due, all others.
+    local new = register(limit, queue)
+    if not new then
+      redis.call('DEL', limit[WAITING])
+    end
+    if not new or redis.call('ZCARD', queue[DUE]) == 1 and redis.call('HLEN', queue[LINES]) > 1 then
+      mend()(queue, now)
+    end
   end
 end
 
@@ -85,42 +72,26 @@ local function hurry(limit, queue, now, wait)
   redis.call('ZADD', queue[DUE], 'XX', 'LT', due_time(now, wait), limit[WAITING])
 end
 
--- The waiting list has lost a line: forget it when that was the last.
-local function tidy(limit, queue)
-  if redis.call('EXISTS', limit[WAITING]) == 0 then
-    redis.call('ZREM', queue[DUE], limit[WAITING])
-    redis.call('HDEL', limit[WAITS], limit[WAITING])
-    if redis.call('EXISTS', limit[WAITS]) == 0 then
-      redis.call('SREM', limit[WAITED], limit[WAITS])
-    end
-  end
-end
-
--- A line begins (1) or ends (-1): as long as it holds tasks, its keys are in use.
-local function mark(about, change, now)
-  for _, limit in ipairs(about.limits) do
-    if limit[CROWD] then
-      crowd().line(limit[CROWD], limit[ENTRIES], change, now, ARGV[1])
-    end
-  end
-end
-
--- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
--- starts in (us), waited (us), message, task id}. A line that is left empty is gone from Redis but
--- still in its waiting list: the caller takes it out.
-local function hand_out(claims, token, line, about, at, id, entry, kind, starts, now)
+-- A task waits no more. A line that is left empty is gone from Redis but still in its waiting list: the
+-- caller takes it out.
+local function leave(line, about, at, id, now)
   local queue = about.queue
-  local packed = redis.call('HGET', queue[MESSAGES], id)
-  local score = redis.call('ZSCORE', line, id)
   redis.call('ZREM', line, id)
   redis.call('HDEL', queue[MESSAGES], id)
-  redis.call('HSET', claims, token, cmsgpack.pack({ line, about, id, score, packed }))
   count(about.limits[at], -1)
   if redis.call('EXISTS', line) == 0 then
     redis.call('HDEL', queue[LINES], line)
     mark(about, -1, now)
   end
-  return { token, kind, starts, now - entry[4], entry[5], id }
+end
+
+-- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
+-- starts in (us), waited (us), message, task id}.
+local function hand_out(claims, token, line, about, at, id, packed, kind, starts, now)
+  local _, _, _, parked, message, score = unpack(cmsgpack.unpack(packed))
+  leave(line, about, at, id, now)
+  redis.call('HSET', claims, token, cmsgpack.pack({ line, about, id, score, packed }))
+  return { token, kind, starts, now - parked, message, id }
 end
 
 -- Puts a task into its line. Within a priority the order is by age; the clock may stand still or
@@ -136,21 +107,36 @@ local function score_of(line, rank, now)
   return last[2] and math.max(score, tonumber(last[2]) + 1) or score
 end
 
+-- A line that is known and has no other task has lost these; one that has others and is not known, its
+-- about-table: then it is in a waiting list already.
 local function join(line, about, id, score, packed, now, wait, bound)
-  local new = redis.call('EXISTS', line) == 0
-  redis.call('HSET', about.queue[MESSAGES], id, packed)
+  local queue, known = about.queue, redis.call('HGET', about.queue[LINES], line)
+  redis.call('HSET', queue[MESSAGES], id, packed)
   redis.call('ZADD', line, whole(score), id)
-  if new then
-    attach(line, about, math.max(1, bound), now, wait)
-    mark(about, 1, now)
-  else
-    local at = string.byte(redis.call('HGET', about.queue[LINES], line), 1)
-    count(about.limits[at], 1)
-    if redis.call('ZRANK', line, id) == 0 then
-      hurry(about.limits[at], about.queue, now, wait)
+  local alone = redis.call('ZCARD', line) == 1
+  if known then
+    local at = string.byte(known, 1)
+    local limit = about.limits[at] or select(2, unpack_line(known)).limits[at]
+    count(limit, 1)
+    if alone then
+      mend()(queue, now, line)
     end
+    if redis.call('ZRANK', line, id) == 0 then
+      hurry(limit, queue, now, wait)
+    end
+  elseif about.limits[1] then
+    if alone then
+      mark(about, 1, now)
+    end
+    for _, limit in ipairs(alone and {} or about.limits) do
+      redis.call('LREM', limit[WAITING], 0, line)
+      tidy(limit, queue)
+    end
+    attach(line, about, math.max(1, bound), now, wait)
+  elseif alone then
+    redis.call('RPUSH', about.limits[0][WAITING], line)
+    redis.call('ZADD', queue[DUE], whole(now), about.limits[0][WAITING])
   end
-  return new
 end
 
 -- A worker is known as long as it holds claims: so that these go back when its lease runs out,

@@ -61,7 +61,10 @@ if unknown then
 end
 for i, ref in ipairs(refs) do
   ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
-  about.limits[i][CROWD] = ref.crowd
+  if ref.crowd then
+    about.crowds = about.crowds or {}
+    about.crowds[#about.crowds + 1] = { ref.crowd, ref.entries }
+  end
 end
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
@@ -130,7 +133,7 @@ if max_wait >= 0 and total > max_wait then
   return { 'late', total, at }
 end
 
-local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9] })
+local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9], score, about.crowds })
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join(line, about, id, score, packed, now, wait, bound)
 local memory = tonumber(ARGV[8])

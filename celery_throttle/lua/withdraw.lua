@@ -18,11 +18,11 @@ for key = 3, #KEYS, 4 do
   local messages = KEYS[key + 1]
   for i = 5, #ARGV do
     local packed = redis.call('HGET', messages, ARGV[i])
-    if packed then
-      local entry = cmsgpack.unpack(packed)
-      local line = entry[1]
-      local at, about = unpack_line(redis.call('HGET', KEYS[key], line))
-      taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], entry, 0, 0, now)
+    local line = packed and cmsgpack.unpack(packed)[1]
+    local found = line and redis.call('ZSCORE', line, ARGV[i]) and redis.call('HGET', KEYS[key], line)
+    if found then
+      local at, about = unpack_line(found)
+      taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
       token = token + 1
       if redis.call('EXISTS', line) == 0 then
         redis.call('LREM', about.limits[at][WAITING], 1, line)

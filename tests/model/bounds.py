@@ -126,14 +126,14 @@ class Histories:
             self._eras[ref] = [Era(limit) for limit in _rates(self.in_force(ref))]
         return self._eras[ref]
 
-    def was_used(self, ref: LimitRef) -> bool:
-        """Whether anything may be in use: over changes the scripts keep rather too much."""
+    def is_used(self, ref: LimitRef) -> bool:
+        """Whether anything may be in use, under these limits or others before."""
         return ref in self._used
 
     def admit(self, ref: LimitRef, cost: int, passed: int) -> list[Admission]:
         """Something starts; what is told of it may be worth less later."""
-        admitted = []
         self._used.add(ref)
+        admitted = []
         for era in self.eras(ref):
             era.used = True
             era.admitted.append(Admission(passed, cost))

@@ -60,6 +60,8 @@ def settle(server: Server, taken: Taken, worth: float) -> None:
         actual = taken.cost * worth
         limiter.run_plan(limiter.plans.settle(taken.reserved, actual))
         world.histories.refund(taken.admitted, millionths(actual, allow_zero=True))
+        for ref in taken.refs if worth > 1 else ():
+            world.histories.admit(ref, 0, world.passed)  # what is owed is in use, whatever it is
 
 
 def define(server: Server, ref: LimitRef, written: Written | None) -> None:

@@ -34,7 +34,9 @@ def drain(server: Server, workers: Sequence[Worker]) -> None:
         _turn(last)
     server.advance(LEASE + 1)
     last.claim(0)
-    last.reclaim(server.protocol.dead.decode(), 100)
+    while server.protocol.dead:
+        last.reclaim(server.protocol.dead.decode(), 100)
+        last.claim(0)
     server.world.histories.check()
     kept = laws.check(server, [last], [])
     left = {kind for kind, found in kept.by_kind.items() if found}

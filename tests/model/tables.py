@@ -19,8 +19,8 @@ START = 1_700_000_000 * SECOND
 
 #: What the code defines.
 LIMITS: Mapping[str, Written] = {
-    "api": "10/s burst 2 max-waiting 12",
-    "mail": "3/s max-keys 2",
+    "api": "10/s burst 2",
+    "mail": "3/s max-keys 2 max-waiting 4",
     "slots": "2 at once",
     "github": ["8/s burst 2", "30/10s using sliding-log", "1 at once"],
     "queue": "8/s burst 3 using leaky-queue",
@@ -34,7 +34,7 @@ _RATES = (
     "5/s burst 3 using leaky-queue",
     "6/2s using sliding-log",
 )
-_KEYED = tuple(f"{rate} max-keys 2" for rate in _RATES)
+_KEYED = tuple(f"{rate} max-keys 2 max-waiting 4" for rate in _RATES)
 _SLOTS: tuple[Written, ...] = ("1 at once", "2 at once", "4 at once", ["2 at once", "5/s"])
 _GITHUB: tuple[Written, ...] = (
     ["6/2s using sliding-log", "2/s burst 2", "2 at once"],

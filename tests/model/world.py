@@ -79,7 +79,7 @@ class World:
         lined = {ref for one in self.in_lines() for ref in one.message.task.kind.refs}
         for ref in refs:
             others = sum(one.name == ref.name for one in lined - {ref})
-            new = ref not in lined and not self.histories.was_used(ref)
+            new = ref not in lined and not self.histories.is_used(ref)
             full = new and 0 < self.max_keys_of(ref) <= others
             assert not full, f"{ref} was used though {lined} wait"
 
@@ -188,7 +188,7 @@ class World:
         """First come, first served, by priority."""
         for other in self.lines[waiting.message.task.kind.queue].values():
             overtaken = other.line == waiting.line and other.is_before(waiting)
-            assert not overtaken, f"{other.message.identity} was overtaken by {waiting}"
+            assert not overtaken, f"{other} was overtaken by {waiting}"
 
     def settle(self, worker: str, token: int) -> Waiting | None:
         """A claim is no more."""
