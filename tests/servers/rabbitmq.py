@@ -69,6 +69,7 @@ def _env(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
     plugins.write_text("[].\n")
     return {
         "HOME": str(directory),
+        "ERL_CRASH_DUMP": str(directory / "crash.dump"),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "ERL_EPMD_PORT": str(mapper_port),
         "RABBITMQ_NODENAME": f"throttle-{port}@localhost",
