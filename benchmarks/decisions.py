@@ -77,9 +77,10 @@ class _Line:
         """Take a task out of the line, see ``lua/claim.lua``; then put it back."""
         keys, worker = self.keys, "benchmark"
         self._token += 1
-        names = [keys.limits, keys.workers, keys.parks, keys.claims(worker), *keys.queue(QUEUE)]
-        lease, room, ahead, longest, settled = 30_000_000, 1, 20_000, 1_000_000, 0
-        told = [lease, room, ahead, self._token, longest, settled]
+        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker), *keys.queue(QUEUE)]
+        lease, room, ahead, longest = 30_000_000, 1, 20_000, 1_000_000
+        settled = released = registered = 0
+        told = [lease, room, ahead, self._token, longest, settled, released, registered]
         claim = Call(script("claim"), names, ["", worker, keys.channel(worker), *told])
         began = time.perf_counter()
         rows = self.limiter.store.run(claim)[2:]

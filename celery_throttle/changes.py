@@ -73,8 +73,11 @@ class Changes:
         for changed in (yield from self._define("code", refs, list(limits.values()), now)):
             yield from self._touch(changed.name)
 
-    def register_missing(self, refs: Sequence[LimitRef], now: int) -> Plan[None]:
-        """Register those of the code's limits that a call needs, and windows that have run out."""
+    def register_missing(self, refs: Sequence[LimitRef], now: int | None = None) -> Plan[None]:
+        """Register those of the code's limits that a call needs, and windows that have run out.
+
+        ``now``: as of :meth:`register`.
+        """
         names = {ref.name for ref in refs} & set(self.limits)
         yield from self.register({name: self.limits[name] for name in names}, now)
         wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]

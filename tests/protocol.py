@@ -121,6 +121,7 @@ class Protocol:
         settled: Sequence[int] = (),
         released: Sequence[tuple[Reference, str]] = (),
         acknowledged: Sequence[str] = (),
+        registered: bool = True,
     ) -> list[Claimed]:
         keys = self.keys
         names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
@@ -138,7 +139,7 @@ class Protocol:
             first,
             SECOND,
         ]
-        args += [len(settled), len(released), *settled]
+        args += [len(settled), len(released), int(registered), *settled]
         for reference, holder in released:
             ref = as_ref(reference)
             args += [keys.entries(ref), keys.waits(ref), holder]

@@ -353,6 +353,21 @@ def test_many_workers_do_not_all_ask_for_the_same_unit(lines: Protocol) -> None:
     assert calls[40] < 4 * calls[2] + 2 * 40 * 4  # at most one call a second and worker, and some
 
 
+def test_a_line_keeps_its_place_while_a_limit_is_not_known(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    lines.park("a", ["api"])
+    lines.park("b", ["api"])
+    lines.client.delete("{throttle}:limits")
+    lines.now += SECOND
+    assert lines.claim(room=2, registered=False) == []
+    assert (lines.ask, lines.waiting()) == (-1, ["a", "b"])
+    lines.limiter.register()
+    lines.now += SECOND
+    assert [(row.id, row.admitted) for row in lines.claim(registered=False)] == [("a", True)]
+    lines.client.delete("{throttle}:limits")
+    assert [(row.id, row.admitted) for row in lines.claim(registered=True)] == [("b", False)]
+
+
 def test_a_line_that_begins_wakes_a_sleeping_worker(lines: Protocol, any_server_url: str) -> None:
     with redis.Redis.from_url(any_server_url) as client, client.pubsub() as heard:
         heard.subscribe("{throttle}:wake:idle")

@@ -16,9 +16,11 @@
 --       8   longest time (us) between two asks
 --       9   how many tokens follow that are settled; with a '-' before it, one that was not started
 --       10  how many slots follow that are given back
+--       11  '1' if the worker has registered its limits since its last call
 --       then those tokens; per slot its entries, waits and holder; then identities whose
 --       acknowledgement is done
--- Reply {next ask (us from now), a worker whose lease ran out or '',
+-- Reply {next ask (us from now; -1: after the worker has registered its limits, as a line needs one
+--        that is not known, or the windows of its calendar have run out), a worker whose lease ran out or '',
 --        {token, kind, starts in (us), waited (us), message, task id, slots}, ...}
 --       kind 1: admitted, with slots: entries and waits of each. kind 0: no unit was taken, because it
 --       expired or can never pass.
@@ -30,14 +32,15 @@ local limits, parks, workers, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local till, room, ahead = now + tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local token, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
 local settled, released = tonumber(ARGV[9]), tonumber(ARGV[10])
+local missing = false
 local visits = room + 16
 local taken, wake_for = {}, {}
 
 -- A server that is out of memory carries out a script whose first write takes something away: then
 -- lines drain, and make room.
 redis.call('ZREM', workers, '')
-for i = 11, #ARGV do
-  local slot = i - 11 - settled
+for i = 12, #ARGV do
+  local slot = i - 12 - settled
   if slot < 0 then
     local id = string.gsub(ARGV[i], '^%-', '')
     local claim = id ~= ARGV[i] and redis.call('HGET', claims, id)
@@ -86,7 +89,11 @@ local function serve_line(queue, waiting, line, at, about, id, packed)
   local kind, wait, bound = 0, 0, 0
   -- If nobody knows its limits, it is handed out like one that has expired: then the gate decides.
   local ends = at == 0 or expires > 0 and expires <= now
-  if not ends and not look_at(limits, about, refs, now, given, holder, till - now) then
+  local unknown = not ends and look_at(limits, about, refs, now, given, holder, till - now)
+  if unknown and ARGV[11] == '0' then
+    missing, visits = true, 0
+    return true
+  elseif not ends and not unknown then
     wait, bound = decide(refs, now, true)
     kind = wait < 0 and 0 or 1
   end
@@ -200,4 +207,4 @@ for _, names in ipairs(wake_for) do
     wake({ [ASKS] = names[2] }, now, now)
   end
 end
-return { ask - now, dead, unpack(taken) }
+return { missing and -1 or ask - now, dead, unpack(taken) }

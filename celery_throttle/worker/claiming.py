@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import StoreError
+from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker.blocks import HORIZON
 
@@ -62,6 +63,7 @@ class Claiming:
         self._slots = slots
         self._pace = pace
         self._alone = threading.Lock()
+        self._registered = False
         self.heard = 0.0
 
     def use(self, origin: Origin, waiting: Waiting, processes: Processes) -> None:
@@ -113,6 +115,7 @@ class Claiming:
             to_us(IDLE),
             len(settled),
             len(releases),
+            int(self._registered),
             *settled,
             *chain.from_iterable(releases),
             *self._waiting.acknowledged(),
@@ -132,5 +135,13 @@ class Claiming:
         self.heard = time.monotonic()
         wait, dead, *rows = reply
         tasks = [self._claims.receive(row) for row in rows]
+        self._registered = wait < 0
+        if self._registered:
+            self._register_missing()
         # Without room the reply does not say when to ask.
-        return Asked(wait / MICROSECONDS if room else 0.0, dead.decode(), tasks)
+        return Asked(max(0, wait) / MICROSECONDS if room else 0.0, dead.decode(), tasks)
+
+    def _register_missing(self) -> None:
+        refs = [LimitRef(name, None) for name in self._throttle.limits]
+        with suppress(StoreError):  # then the gate finds what is missing, task by task
+            self._throttle.run_plan(self._throttle.plans.register_missing(refs))

@@ -418,6 +418,19 @@ def test_a_retry_waits_for_the_limit_again(client: Shop, line: str) -> None:
 # Acknowledgements.
 
 
+def test_a_limit_that_the_server_has_forgotten_costs_no_task_its_place(
+    client: Shop, line: str
+) -> None:
+    with client.held(line, "turn"):
+        tasks = []
+        for _ in range(5):
+            tasks.append(shop.turn.delay(line))
+            client.waiting(tasks[-1])
+        client.redis.hdel("{throttle}:limits", "turn")
+    until(lambda: len(client.rows("runs", *tasks)) == 5, "all run")
+    assert client.order("released", *tasks) == [task.id for task in tasks]
+
+
 def test_a_rejected_task_goes_back_to_the_head_of_its_line(client: Shop, line: str) -> None:
     limit = client.throttle["turn", line]
     client.throttle.define("turn", "1/d", key=line)  # each reset lets one pass
