@@ -84,7 +84,7 @@ class Gate:
         self._bring = bring
         self._later = later
         self._gathered = Gathered(bring, later, processes.waiting)
-        self._stepped_aside = SteppedAside(self._decided_again, self._run, later, pace)
+        self._stepped_aside = SteppedAside(self._decided_later, self._run, later, pace)
         self._processes = processes
         self._quota = Quota(throttle, lambda: chain(self._gathered, processes.waiting()))
         self._complained = -COMPLAIN
@@ -221,17 +221,14 @@ class Gate:
             self._outage.begin(error)
         return decide(request)
 
-    def _decided_again(self, request: Any) -> bool:
-        return self._decided(request, self._decides_again)
+    def _decided_later(self, request: Any) -> bool:
+        return self._decided(request, lambda one: self._tried(one, self._decide_later))
 
     def _run(self, request: Any) -> None:
         request.throttle_slot = time.monotonic()
         self._bring(request)
 
-    def _decides_again(self, request: Any) -> bool:
-        return self._tried(request, self._decide_again)
-
-    def _decide_again(self, request: Any) -> bool:
+    def _decide_later(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
         if limits is None:
             return True

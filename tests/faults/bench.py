@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from celery import Celery
 from kombu import Connection
 
 from tests.faults import app as faults
+from tests.servers import wait_until
 from tests.workers import QUICK, Worker
 
 if TYPE_CHECKING:
@@ -134,7 +134,4 @@ class Bench:
         )
 
     def until(self, true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, f"in {seconds} s it did not come to this: {what}"
-            time.sleep(0.02)
+        wait_until(true, what, seconds)

@@ -216,8 +216,7 @@ class World:
         """A worker has been heard of."""
         if worker in self.claims:
             self.leases[worker] = self.clock + LEASE
-        else:
-            self.leases.pop(worker, None)
+        self.end_lease(worker)
 
     def end_lease(self, worker: str) -> None:
         """A worker has let go of claims."""

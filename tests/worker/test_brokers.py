@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from kombu import Connection, Exchange, Queue
 
 from celery_throttle import Limiter
 from tests.apps import shop
+from tests.servers import wait_until
 from tests.workers import StartWorker
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.workers]
@@ -51,13 +52,6 @@ class Shop:
     def ready_messages(self) -> int:
         declared: Any = self.queue(self.broker.default_channel).queue_declare(passive=True)
         return int(declared.message_count)
-
-
-def wait_until(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture

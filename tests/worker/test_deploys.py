@@ -12,6 +12,7 @@ from kombu import Connection
 
 from celery_throttle import Limiter
 from tests.apps import versions
+from tests.servers import wait_until
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -61,10 +62,7 @@ class Deploys:
         self.until(lambda: len(self.runs(task)) >= count, f"{count} runs of {task}")
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not true():
-            assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to {what}"
-            time.sleep(0.02)
+        wait_until(true, what, SECONDS)
 
     def waiting(self) -> int:
         return sum(self.redis.hlen(key) for key in self.redis.keys("*:messages:*"))

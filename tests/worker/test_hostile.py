@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import re
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from celery_throttle.scope import encode_key
 from celery_throttle.scripts import script
 from celery_throttle.worker import messages
 from tests.apps import hostile
-from tests.servers import assert_nothing_left_behind
+from tests.servers import assert_nothing_left_behind, wait_until
 from tests.workers import Worker
 
 pytestmark = pytest.mark.workers
@@ -36,10 +35,7 @@ PICKLE = "application/x-python-serialize"
 
 
 def until(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to this: {what}"
-        time.sleep(0.01)
+    wait_until(true, what, SECONDS)
 
 
 class Site:

@@ -15,6 +15,7 @@ from kombu import Connection
 
 from celery_throttle import Limiter
 from tests.apps import pools
+from tests.servers import wait_until
 from tests.worker.conftest import SIZES
 from tests.workers import StartWorker
 
@@ -69,10 +70,7 @@ def worker(redis_url: str, start_worker: StartWorker, pool: str) -> None:
 
 
 def until(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to this: {what}"
-        time.sleep(0.02)
+    wait_until(true, what, SECONDS)
 
 
 def late(starts: Sequence[tuple[float, int]], rate: float, burst: int = 1) -> float:

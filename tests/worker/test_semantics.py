@@ -26,7 +26,7 @@ from celery_throttle import (
 )
 from celery_throttle.scope import encode_key
 from tests.apps import shop
-from tests.servers import assert_nothing_left_behind
+from tests.servers import assert_nothing_left_behind, wait_until
 from tests.worker.conftest import SIZES
 from tests.workers import QUICK, Worker
 
@@ -123,10 +123,7 @@ class Shop:
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"in {seconds} s it did not come to this: {what}"
-        time.sleep(0.01)
+    wait_until(true, what, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -445,6 +442,8 @@ def test_a_rejected_task_goes_back_to_the_head_of_its_line(client: Shop, line: s
         client.in_line(waiting, line)
         limit.reset()
     assert client.order("runs", *runs) == [task.id for task in runs]
+    assert client.order("released", *runs) == [task.id for task in runs]
+    assert first.get(timeout=SECONDS) == "done"
     client.throttle.undefine("turn", key=line)
     limit.reset()
 

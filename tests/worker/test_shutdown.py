@@ -14,6 +14,7 @@ import redis
 
 from celery_throttle import Limiter
 from tests.apps import stops
+from tests.servers import wait_until
 from tests.workers import QUICK, StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -116,10 +117,7 @@ def stage(redis_url: str, pool: str, start_worker: StartWorker) -> Iterator[Stag
 
 
 def until(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"in {SECONDS} s it did not come to this: {what}"
-        time.sleep(0.01)
+    wait_until(true, what, SECONDS)
 
 
 def test_after_a_warm_shutdown_the_next_worker_goes_on_at_once(stage: Stage, pool: str) -> None:
