@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -98,6 +99,32 @@ class Store:
             return self._done(wire, call, reply)
         self._idle.append(wire)  # all there is to do for most
         return reply
+
+    def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Run several in one round trip, in order: their replies, or the errors of those refused.
+
+        Raises:
+            StoreError: as :meth:`run`; nobody knows, then, which of them were carried out.
+        """
+        if len(calls) < 2:  # noqa: PLR2004  # the way of most
+            return [self.run(call) for call in calls]
+        if self.breaker.is_open:
+            self.breaker.check()
+        wire = self._take()
+        try:
+            wire.send(b"".join(call.packed for call in calls))
+            replies = [wire.read() for _ in calls]
+        except BaseException as error:  # noqa: BLE001  # raised there
+            self._fail(error, wire)
+        self._idle.append(wire)
+        return [self._settled(*each) for each in zip(calls, replies, strict=True)]
+
+    def _settled(self, call: Call, reply: Any) -> Any:
+        """What was refused was not begun: by itself it may take a detour."""
+        try:
+            return self.probe(call) if isinstance(reply, hiredis.ReplyError) else self._valid(reply)
+        except StoreError as error:
+            return error
 
     def confirm(self, replicas: int) -> None:
         """Wait until so many replicas have all that was written before.

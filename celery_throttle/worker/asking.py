@@ -15,8 +15,8 @@ from celery.worker import state
 
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.gate import RETRY
 from celery_throttle.worker.processes import LOOK, scale_up
+from celery_throttle.worker.trying import RETRY
 
 if TYPE_CHECKING:
     from celery_throttle.worker.claiming import Claiming
@@ -76,7 +76,7 @@ class Asking:
         self._outage = outage
         self._pace = pace
         self._listen = listen
-        self._alarm = Alarm(consumer, self._on_alarm)
+        self._alarm = Alarm(consumer, lambda: pace.in_turn(self._look))
         self._flush = Alarm(consumer, self._tell)
         self._release = Alarm(consumer, self._tell)
         self._running = False
@@ -135,7 +135,7 @@ class Asking:
         else:
             self._claiming.tell()
 
-    def _on_alarm(self) -> None:
+    def _look(self) -> None:
         if self._room() > 0:
             self._ask()
         elif self._running and not self._in_turn:
@@ -153,7 +153,7 @@ class Asking:
     def _on_turn(self) -> None:
         self._in_turn = False
         if self._room() > 0:
-            self._ask()
+            self._pace.in_turn(self._look)
         elif self._running:
             # The free processes are for what is booked, and no one tells when that has ended.
             self._alarm.set(LOOK)
@@ -164,6 +164,9 @@ class Asking:
         return self._processes.free() - len(self._claims.booked())
 
     def _tell(self) -> None:
+        self._pace.in_turn(self._tell_now)
+
+    def _tell_now(self) -> None:
         """Tell what ended. A slot that is given back is for a task that is asked for at once."""
         if self._slots.unreported() and self._room() > 0:
             self._ask()
@@ -186,7 +189,7 @@ class Asking:
         if asked.dead and time.monotonic() - self._outage.ended > GRACE:
             self._claims.reclaim(asked.dead)
         self._listen(self._c.hub)
-        self._alarm.set(max(asked.wait, self._pace.rest()))
+        self._alarm.set(asked.wait)
 
 
 def _is_told_to_stop() -> bool:

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionInfo
-from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.task import TaskLimits
+from celery_throttle.worker.attempts import Attempt, alone, together
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.holds import Gathered, Later, SteppedAside
 from celery_throttle.worker.quota import Quota
+from celery_throttle.worker.trying import Trying, fail
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -35,16 +36,8 @@ if TYPE_CHECKING:
     from celery_throttle.worker.slots import TaskSlots
     from celery_throttle.worker.waiting import Waiting
 
-logger = get_logger(__name__)
-
 #: Seconds that are waited in place: less than putting the task off would cost.
 BRIEF = 0.0003
-
-#: Seconds after which a task is brought to the gate again that the server had an error for.
-RETRY = 1.0
-
-#: Seconds between two log lines on such errors.
-COMPLAIN = 60.0
 
 
 class Gate:
@@ -84,10 +77,10 @@ class Gate:
         self._bring = bring
         self._later = later
         self._gathered = Gathered(bring, later, processes.waiting)
-        self._stepped_aside = SteppedAside(self._decided_later, self._run, later, pace)
+        self._trying = Trying(throttle.store, outage, postponed, pace)
+        self._stepped_aside = SteppedAside(self._decide_together, later, pace)
         self._processes = processes
         self._quota = Quota(throttle, lambda: chain(self._gathered, processes.waiting()))
-        self._complained = -COMPLAIN
         # Without an event loop, requests come here in several threads or greenlets.
         self._deciding = threading.RLock()
 
@@ -121,7 +114,7 @@ class Gate:
             self._slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
-        return self._tried(request, self._decide)
+        return self._trying.decided(request, self._decide)
 
     def end(self, request: Any) -> None:
         """A task has ended, in whatever way, or was not started after all."""
@@ -155,7 +148,7 @@ class Gate:
             return False
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
-        if (limits.slots and not self._processes.has_place()) or self._pace.rest():
+        if (limits.slots and not self._processes.has_place()) or self._pace.rests():
             self._stepped_aside.add(request)
             return False
         return self._take_or_park(request, limits, need)
@@ -171,12 +164,16 @@ class Gate:
                 wait = self._quota.take(need)
             if wait is not None:
                 return self._start_in(wait, request)
-        return self._park(request, limits, need, may_run=True)
+        return alone(self._throttle.store, self._park(request, limits, need, may_run=True))
 
-    def _park(self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool) -> bool:
+    def _park(
+        self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool
+    ) -> Attempt[bool]:
         again = _may_be_parked(request)
         try:
-            wait = self._parking.park(request, limits, need, redelivered=again, may_run=may_run)
+            wait = yield from self._parking.park(
+                request, limits, need, redelivered=again, may_run=may_run
+            )
         except StoreError:
             request.throttle_doubt = True
             raise
@@ -196,46 +193,47 @@ class Gate:
         self._postponed.put_off(request, wait)
         return False
 
-    def _tried(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        began = time.monotonic()
-        try:
-            return self._insist(request, decide)
-        except StoreError as error:
-            self._put_off(request, error)
-        except ThrottleError as error:
-            self.fail(request, error)
-        finally:
-            self._pace.spent(began)
-        return False
+    def _decide_together(self, requests: Sequence[Any]) -> None:
+        """Those that stepped aside. To whom the server gave no answer is decided by itself."""
+        results: Sequence[bool | ThrottleError | None] = [None] * len(requests)
+        if not self._outage.is_on:
+            results = self._park_together(requests)
+        for request, result in zip(requests, results, strict=True):
+            if self._decided(request, partial(self._conclude, result)):
+                request.throttle_slot = time.monotonic()
+                self._bring(request)
 
-    def _insist(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Over a new connection, if the first was cut; alone, if the server is lost."""
-        try:
-            return decide(request)
-        except StoreUnavailableError as error:
-            if self._throttle.store.breaker.is_open:
-                self._outage.begin(error)
-        try:
-            return decide(request)
-        except StoreUnavailableError as error:
-            self._outage.begin(error)
-        return decide(request)
+    def _park_together(self, requests: Sequence[Any]) -> list[bool | ThrottleError]:
+        began, free = time.monotonic(), self._processes.free()
+        with self._deciding:
+            attempts = [
+                self._attempt(request, may_run=place < free)
+                for place, request in enumerate(requests)
+            ]
+            results = together(self._throttle.store, attempts)
+        self._pace.spent(began)
+        return results
 
-    def _decided_later(self, request: Any) -> bool:
-        return self._decided(request, lambda one: self._tried(one, self._decide_later))
+    def _attempt(self, request: Any, *, may_run: bool) -> Attempt[bool]:
+        limits = self._throttle.task_limits(request.task)
+        if limits is None:  # they were taken away meanwhile
+            return True
+        return (yield from self._park(request, limits, limits.need_of(request), may_run=may_run))
 
-    def _run(self, request: Any) -> None:
-        request.throttle_slot = time.monotonic()
-        self._bring(request)
+    def _conclude(self, result: bool | ThrottleError | None, request: Any) -> bool:  # noqa: FBT001  # see _park
+        if result is None or isinstance(result, StoreError):
+            return self._trying.decided(request, self._decide_later)
+        if isinstance(result, ThrottleError):
+            fail(request, result)
+            return False
+        return result
 
     def _decide_later(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
-        if limits is None:
-            return True
-        need = limits.need_of(request)
-        if self._outage.is_on:
-            return self._decide_alone(request, limits, need)
-        return self._park(request, limits, need, may_run=self._processes.has_place())
+        if limits is None or not self._outage.is_on:
+            attempt = self._attempt(request, may_run=self._processes.has_place())
+            return alone(self._throttle.store, attempt)
+        return self._decide_alone(request, limits, limits.need_of(request))
 
     def _start_in(self, wait: float, request: Any) -> bool:
         """Its quota is taken, for a slot at most 20 ms away."""
@@ -246,22 +244,6 @@ class Gate:
         if wait > 0:
             time.sleep(wait)
         return True
-
-    def fail(self, request: Any, error: Exception) -> None:
-        """The task fails at once, as if its process had been lost: errbacks, chord and signal."""
-        try:
-            raise error
-        except type(error):
-            request.on_failure(ExceptionInfo(), return_ok=False)
-        request.acknowledge()
-
-    def _put_off(self, request: Any, error: StoreError) -> None:
-        """The message stays unacknowledged, so nothing is lost however long this lasts."""
-        now = time.monotonic()
-        if now - self._complained > COMPLAIN:
-            self._complained = now
-            logger.error("Tasks with limits are held back: %s", error)
-        self._postponed.put_off(request, RETRY)
 
 
 def _may_be_parked(request: Any) -> bool:

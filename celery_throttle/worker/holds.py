@@ -6,9 +6,8 @@ broker it drops them, and the broker delivers them once more.
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
@@ -24,9 +23,9 @@ Later = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
 #: Seconds for which tasks that come fast, but one by one, are gathered.
 GATHER = 0.004
 
-#: Seconds of one turn of the worker's loop in which tasks that stepped aside are decided, and until
+#: Tasks that stepped aside which are decided in one turn of the worker's loop, and seconds until
 #: the next: what has ended meanwhile comes first.
-TURN = 0.001
+TOGETHER = 16
 NEXT_TURN = 0.0001
 
 
@@ -81,21 +80,18 @@ class SteppedAside:
     told of the end of the task that had it: its slot is for the first in line.
 
     Args:
-        decide: whether one may run now; if not, it is dealt with.
-        run: brings one that may to the gate once more.
+        decide: called with some of them: what may run is brought to the gate once more.
         later: see :data:`Later`.
         pace: of calls to the server.
     """
 
     def __init__(
         self,
-        decide: Callable[[Any], bool],
-        run: Callable[[Any], None],
+        decide: Callable[[Sequence[Any]], None],
         later: Later,
         pace: Pace,
     ) -> None:
         self._decide = decide
-        self._run = run
         self._later = later
         self._pace = pace
         self._requests: deque[Any] = deque()
@@ -104,15 +100,12 @@ class SteppedAside:
         """Hold a request until the next turn."""
         self._requests.append(request)
         if len(self._requests) == 1:
-            self._later(self._pace.rest(), self._decide_some, ())
+            self._later(0, self._pace.in_turn, (self._decide_some,))
 
     def _decide_some(self) -> None:
-        till = time.monotonic() + TURN
+        few = [self._requests.popleft() for _ in range(min(TOGETHER, len(self._requests)))]
         try:
-            while self._requests and time.monotonic() < till:
-                request = self._requests.popleft()
-                if request in state.reserved_requests and self._decide(request):
-                    self._run(request)
+            self._decide([request for request in few if request in state.reserved_requests])
         finally:
             if self._requests:
-                self._later(max(NEXT_TURN, self._pace.rest()), self._decide_some, ())
+                self._later(NEXT_TURN, self._pace.in_turn, (self._decide_some,))

@@ -105,7 +105,7 @@ class Parts:
         self._fleet = Fleet(throttle, worker, back=self._on_back, recall=self._aside.recall)
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
-        self._pace = Pace()
+        self._pace = Pace(consumer)
         self._claiming = Claiming(throttle, self._claims, self._slots, self._pace)
         self._leases = Leases(lease, self._claims, self._slots, self._claiming)
         self.wake = Wake(store, keys.channel(worker), self._on_wake)
@@ -188,6 +188,7 @@ class Parts:
         """Give back what was not started. What runs goes on, and keeps its lease."""
         self._running = False
         self._asking.stop()
+        self._pace.stop()
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
         self._throttle.gate.stop()

@@ -22,6 +22,7 @@ from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages
 from celery_throttle.worker.announce import announce_wait, turn_away
+from celery_throttle.worker.attempts import Attempt, Confirm
 from celery_throttle.worker.slots import places_of
 from celery_throttle.worker.waiting import Waiting, crowded, too_long
 
@@ -61,13 +62,13 @@ class Parking(Waiting):
 
     def park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
-    ) -> float | None:
+    ) -> Attempt[float | None]:
         """See :class:`Waiting`; it waits in its line."""
         refs, token = need.refs, self._token()
         call = self._park_call(
             request, limits, need, token, redelivered=redelivered, may_run=may_run
         )
-        outcome, about = self._ask(call, need, token)
+        outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
             self._slots.hold(request, token, places_of(about))
             return 0.0
@@ -80,7 +81,7 @@ class Parking(Waiting):
         elif outcome == b"crowded":
             turn_away(request, limits, crowded(refs, about))
         else:
-            self._leave(request)
+            yield from self._leave(request)
             if outcome == b"parked":
                 self._announce(request, limits, refs, about)
         return None
@@ -122,10 +123,10 @@ class Parking(Waiting):
         args += self.acknowledged()
         return Call(script("park"), names, args)
 
-    def _leave(self, request: Any) -> None:
+    def _leave(self, request: Any) -> Attempt[None]:
         """The task is in Redis: once it is safe there, the broker and this worker forget it."""
         if self._throttle.settings.replicas:
-            self._throttle.store.confirm(self._throttle.settings.replicas)
+            yield Confirm(self._throttle.settings.replicas)
         state.task_ready(request)
         request.acknowledge()
         self._left.append((time.monotonic(), identity(request)))

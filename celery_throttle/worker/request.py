@@ -11,6 +11,8 @@ from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.worker.trying import fail
+
 
 class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery gives its process back, as for a revoked task."""
@@ -62,7 +64,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             # What came from a line came through a timer, which would log this and forget it: the
             # task would neither run nor end, and its process would never be free again.
-            gate.fail(self, error)
+            fail(self, error)
             raise StoppedAtGateError(self.id) from error
         except BaseException:
             _ended(self)

@@ -14,6 +14,7 @@ from celery_throttle.needs import Need
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker.announce import announce_wait, turn_away
+from celery_throttle.worker.attempts import Attempt
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.postponed import turn_of
 from celery_throttle.worker.slots import places_of
@@ -56,11 +57,11 @@ class Turns(Waiting):
         *,
         redelivered: bool,  # noqa: ARG002  # no copy of it waits elsewhere
         may_run: bool,
-    ) -> float | None:
+    ) -> Attempt[float | None]:
         """See :class:`Waiting`; it waits for its turn."""
         turn, token = turn_of(request), self._token()
         call = self._turn_call(limits, need, token, turn, may_run=may_run)
-        outcome, about = self._ask(call, need, token)
+        outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
             self._slots.hold(request, token, places_of(about[1:]))
             return float(about[0] / MICROSECONDS)

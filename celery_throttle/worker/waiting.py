@@ -13,6 +13,7 @@ from celery_throttle.plans import cost_too_high
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call
 from celery_throttle.task import TaskLimits
+from celery_throttle.worker.attempts import Attempt
 from celery_throttle.worker.slots import Place
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ class Waiting(ABC):
     @abstractmethod
     def park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
-    ) -> float | None:
-        """Try once more, if it may run, else let the task wait.
+    ) -> Attempt[float | None]:
+        """An attempt to take quota, if it may run, or else to let the task wait.
 
-        Returns:
-            Seconds, at most 20 ms, after which it may run; None: it waits, or was turned away.
+        It returns seconds, at most 20 ms, after which the task may run; None: it waits, or was
+        turned away.
 
-        Raises:
+        It raises:
             StoreError: the server cannot be asked.
             ThrottleError: the task has to fail.
         """
@@ -60,17 +61,14 @@ class Waiting(ABC):
         places = self._places(need.refs[place] for place in limits.slots)
         self._slots.hold(request, self._token(), places)
 
-    def _ask(self, call: Call, need: Need, token: int) -> tuple[bytes, list[Any]]:
-        """Run a call that takes what a task needs, and gives an outcome with what there is to it.
-
-        Raises as :meth:`park`.
-        """
+    def _ask(self, call: Call, need: Need, token: int) -> Attempt[tuple[bytes, list[Any]]]:
+        """A call that takes what a task needs, and gives an outcome with what there is to it."""
         refs = need.refs
         try:
-            reply = self._throttle.store.run(call)
+            reply = yield call
             if reply[0] == b"unknown":
                 self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
-                reply = self._throttle.store.run(call)
+                reply = yield call
         except StoreError:
             self._slots.doubt(self._slots.holder(token), self._places(refs))
             raise

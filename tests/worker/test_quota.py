@@ -280,7 +280,7 @@ class Pool:
             slots,
             outage=Outage(bench.throttle, NOWHERE, slots),
             postponed=NOWHERE,
-            pace=Pace(),
+            pace=Pace(NOWHERE),
             processes=Free(),
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),

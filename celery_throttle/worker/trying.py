@@ -1,0 +1,89 @@
+"""Decides a task even if the server of the limits fails: again, alone or later.
+
+Law at stake here: *never lost* (while an error lasts, the message stays unacknowledged).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+
+if TYPE_CHECKING:
+    from celery_throttle.store import Store
+    from celery_throttle.worker.outage import Outage
+    from celery_throttle.worker.pace import Pace
+    from celery_throttle.worker.postponed import Postponed
+
+logger = get_logger(__name__)
+
+#: Seconds after which a task is brought to the gate again that the server had an error for.
+RETRY = 1.0
+
+#: Seconds between two log lines on such errors.
+COMPLAIN = 60.0
+
+
+class Trying:
+    """Of one worker.
+
+    Args:
+        store: the server.
+        outage: begins when the server is lost.
+        postponed: where tasks wait that the server had an error for.
+        pace: of calls to the server.
+    """
+
+    def __init__(self, store: Store, outage: Outage, postponed: Postponed, pace: Pace) -> None:
+        self._store = store
+        self._outage = outage
+        self._postponed = postponed
+        self._pace = pace
+        self._complained = -COMPLAIN
+
+    def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        """Whether a request may run now, as ``decide`` says; if not, it is dealt with."""
+        began = time.monotonic()
+        try:
+            return self._insist(request, decide)
+        except StoreError as error:
+            self._put_off(request, error)
+        except ThrottleError as error:
+            fail(request, error)
+        finally:
+            self._pace.spent(began)
+        return False
+
+    def _insist(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        """Over a new connection, if the first was cut; alone, if the server is lost."""
+        try:
+            return decide(request)
+        except StoreUnavailableError as error:
+            if self._store.breaker.is_open:
+                self._outage.begin(error)
+        try:
+            return decide(request)
+        except StoreUnavailableError as error:
+            self._outage.begin(error)
+        return decide(request)
+
+    def _put_off(self, request: Any, error: StoreError) -> None:
+        now = time.monotonic()
+        if now - self._complained > COMPLAIN:
+            self._complained = now
+            logger.error("Tasks with limits are held back: %s", error)
+        self._postponed.put_off(request, RETRY)
+
+
+def fail(request: Any, error: Exception) -> None:
+    """The task fails at once, as if its process had been lost: errbacks, chord and signal."""
+    try:
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo(), return_ok=False)
+    request.acknowledge()

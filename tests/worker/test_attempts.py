@@ -1,0 +1,133 @@
+"""Attempts that ask in one round trip: each has its own reply or error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_throttle import Limiter, StoreError, StoreUnavailableError
+from celery_throttle.errors import CostError
+from celery_throttle.needs import Need
+from celery_throttle.plans import Outcome, Want
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Call, script
+from celery_throttle.worker.attempts import Attempt, Confirm, alone, together
+from tests.servers import Server, valkey_command
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(valkey_command(), tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def limiter(server: Server) -> Limiter:
+    limiter = Limiter(server.url, {"api": "3/h burst 3"}, timeout=0.5)
+    limiter.register()
+    return limiter
+
+
+#: The server refuses it: there is no argument.
+WRONG = Call(script("gate"), ["ct:limits"])
+
+
+def take(limiter: Limiter) -> Attempt[bool]:
+    need = Need((LimitRef("api", None),), (1_000_000,))
+    (reply,) = yield limiter.plans.gate_call([Want(need)], 0)
+    return bool(reply[0] == Outcome.ALLOWED)
+
+
+def fail() -> Attempt[bool]:
+    yield WRONG
+    return True
+
+
+def tell_of_it() -> Attempt[bool]:
+    try:
+        yield WRONG
+    except StoreError:
+        return False
+    return True
+
+
+def raise_its_own(limiter: Limiter) -> Attempt[bool]:
+    yield from take(limiter)
+    raise CostError("no")
+
+
+def confirm(limiter: Limiter, replicas: int) -> Attempt[bool]:
+    yield from take(limiter)
+    yield Confirm(replicas)
+    return True
+
+
+def at_once() -> Attempt[bool]:
+    return True
+    yield WRONG
+
+
+def test_they_are_carried_out_in_their_order(limiter: Limiter) -> None:
+    results = together(limiter.store, [take(limiter) for _ in range(5)])
+    assert results == [True, True, True, False, False]
+
+
+def test_in_one_round_trip(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    run_all = limiter.store.run_all
+
+    def counted(these: list[Call]) -> list[object]:
+        calls.append(len(these))
+        return run_all(these)
+
+    monkeypatch.setattr(limiter.store, "run_all", counted)
+    assert together(limiter.store, [take(limiter), at_once(), take(limiter)]) == [True] * 3
+    assert calls == [2]
+
+
+def test_each_has_its_own_error(limiter: Limiter) -> None:
+    attempts = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), take(limiter)]
+    first, refused, told, own, last = together(limiter.store, attempts)
+    assert (first, told, last) == (True, False, True)
+    assert isinstance(refused, StoreError)
+    assert isinstance(own, CostError)
+
+
+def test_a_server_without_the_scripts(server: Server, limiter: Limiter) -> None:
+    assert alone(limiter.store, take(limiter))
+    with server.client() as client:
+        client.script_flush()
+    assert together(limiter.store, [take(limiter) for _ in range(2)]) == [True, True]
+
+
+def test_without_a_server_all_have_the_error(server: Server, limiter: Limiter) -> None:
+    server.stop()
+    results = together(limiter.store, [take(limiter), take(limiter)])
+    assert [type(result) for result in results] == [StoreUnavailableError] * 2
+    with pytest.raises(StoreUnavailableError):
+        alone(limiter.store, take(limiter))
+    server.start()
+    limiter.store.breaker.close()
+    limiter.register()
+    assert alone(limiter.store, take(limiter))
+
+
+def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
+    limiter.store.breaker.trip(StoreUnavailableError("it was out"))
+    limiter.store.breaker._until = 0.0
+    assert together(limiter.store, [take(limiter), take(limiter)]) == [True, True]
+    assert not limiter.store.breaker.is_open
+
+
+def test_replicas_confirm_once_for_all(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(limiter.store, "confirm", asked.append)
+    assert together(limiter.store, [confirm(limiter, 1), confirm(limiter, 1)]) == [True, True]
+    assert asked == [1]
+    monkeypatch.undo()
+    for result in together(limiter.store, [confirm(limiter, 1), confirm(limiter, 1)]):
+        assert isinstance(result, StoreError)
+        assert "only 0 confirmed" in str(result)
