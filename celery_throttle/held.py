@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 #: A lease is renewed this many times before it would run out.
 _RENEWALS = 3
 
-_LONGEST_LEASE = 3600
+#: Seconds.
+LONGEST_LEASE = 3600
 
 
 class Reservation:
@@ -74,8 +75,8 @@ class Slot:
     """
 
     def __init__(self, limiter: Limiter, need: Need, max_wait: float, lease: float) -> None:
-        if not 1 <= check_wait(lease, "a lease") <= _LONGEST_LEASE:
-            raise LimitValueError(f"a lease of {lease:g} s is not allowed: 1 to {_LONGEST_LEASE}")
+        if not 1 <= check_wait(lease, "a lease") <= LONGEST_LEASE:
+            raise LimitValueError(f"a lease of {lease:g} s is not allowed: 1 to {LONGEST_LEASE}")
         self._limiter = limiter
         self._need = need
         self._max_wait = check_wait(max_wait, "max_wait")

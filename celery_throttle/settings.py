@@ -12,6 +12,7 @@ from typing import Any
 from celery_throttle.brokers import broker_url
 from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, shown
+from celery_throttle.held import LONGEST_LEASE
 from celery_throttle.keys import DEFAULT_PREFIX
 from celery_throttle.needs import read_limits
 from celery_throttle.urls import is_store_url, safe_url
@@ -19,7 +20,6 @@ from celery_throttle.urls import is_store_url, safe_url
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]
 
-_LONGEST_LEASE = 3600
 _LONGEST_TIMEOUT = 60
 
 #: What the checks of the server at a worker's start lead to.
@@ -153,7 +153,7 @@ def check_lease(lease: Any) -> float:
     Raises:
         ConfigurationError: it is not.
     """
-    return _seconds("lease", lease, 1, _LONGEST_LEASE)
+    return _seconds("lease", lease, 1, LONGEST_LEASE)
 
 
 def _seconds(name: str, value: Any, least: float, most: float) -> float:

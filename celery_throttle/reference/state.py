@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """Tells a take from others, see :meth:`State.mark`; meters alone need more than one number."""
+    """Tells a take from others, see :meth:`State.mark`; some states need more than one number."""
 
     value: int
     more: int = 0
