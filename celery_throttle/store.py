@@ -1,4 +1,4 @@
-"""Runs one :class:`~celery_throttle.scripts.Call` at a time on the server that keeps the limits.
+"""Runs each :class:`~celery_throttle.scripts.Call` on the server that keeps the limits.
 
 Both ends, :meth:`Store.run` and :meth:`Store.arun`, hold wires of their own instead of a client's
 pool: the per-call checks of a pool cost more than a decision does. A wire belongs to one call at a
@@ -106,10 +106,8 @@ class Store:
         Raises:
             StoreError: as :meth:`run`; nobody knows, then, which of them were carried out.
         """
-        if len(calls) < 2:  # noqa: PLR2004  # the way of most
+        if len(calls) < 2 or self.breaker.is_open:  # noqa: PLR2004  # the way of most
             return [self.run(call) for call in calls]
-        if self.breaker.is_open:
-            self.breaker.check()
         wire = self._take()
         try:
             wire.send(b"".join(call.packed for call in calls))
@@ -122,7 +120,7 @@ class Store:
     def _settled(self, call: Call, reply: Any) -> Any:
         """What was refused was not begun: by itself it may take a detour."""
         try:
-            return self.probe(call) if isinstance(reply, hiredis.ReplyError) else self._valid(reply)
+            return self.run(call) if isinstance(reply, hiredis.ReplyError) else reply
         except StoreError as error:
             return error
 

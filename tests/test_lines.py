@@ -174,6 +174,19 @@ def test_lines_of_one_limit_are_served_in_turn(lines: Protocol) -> None:
     assert [task for _, task in lines.drain(0.61)][:4] == ["big0", "small0", "big1", "small1"]
 
 
+def test_limits_have_their_turns_where_processes_are_few(lines: Protocol) -> None:
+    """All are due at each moment, and one process is free at a time."""
+    for number in range(6):
+        for name in ("api", "bulk", "queue"):
+            lines.park(f"{name}{number}", [name], may_run=False)
+    taken = []
+    for _ in range(9):
+        lines.now += 200_000
+        taken += [row.id.rstrip("012345") for row in lines.claim()]
+    assert sorted(taken) == sorted(["api", "bulk", "queue"] * 3)
+    lines.check()
+
+
 def test_a_line_moves_to_the_limit_that_blocks_it(lines: Protocol) -> None:
     lines.park("x", ["api"])
     lines.park("y", ["mail"])

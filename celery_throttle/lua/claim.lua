@@ -124,7 +124,8 @@ local function serve_line(queue, waiting, line, at, about, id, packed)
   end
 end
 
--- Serves one waiting list in turn. Returns once its limit has no room left or the list is empty.
+-- Serves one waiting list in turn, until its limit has no room left or the list is empty. If there are not
+-- processes enough for that, the other lists that are due come first the next time.
 local function serve(queue, waiting)
   while #taken < room and visits > 0 do
     local line = redis.call('LINDEX', waiting, 0)
@@ -147,6 +148,7 @@ local function serve(queue, waiting)
       mend()(queue, now)
     end
   end
+  redis.call('ZADD', queue[DUE], 'XX', 'GT', whole(now), waiting)
 end
 
 -- When this worker should ask again. Some worker must ask at each due moment, but not all: each

@@ -60,6 +60,10 @@ class Aside:
             logger.warning("No code here for %s: left to a worker that has it", what)
         self._claims.set_aside(claim, label)
 
+    def put_off(self, claim: Claim) -> None:
+        """Set a task aside until the next beat of a worker that is up."""
+        self._claims.set_aside(claim, f"{messages.VERSIONS[-1]} ")
+
     def recall(self) -> None:
         """Let those that this worker can run go back to their lines. From any thread."""
         try:

@@ -81,8 +81,8 @@ class Asking:
         self._release = Alarm(consumer, self._tell)
         self._running = False
         self._thread = 0
-        self._in_turn = False
-        self._in_turn_since = 0.0
+        self._queued = False
+        self._queued_since = 0.0
         self._short = False
 
     def start(self, processes: Processes, hand_over: Callable[[Taken], None]) -> None:
@@ -95,6 +95,7 @@ class Asking:
         self._processes = processes
         self._hand_over = hand_over
         self._thread = threading.get_ident()
+        self._queued = False  # Celery forgets who waits for a process
         self._running = True
 
     def stop(self) -> None:
@@ -138,20 +139,20 @@ class Asking:
     def _look(self) -> None:
         if self._room() > 0:
             self._ask()
-        elif self._running and not self._in_turn:
-            self._in_turn = True
-            self._in_turn_since = time.monotonic()
+        elif self._running and not self._queued:
+            self._queued = True
+            self._queued_since = time.monotonic()
             if self._short:
                 self._c.timer.call_after(HORIZON, self._look_for_more, ())
             self._processes.when_free(self._on_turn)
 
     def _look_for_more(self) -> None:
-        waited = time.monotonic() - self._in_turn_since
-        if self._in_turn and self._running and waited > HORIZON / 2:
+        waited = time.monotonic() - self._queued_since
+        if self._queued and self._running and waited > HORIZON / 2:
             scale_up(self._c.controller)
 
     def _on_turn(self) -> None:
-        self._in_turn = False
+        self._queued = False
         if self._room() > 0:
             self._pace.in_turn(self._look)
         elif self._running:

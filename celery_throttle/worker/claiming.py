@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.utils.log import get_logger
 
 from celery_throttle.changes import MICROSECONDS, to_us
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker.blocks import HORIZON
@@ -64,6 +64,7 @@ class Claiming:
         self._pace = pace
         self._alone = threading.Lock()
         self._registered = False
+        self._first = 0
         self.heard = 0.0
 
     def use(self, origin: Origin, waiting: Waiting, processes: Processes) -> None:
@@ -94,13 +95,27 @@ class Claiming:
 
     def queue_keys(self) -> list[str]:
         """The keys of the queues that this worker consumes, four each."""
-        return [key for name in self._origin.names() for key in self._throttle.keys.queue(name)]
+        return self._keys_of(self._origin.names())
+
+    def _queue_keys_in_turn(self) -> list[str]:
+        """The same, another queue first each time.
+
+        Else the last ones had no turn where more is due than there are free processes.
+        """
+        names = self._origin.names()
+        self._first = (self._first + 1) % max(1, len(names))
+        return self._keys_of(names[self._first :] + names[: self._first])
+
+    def _keys_of(self, names: Sequence[str]) -> list[str]:
+        return [key for name in names for key in self._throttle.keys.queue(name)]
 
     def _ask_alone(self, room: int) -> Asked | None:
+        if self._throttle.store.breaker.is_open:  # somebody else finds out when the server is back
+            return None
         keys = self._throttle.keys
         names = [keys.limits, keys.parks, *self._claims.keys]
         if room:
-            names += self.queue_keys()
+            names += self._queue_keys_in_turn()
         settled, releases = self._claims.take_settled(), self._slots.take_releases()
         first = self._claims.reserve(room)
         args: list[Argument] = [
@@ -128,7 +143,8 @@ class Claiming:
             logger.debug("Could not ask for due tasks: %s", error)
             self._claims.settle_again(settled)
             self._slots.release_again(releases)
-            self._claims.doubt(first, room)
+            if isinstance(error, StoreUnavailableError):  # what was refused was not carried out
+                self._claims.doubt(range(first, first + room))
             return None
         finally:
             self._pace.spent(began)

@@ -24,6 +24,9 @@ from celery_throttle.worker.told import Told
 
 logger = get_logger(__name__)
 
+#: Claims that one call gives back at most: the server does nothing else meanwhile.
+FEW = 100
+
 
 class Claim:
     """A task that this worker holds.
@@ -183,12 +186,12 @@ class Claims:
         try:
             self._store.run(Call(script("aside"), names, ["", self.worker, claim.token, label]))
         except StoreError:  # then it goes back to its line
-            self.doubt(claim.token, 1)
+            self.doubt([claim.token])
 
-    def doubt(self, first: int, count: int) -> None:
+    def doubt(self, tokens: Iterable[int]) -> None:
         """A call failed: nobody knows whether it made claims of these tokens."""
         with self._lock:
-            self._unsure.extend(range(first, first + count))
+            self._unsure.extend(tokens)
 
     def give_back_unsure(self) -> None:
         """Give back what should not be held.
@@ -196,21 +199,20 @@ class Claims:
         Raises:
             StoreError: it has to be done once more.
         """
-        with self._lock:
-            tokens, self._unsure = self._unsure, []
-        try:
-            if tokens:
-                self._back(self.worker, "own", len(tokens), tokens)
-        except StoreError:
+        while self._unsure:
             with self._lock:
-                self._unsure += tokens
-            raise
+                tokens, self._unsure = self._unsure[:FEW], self._unsure[FEW:]
+            try:
+                self._back(self.worker, "own", len(tokens), tokens)
+            except StoreError:
+                self.doubt(tokens)
+                raise
 
     def reclaim(self, worker: str) -> None:
         """The lease of another worker has run out: all its claims go back to their lines."""
         logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
         try:
-            while self._back(worker, "dead", 100, []):
+            while self._back(worker, "dead", FEW, []):
                 pass
         except StoreError as error:
             logger.debug("Could not give claims back yet: %s", error)

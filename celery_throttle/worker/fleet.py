@@ -83,6 +83,8 @@ class Fleet:
 
     def lose(self) -> None:
         """The server is lost: try until it is back."""
+        if self._lost:
+            return
         steady = time.monotonic() - self._back_at > STEADY
         self._pause = TRY if steady else min(2 * self._pause, SELDOM)
         self._lost = True

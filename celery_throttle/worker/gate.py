@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, ThrottleError
+from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.task import TaskLimits
-from celery_throttle.worker.attempts import Attempt, alone, together
+from celery_throttle.worker.attempts import Attempt, Attempts
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.holds import Gathered, Later, SteppedAside
 from celery_throttle.worker.quota import Quota
-from celery_throttle.worker.trying import Trying, fail
+from celery_throttle.worker.trying import Trying
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -77,10 +77,11 @@ class Gate:
         self._bring = bring
         self._later = later
         self._gathered = Gathered(bring, later, processes.waiting)
-        self._trying = Trying(throttle.store, outage, postponed, pace)
+        self._trying = Trying(throttle.store, outage, postponed)
+        self._attempts = Attempts(throttle.store, pace)
         self._stepped_aside = SteppedAside(self._decide_together, later, pace)
         self._processes = processes
-        self._quota = Quota(throttle, lambda: chain(self._gathered, processes.waiting()))
+        self._quota = Quota(throttle, pace, lambda: chain(self._gathered, processes.waiting()))
         # Without an event loop, requests come here in several threads or greenlets.
         self._deciding = threading.RLock()
 
@@ -123,6 +124,10 @@ class Gate:
             self._processes.outside.discard(request)
         self._processes.left()
 
+    def put_off(self, request: Any, error: Exception) -> None:
+        """Something else failed than the server: a request comes again later."""
+        self._trying.put_off(request, error)
+
     def is_back(self) -> None:
         """The server decides again: what waits here may join its line."""
         self._postponed.bring_all()
@@ -164,7 +169,7 @@ class Gate:
                 wait = self._quota.take(need)
             if wait is not None:
                 return self._start_in(wait, request)
-        return alone(self._throttle.store, self._park(request, limits, need, may_run=True))
+        return self._attempts.alone(self._park(request, limits, need, may_run=True))
 
     def _park(
         self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool
@@ -194,8 +199,9 @@ class Gate:
         return False
 
     def _decide_together(self, requests: Sequence[Any]) -> None:
-        """Those that stepped aside. To whom the server gave no answer is decided by itself."""
-        results: Sequence[bool | ThrottleError | None] = [None] * len(requests)
+        """Those that stepped aside. What the server gave no answer for is decided by itself."""
+        requests = [request for request in requests if not self._is_revoked(request)]
+        results: Sequence[bool | Exception | None] = [None] * len(requests)
         if not self._outage.is_on:
             results = self._park_together(requests)
         for request, result in zip(requests, results, strict=True):
@@ -203,16 +209,26 @@ class Gate:
                 request.throttle_slot = time.monotonic()
                 self._bring(request)
 
-    def _park_together(self, requests: Sequence[Any]) -> list[bool | ThrottleError]:
-        began, free = time.monotonic(), self._processes.free()
+    def _is_revoked(self, request: Any) -> bool:
+        """Whether it was revoked, has expired or was dropped meanwhile. Then it is dealt with."""
+        try:
+            revoked = request not in state.reserved_requests or request.revoked()
+        except Exception as error:  # noqa: BLE001  # of a result backend that is told
+            self._trying.put_off(request, error)
+            return True
+        if revoked:
+            self.end(request)
+        return bool(revoked)
+
+    def _park_together(self, requests: Sequence[Any]) -> list[bool | Exception]:
+        free = self._processes.free()
         with self._deciding:
-            attempts = [
-                self._attempt(request, may_run=place < free)
-                for place, request in enumerate(requests)
-            ]
-            results = together(self._throttle.store, attempts)
-        self._pace.spent(began)
-        return results
+            return self._attempts.together(
+                [
+                    self._attempt(request, may_run=place < free)
+                    for place, request in enumerate(requests)
+                ]
+            )
 
     def _attempt(self, request: Any, *, may_run: bool) -> Attempt[bool]:
         limits = self._throttle.task_limits(request.task)
@@ -220,19 +236,19 @@ class Gate:
             return True
         return (yield from self._park(request, limits, limits.need_of(request), may_run=may_run))
 
-    def _conclude(self, result: bool | ThrottleError | None, request: Any) -> bool:  # noqa: FBT001  # see _park
-        if result is None or isinstance(result, StoreError):
-            return self._trying.decided(request, self._decide_later)
-        if isinstance(result, ThrottleError):
-            fail(request, result)
+    def _conclude(self, result: bool | Exception | None, request: Any) -> bool:  # noqa: FBT001  # given, not asked for
+        if result is None or isinstance(result, StoreUnavailableError):
+            return self._trying.decided(request, self._decide_again)
+        if isinstance(result, Exception):
+            self._trying.failed(request, result)
             return False
         return result
 
-    def _decide_later(self, request: Any) -> bool:
+    def _decide_again(self, request: Any) -> bool:
         limits = self._throttle.task_limits(request.task)
         if limits is None or not self._outage.is_on:
             attempt = self._attempt(request, may_run=self._processes.has_place())
-            return alone(self._throttle.store, attempt)
+            return self._attempts.alone(attempt)
         return self._decide_alone(request, limits, limits.need_of(request))
 
     def _start_in(self, wait: float, request: Any) -> bool:

@@ -7,9 +7,11 @@ surprise* (Celery's own strategy makes the request, and answers for messages tha
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import InvalidTaskError
+from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.worker import messages
@@ -18,8 +20,10 @@ from celery_throttle.worker.blocks import HORIZON
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.worker.aside import Aside
-    from celery_throttle.worker.claims import Claims, Taken
+    from celery_throttle.worker.claims import Claim, Claims, Taken
     from celery_throttle.worker.processes import Processes
+
+logger = get_logger(__name__)
 
 
 class HandOver:
@@ -49,6 +53,18 @@ class HandOver:
 
     def take(self, task: Taken) -> None:
         """Start it when its slot has come."""
+        self._safely(task.claim, self._take, task)
+
+    def _safely(self, claim: Claim, step: Callable[..., None], *args: Any) -> None:
+        """A task that cannot be handed over comes again later, and does not hold up the others."""
+        try:
+            step(*args)
+        except Exception:  # of a result backend, say, that is told of a revoked task
+            logger.exception("A task from a line could not be handed over")
+            if not claim.started:
+                self._aside.put_off(claim)
+
+    def _take(self, task: Taken) -> None:
         if task.claim.returned:  # the worker was told to stop meanwhile
             return
         try:
@@ -68,7 +84,8 @@ class HandOver:
             return
         slot = time.monotonic() + task.starts
         if task.starts > 0:
-            self._c.timer.call_after(task.starts, self._start, (message, slot))
+            args = (task.claim, self._start, message, slot)
+            self._c.timer.call_after(task.starts, self._safely, args)
         else:
             self._start(message, slot)
 
@@ -77,7 +94,9 @@ class HandOver:
         if self._processes.free() > 0:
             self._hand_over(message, slot)
         else:
-            self._processes.when_free(lambda: self._hand_over(message, slot))
+            self._processes.when_free(
+                lambda: self._safely(message.claim, self._hand_over, message, slot)
+            )
             self._c.timer.call_after(HORIZON, self._give_up, (message,))
 
     def _give_up(self, message: messages.ClaimedMessage) -> None:

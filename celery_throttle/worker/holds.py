@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celery.worker import state
-
 from celery_throttle.worker.quota import BATCH
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ class SteppedAside:
     def _decide_some(self) -> None:
         few = [self._requests.popleft() for _ in range(min(TOGETHER, len(self._requests)))]
         try:
-            self._decide([request for request in few if request in state.reserved_requests])
+            self._decide(few)
         finally:
             if self._requests:
                 self._later(NEXT_TURN, self._pace.in_turn, (self._decide_some,))

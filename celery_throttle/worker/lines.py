@@ -186,6 +186,8 @@ class Parts:
 
     def stop(self, *, for_good: bool) -> None:
         """Give back what was not started. What runs goes on, and keeps its lease."""
+        if self._throttle.gate is None:  # it never began
+            return
         self._running = False
         self._asking.stop()
         self._pace.stop()
@@ -243,5 +245,10 @@ class Parts:
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
-        if request in state.reserved_requests:
+        if request not in state.reserved_requests:
+            self._throttle.gate.end(request)
+            return
+        try:
             self._c.on_task_request(request)
+        except Exception as error:  # noqa: BLE001  # of a result backend that is told of a revoked one
+            self._throttle.gate.put_off(request, error)

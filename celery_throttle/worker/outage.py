@@ -57,13 +57,14 @@ class Outage:
 
     def begin(self, error: StoreError) -> None:
         """The server does not answer. From any thread."""
+        # Also if it is on: the server may just have been back, which nobody here has heard of yet.
+        self._fleet.lose()
         with self._lock:
             if self._fallback is not None:
                 return
             self._fallback = Fallback(self._fleet.limits(), self._fleet.size, self._held)
             self._began = time.monotonic()
             self.count += 1
-        self._fleet.lose()
         logger.error(
             "Limits are decided by each of %d workers alone from now on: %s",
             self._fleet.size,

@@ -58,7 +58,9 @@ class Pace:
         return max(0.0, self._until - time.monotonic()) if self._until else 0.0
 
     def _next(self) -> None:
-        if self._turns and not self._rest():
-            self._turns.popleft()()
-        if self._turns:
-            self._alarm.set(self._rest())
+        try:
+            if self._turns and not self._rest():
+                self._turns.popleft()()
+        finally:
+            if self._turns:
+                self._alarm.set(self._rest())

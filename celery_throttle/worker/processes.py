@@ -141,8 +141,8 @@ class _Guarded:
         return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
 
     def waiting(self) -> Iterable[Any]:
-        for _, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
-            if args:
+        for call, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
+            if args and call != self._turn:
                 yield args[0]
 
     def when_free(self, call: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from celery_throttle.worker.request import GatedRequest
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.worker.pace import Pace
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(HORIZON)
@@ -60,11 +61,15 @@ class Quota:
 
     Args:
         throttle: the app's limits.
+        pace: of calls to the server.
         waiting: requests that wait for a process, the next first.
     """
 
-    def __init__(self, throttle: Throttle, waiting: Callable[[], Iterable[Any]]) -> None:
+    def __init__(
+        self, throttle: Throttle, pace: Pace, waiting: Callable[[], Iterable[Any]]
+    ) -> None:
         self._throttle = throttle
+        self._pace = pace
         self._waiting = waiting
         self._blocks: dict[Need, Block] = {}
         self._full: dict[Need, float] = {}
@@ -132,10 +137,13 @@ class Quota:
         refs = [ref for want in wants for ref in want.need.refs]
         plans, store = self._throttle.plans, self._throttle.store
         call = plans.gate_call(wants, AHEAD)
-        replies = store.run(call)
-        if replies[0][0] == Outcome.UNKNOWN:
-            self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
+        try:
             replies = store.run(call)
+            if replies[0][0] == Outcome.UNKNOWN:
+                self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
+                replies = store.run(call)
+        finally:
+            self._pace.spent(now)
         replied = time.monotonic()
         self._trip = replied - now
         self._keep(wants, replies, replied, 0.0)
@@ -164,6 +172,8 @@ class Quota:
             replies = self._throttle.store.finish(ahead.begun)
         except StoreError:
             return
+        finally:
+            self._pace.spent(began)
         replied = time.monotonic()
         self._trip = replied - began
         self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)

@@ -94,7 +94,7 @@ class Revoked:
                 args: list[Argument] = ["", self._claims.worker, self._lease, first, *some]
                 rows = self._store.run(Call(script("withdraw"), names, args))
             except StoreError:
-                self._claims.doubt(first, len(some))
+                self._claims.doubt(range(first, first + len(some)))
                 raise
             taken += map(self._claims.receive, rows)
         return taken

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery.utils.log import get_logger
+from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 
 if TYPE_CHECKING:
     from celery_throttle.store import Store
     from celery_throttle.worker.outage import Outage
-    from celery_throttle.worker.pace import Pace
     from celery_throttle.worker.postponed import Postponed
 
 logger = get_logger(__name__)
@@ -35,29 +35,41 @@ class Trying:
     Args:
         store: the server.
         outage: begins when the server is lost.
-        postponed: where tasks wait that the server had an error for.
-        pace: of calls to the server.
+        postponed: where tasks wait that there was an error for.
     """
 
-    def __init__(self, store: Store, outage: Outage, postponed: Postponed, pace: Pace) -> None:
+    def __init__(self, store: Store, outage: Outage, postponed: Postponed) -> None:
         self._store = store
         self._outage = outage
         self._postponed = postponed
-        self._pace = pace
         self._complained = -COMPLAIN
 
     def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Whether a request may run now, as ``decide`` says; if not, it is dealt with."""
-        began = time.monotonic()
         try:
             return self._insist(request, decide)
-        except StoreError as error:
-            self._put_off(request, error)
-        except ThrottleError as error:
-            fail(request, error)
-        finally:
-            self._pace.spent(began)
+        except Exception as error:  # noqa: BLE001  # of a result backend, say: others are to go on
+            self.failed(request, error)
         return False
+
+    def failed(self, request: Any, error: Exception) -> None:
+        """A request could not be decided."""
+        try:
+            if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
+                fail(request, error)
+                return
+        except Exception as another:  # noqa: BLE001  # as above
+            error = another
+        self.put_off(request, error)
+
+    def put_off(self, request: Any, error: Exception) -> None:
+        """Bring it again later; until then its message stays unacknowledged."""
+        now = time.monotonic()
+        if now - self._complained > COMPLAIN:
+            self._complained = now
+            logger.error("Tasks with limits are held back: %s", error)
+        if request in state.reserved_requests:
+            self._postponed.put_off(request, RETRY)
 
     def _insist(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Over a new connection, if the first was cut; alone, if the server is lost."""
@@ -71,13 +83,6 @@ class Trying:
         except StoreUnavailableError as error:
             self._outage.begin(error)
         return decide(request)
-
-    def _put_off(self, request: Any, error: StoreError) -> None:
-        now = time.monotonic()
-        if now - self._complained > COMPLAIN:
-            self._complained = now
-            logger.error("Tasks with limits are held back: %s", error)
-        self._postponed.put_off(request, RETRY)
 
 
 def fail(request: Any, error: Exception) -> None:

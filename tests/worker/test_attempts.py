@@ -13,7 +13,8 @@ from celery_throttle.needs import Need
 from celery_throttle.plans import Outcome, Want
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call, script
-from celery_throttle.worker.attempts import Attempt, Confirm, alone, together
+from celery_throttle.worker.attempts import Attempt, Attempts, Confirm
+from celery_throttle.worker.pace import Pace
 from tests.servers import Server, valkey_command
 
 
@@ -33,6 +34,14 @@ def limiter(server: Server) -> Limiter:
 
 #: The server refuses it: there is no argument.
 WRONG = Call(script("gate"), ["ct:limits"])
+
+
+def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:
+    return Attempts(limiter.store, Pace(None)).together(attempts)
+
+
+def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
+    return Attempts(limiter.store, Pace(None)).alone(attempt)
 
 
 def take(limiter: Limiter) -> Attempt[bool]:
@@ -59,6 +68,11 @@ def raise_its_own(limiter: Limiter) -> Attempt[bool]:
     raise CostError("no")
 
 
+def break_down(limiter: Limiter) -> Attempt[bool]:
+    yield from take(limiter)
+    raise ConnectionError("of something else")
+
+
 def confirm(limiter: Limiter, replicas: int) -> Attempt[bool]:
     yield from take(limiter)
     yield Confirm(replicas)
@@ -71,7 +85,7 @@ def at_once() -> Attempt[bool]:
 
 
 def test_they_are_carried_out_in_their_order(limiter: Limiter) -> None:
-    results = together(limiter.store, [take(limiter) for _ in range(5)])
+    results = together(limiter, [take(limiter) for _ in range(5)])
     assert results == [True, True, True, False, False]
 
 
@@ -84,50 +98,52 @@ def test_in_one_round_trip(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) ->
         return run_all(these)
 
     monkeypatch.setattr(limiter.store, "run_all", counted)
-    assert together(limiter.store, [take(limiter), at_once(), take(limiter)]) == [True] * 3
+    assert together(limiter, [take(limiter), at_once(), take(limiter)]) == [True] * 3
     assert calls == [2]
 
 
 def test_each_has_its_own_error(limiter: Limiter) -> None:
-    attempts = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), take(limiter)]
-    first, refused, told, own, last = together(limiter.store, attempts)
-    assert (first, told, last) == (True, False, True)
+    broken = break_down(limiter)
+    attempts = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), broken]
+    first, refused, told, own, last = together(limiter, attempts)
+    assert (first, told) == (True, False)
+    assert isinstance(last, ConnectionError)
     assert isinstance(refused, StoreError)
     assert isinstance(own, CostError)
 
 
 def test_a_server_without_the_scripts(server: Server, limiter: Limiter) -> None:
-    assert alone(limiter.store, take(limiter))
+    assert alone(limiter, take(limiter))
     with server.client() as client:
         client.script_flush()
-    assert together(limiter.store, [take(limiter) for _ in range(2)]) == [True, True]
+    assert together(limiter, [take(limiter) for _ in range(2)]) == [True, True]
 
 
 def test_without_a_server_all_have_the_error(server: Server, limiter: Limiter) -> None:
     server.stop()
-    results = together(limiter.store, [take(limiter), take(limiter)])
+    results = together(limiter, [take(limiter), take(limiter)])
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     with pytest.raises(StoreUnavailableError):
-        alone(limiter.store, take(limiter))
+        alone(limiter, take(limiter))
     server.start()
     limiter.store.breaker.close()
     limiter.register()
-    assert alone(limiter.store, take(limiter))
+    assert alone(limiter, take(limiter))
 
 
 def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
     limiter.store.breaker.trip(StoreUnavailableError("it was out"))
     limiter.store.breaker._until = 0.0
-    assert together(limiter.store, [take(limiter), take(limiter)]) == [True, True]
+    assert together(limiter, [take(limiter), take(limiter)]) == [True, True]
     assert not limiter.store.breaker.is_open
 
 
 def test_replicas_confirm_once_for_all(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(limiter.store, "confirm", asked.append)
-    assert together(limiter.store, [confirm(limiter, 1), confirm(limiter, 1)]) == [True, True]
+    assert together(limiter, [confirm(limiter, 1), confirm(limiter, 1)]) == [True, True]
     assert asked == [1]
     monkeypatch.undo()
-    for result in together(limiter.store, [confirm(limiter, 1), confirm(limiter, 1)]):
+    for result in together(limiter, [confirm(limiter, 1), confirm(limiter, 1)]):
         assert isinstance(result, StoreError)
         assert "only 0 confirmed" in str(result)

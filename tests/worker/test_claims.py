@@ -67,7 +67,9 @@ def test_all_that_is_given_back_goes_back(
 
     monkeypatch.setattr(Store, "run", slow)
     first, second, *_ = claims.booked()
-    at_once(first.give_back, second.give_back, lambda: claims.doubt(3, TASKS - 2), apart=0.01)
+    at_once(
+        first.give_back, second.give_back, lambda: claims.doubt(range(3, TASKS + 1)), apart=0.01
+    )
     claims.give_back_unsure()
     assert lines.waiting() == sorted(map(str, range(TASKS)))
     lines.check()

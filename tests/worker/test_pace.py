@@ -90,6 +90,19 @@ def test_one_turn_however_often_it_is_asked_for(loop: Loop) -> None:
     assert loop.calls == [("a", 0.0), ("b", 0.1)]
 
 
+def test_one_that_fails_takes_no_turn_from_the_others(loop: Loop) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    loop.asker("a", 0.05)()
+    loop.pace.in_turn(fail)
+    loop.pace.in_turn(loop.asker("b", 0.001))
+    with pytest.raises(RuntimeError):
+        loop.run(1)
+    loop.run(1)
+    assert loop.calls == [("a", 0.0), ("b", 0.1)]
+
+
 def test_nobody_has_a_turn_over_another_connection(loop: Loop) -> None:
     loop.asker("a", 0.05)()
     loop.pace.in_turn(loop.asker("b", 0.001))

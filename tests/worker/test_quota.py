@@ -56,7 +56,7 @@ class Bench:
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
-        self.quota = Quota(self.throttle, lambda: self.waiting)
+        self.quota = Quota(self.throttle, Pace(NOWHERE), lambda: self.waiting)
         self.calls = 0
         for name in ("begin", "run"):
             monkeypatch.setattr(self.throttle.store, name, self._counted(name))

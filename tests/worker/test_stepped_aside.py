@@ -1,0 +1,172 @@
+"""Tasks that stepped aside at the gate: what one of them meets is not in the way of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from celery import Celery
+from celery.worker import state
+
+from celery_throttle import StoreError, StoreUnavailableError, Throttle
+from celery_throttle.scripts import Call, script
+from celery_throttle.worker.gate import Gate
+from celery_throttle.worker.lines import Parts
+from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.trying import RETRY
+
+
+class Request(GatedRequest):
+    def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
+        self.task, self.id, self.expires = task, f"task-{number}", None
+        self.args, self.kwargs = (), dict[str, Any]()
+        self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
+        self.parks = parks
+        self.is_revoked: Callable[[], bool] = lambda: False
+
+    def revoked(self) -> bool:
+        return self.is_revoked()
+
+
+class Bench:
+    """A gate whose server is slow; each request says what becomes of it when it is parked."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Celery("aside", set_as_current=False)
+        self.throttle = Throttle(self.app, {"api": "1/h"}, url=url)
+        self.throttle.register()
+
+        @self.app.task(name="one", throttle="api", lazy=False, shared=False)
+        def one() -> None: ...
+
+        self.task = one
+        self.tries = 0
+        self.brought: list[Any] = []
+        self.put_off: list[tuple[Any, float]] = []
+        self.ended: list[Any] = []
+        nothing: Any = SimpleNamespace(is_on=False)
+        self.turns: list[Callable[[], None]] = []
+        pace: Any = SimpleNamespace(
+            rests=lambda: True, in_turn=self.turns.append, spent=lambda _: None
+        )
+        self.gate = Gate(
+            self.throttle,
+            SimpleNamespace(in_lines=True, park=self._park),  # type: ignore[arg-type]  # as far as it is used
+            SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
+            outage=nothing,
+            postponed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
+                put_off=lambda request, seconds: self.put_off.append((request, seconds))
+            ),
+            pace=pace,
+            processes=SimpleNamespace(
+                outside=WeakSet(),
+                free=lambda: 100,
+                has_turn=lambda _: True,
+                has_place=lambda: True,
+                waiting=list,
+                left=lambda: None,
+                inline=False,
+            ),
+            bring=self.brought.append,
+            later=lambda _, call, args: call(*args),
+        )
+
+    def _park(self, request: Request, *_: Any, **__: Any) -> Any:
+        self.tries += 1
+        yield Call(script("defined"), [self.throttle.keys.limits], ["api"])
+        return request.parks()
+
+    def decide(self, *requests: Request) -> None:
+        for request in requests:
+            state.reserved_requests.add(request)
+            assert not self.gate.admit(request)
+        (turn,) = self.turns
+        turn()
+
+    def request(self, parks: Callable[[], float | None]) -> Request:
+        return Request(self.task, len(state.reserved_requests), parks)
+
+
+@pytest.fixture
+def bench(redis_url: str) -> Iterator[Bench]:
+    bench = Bench(redis_url)
+    yield bench
+    state.reserved_requests.clear()
+    bench.throttle.store.close()
+
+
+def runs() -> float:
+    return 0.0
+
+
+def waits() -> None:
+    return None
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fails() -> None:
+        raise error
+
+    return fails
+
+
+def test_an_error_is_one_tasks_own(bench: Bench) -> None:
+    """Such as that of a result backend, which is told of a task that is turned away."""
+    broken = bench.request(failing(ConnectionError("no backend")))
+    last = bench.request(runs)
+    bench.decide(bench.request(waits), broken, bench.request(waits), last)
+    assert bench.brought == [last]
+    assert bench.put_off == [(broken, RETRY)]
+
+
+def test_what_the_server_refuses_is_not_asked_again_at_once(bench: Bench) -> None:
+    """A replica that does not confirm takes its time for each."""
+    refused = [bench.request(failing(StoreError("only 0 confirmed"))) for _ in range(3)]
+    bench.decide(*refused)
+    assert bench.put_off == [(request, RETRY) for request in refused]
+    assert bench.tries == 3
+
+
+def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench) -> None:
+    errors = [StoreUnavailableError("cut")]
+    request = bench.request(lambda: failing(errors.pop())() if errors else 0.0)
+    bench.decide(request)
+    assert bench.brought == [request]
+    assert bench.tries == 2
+
+
+def test_a_task_that_is_revoked_meanwhile_takes_nothing(bench: Bench) -> None:
+    revoked, broken, last = (bench.request(runs) for _ in range(3))
+    revoked.is_revoked = lambda: True
+    broken.is_revoked = lambda: bool(failing(ConnectionError("no backend"))())
+    bench.decide(revoked, broken, last)
+    assert bench.brought == [last]
+    assert bench.ended == [revoked]
+    assert bench.put_off == [(broken, RETRY)]
+    assert bench.tries == 1
+
+
+def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
+    """Celery lost the broker while a task was on its way to its process."""
+    dropped, broken, kept = (bench.request(runs) for _ in range(3))
+    for request in (broken, kept):
+        state.reserved_requests.add(request)
+    bench.throttle.gate = bench.gate
+    started: list[Any] = []
+
+    def on_task_request(request: Any) -> None:
+        if request is broken:
+            raise ConnectionError("no backend")
+        started.append(request)
+
+    parts: Any = SimpleNamespace(
+        _c=SimpleNamespace(on_task_request=on_task_request), _throttle=bench.throttle
+    )
+    for request in (dropped, broken, kept):
+        Parts._bring_again(parts, request)
+    assert started == [kept]
+    assert bench.ended == [dropped]
+    assert bench.put_off == [(broken, RETRY)]
