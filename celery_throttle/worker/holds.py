@@ -1,4 +1,4 @@
-"""Requests that the gate holds for some milliseconds, before it asks for them or decides.
+"""Requests that the gate holds for a moment, before it asks for them or decides.
 
 They stay what they are to Celery: reserved, unacknowledged, without a process. When it loses the
 broker it drops them, and the broker delivers them once more.
@@ -72,7 +72,7 @@ class Gathered:
 
 
 class SteppedAside:
-    """Requests that are decided in another turn of the loop.
+    """Requests that are decided in another turn of the loop: slots, and all while a server is slow.
 
     When a process is free, all that waited for it comes to the gate at once, and before anybody is
     told of the end of the task that had it: its slot is for the first in line.

@@ -67,7 +67,8 @@ class Trying:
         now = time.monotonic()
         if now - self._complained > COMPLAIN:
             self._complained = now
-            logger.error("Tasks with limits are held back: %s", error)
+            trace = None if isinstance(error, StoreError) else error
+            logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
         if request in state.reserved_requests:
             self._postponed.put_off(request, RETRY)
 
