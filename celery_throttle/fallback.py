@@ -68,6 +68,8 @@ class Fallback:
         costs, apart, wait = {}, 1, 0
         for ref, cost in zip(need.refs, need.costs, strict=True):
             limits = [limit for limit in self._in_force(ref) if limit.outage != "open"]
+            if any(limit.outage == "closed" for limit in limits):
+                return None
             rates = [limit for limit in limits if not has_slots(limit)]
             slots = self._slots_left(ref, limits)
             if slots is None or not self._share(ref, rates, cost, now):
@@ -97,8 +99,6 @@ class Fallback:
 
     def _share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
         """Put a share in force in which the cost fits. False: there is none."""
-        if any(limit.outage == "closed" for limit in limits):
-            return False
         if not limits:
             return True
         known = self._shares.get(ref)

@@ -129,13 +129,20 @@ class Settings:
         """Where tasks wait (``throttle_waiting``, default "lines"), or "broker"."""
         return self._one_of("waiting", WAITING)
 
-    def check_names(self) -> None:
-        """Raise ConfigurationError if ``app.conf`` has a setting of ours that there is not."""
+    def check(self) -> None:
+        """Read all there is, but the URL: an app without limits needs none.
+
+        Raises:
+            ConfigurationError, LimitError: one is wrong, or ``app.conf`` has one that there is not.
+        """
         for name in self._conf:
             if str(name).startswith("throttle_") and name not in _NAMES:
                 raise ConfigurationError(
                     f"app.conf.{name} is no setting; allowed: {', '.join(_NAMES)}"
                 )
+        for name in _NAMES:
+            if name != "throttle_url":
+                getattr(self, name.removeprefix("throttle_"))
 
     def _broker_url(self) -> str:
         url = broker_url(self._conf)

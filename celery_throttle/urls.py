@@ -83,8 +83,11 @@ def read_url(url: Any, timeout: float) -> Servers:
     try:
         return _read(url, timeout)
     except (TypeError, ValueError, RedisError) as error:
-        # What redis-py says quotes the URL: also a password that was not escaped.
-        why = "are user and password percent-encoded?" if "@" in url else error
+        # What redis-py says quotes the URL, also a password that was not escaped; or it names an
+        # option that it does not know, if what it took for options is none of that password.
+        unknown = isinstance(error, TypeError) and "@" not in url.partition("?")[2]
+        hidden = "@" in url and not unknown
+        why = "are user and password percent-encoded?" if hidden else error
         raise ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {why}") from None
 
 
@@ -92,11 +95,13 @@ def _read(url: str, timeout: float) -> Servers:
     scheme, _, rest = url.partition("://")
     # As redis-py writes it.
     scheme, _, kind = scheme.replace("valkey", "redis").partition("+")
-    if not kind:
-        return Nodes((_address(f"{scheme}://{rest}", timeout),))
     place, _, query = rest.partition("?")
     user, at, place = place.rpartition("@")
     hosts, _, path = place.partition("/")
+    if not kind:
+        if scheme != "unix":
+            _check_database(url, path)
+        return Nodes((_address(f"{scheme}://{rest}", timeout),))
     if kind == "cluster":
         if path not in ("", "0"):
             raise ConfigurationError(
@@ -110,6 +115,7 @@ def _read(url: str, timeout: float) -> Servers:
             f"the URL {safe_url(url)!r} cannot be used: it must name the master, "
             "such as redis+sentinel://host:26379/mymaster"
         )
+    _check_database(url, db)
     options = dict(parse_qsl(query, keep_blank_values=True))
     master = {name: value for name, value in options.items() if not name.startswith(_SENTINEL)}
     sentinels = [_sentinel(scheme, host, options, timeout) for host in hosts.split(",")]
@@ -118,6 +124,14 @@ def _read(url: str, timeout: float) -> Servers:
         _address(f"{scheme}://{user}{at}/{db}?{urlencode(master)}", timeout),
         unquote(name),
     )
+
+
+def _check_database(url: str, text: str) -> None:
+    misread = "@" in url.partition("?")[2]  # then it may be part of a password
+    if text.strip("/") and not text.strip("/").isdecimal() and not misread:
+        raise ConfigurationError(
+            f"the URL {safe_url(url)!r} cannot be used: its database {shown(text)} is no number"
+        )
 
 
 def _sentinel(scheme: str, host: str, options: Mapping[str, str], timeout: float) -> Address:

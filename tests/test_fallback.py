@@ -74,6 +74,13 @@ def test_a_limit_says_what_holds_meanwhile() -> None:
     assert worker.wait(need(API, free), 0, waited=False) == SECOND
 
 
+def test_closed_slots_are_closed() -> None:
+    closed = replace(Limit.parse("3 at once"), outage="closed")
+    worker = alone({API: [closed], LimitRef("both", None): ["1/s", closed]})
+    assert worker.wait(need(API), 0, waited=False) is None
+    assert worker.wait(need(LimitRef("both", None)), 0, waited=False) is None
+
+
 def test_keys_have_their_own() -> None:
     keyed, gold = LimitRef("api", "a"), LimitRef("api", "gold")
     worker = alone({API: ["1/s"], gold: ["10/s"]})

@@ -123,6 +123,11 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("unix+sentinel://one/m", "must start with one of"),
         ("sentinel://one/0", r"must start with one of .*redis\+sentinel://"),
         ("rediss://host?ssl_cert_reqs=perhaps", "perhaps"),
+        ("redis://host/abc", "its database 'abc' is no number"),
+        ("redis+sentinel://one/m/abc", "its database 'abc' is no number"),
+        ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
+        ("redis://u:s3?cret=1@host", "percent-encoded"),
+        ("redis://u:x/s3?cret=1@host", "percent-encoded"),
     ],
 )
 def test_what_cannot_be_used(url: str, why: str) -> None:

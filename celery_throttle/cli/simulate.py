@@ -97,7 +97,7 @@ entry by entry, which takes some milliseconds a request where it holds thousands
     "--memory/--no-memory",
     "with_memory",
     default=True,
-    help="Measure the memory on a private Valkey server, if one can be started (the default).",
+    help="Measure the memory on a private server, if one can be started (the default).",
 )
 @click.option(
     "--plot",

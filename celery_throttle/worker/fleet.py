@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Seconds between two tries while the server is lost: at first, and where that happens often.
 TRY, SELDOM = 0.5, 2.0
 
+#: Seconds between two beats at most: by what they told a worker goes when the server is lost.
+BEAT = 10.0
+
 #: Seconds after which a server that was lost counts as steady again.
 STEADY = 30.0
 
@@ -100,7 +103,7 @@ class Fleet:
         return found
 
     def _keep(self) -> None:
-        every = self._throttle.settings.lease / 3
+        every = min(self._throttle.settings.lease / 3, BEAT)
         while not self._over:
             if not self._lost:
                 self._stir.wait(every)

@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.changes import to_us
-from celery_throttle.errors import StoreUnavailableError
+from celery_throttle.errors import StoreError
 from celery_throttle.worker.aside import Aside
 from celery_throttle.worker.asking import Asking
 from celery_throttle.worker.blocks import HORIZON
@@ -52,7 +52,7 @@ class Lines(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
-        c.app.throttle.settings.check_names()
+        c.app.throttle.settings.check()
         c.app.throttle.check_routes()
         tasks = [task for task in c.app.tasks.values() if c.app.throttle.has_limits(task)]
         for task in tasks:
@@ -134,8 +134,8 @@ class Parts:
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         throttle, c = self._throttle, self._c
-        self._fleet.start()
         self._register()
+        self._fleet.start()  # it hears which limits are in force
         self._origin = Origin(c)
         processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
@@ -159,7 +159,7 @@ class Parts:
             f"{name} {' and '.join(map(str, own))}"
             for name, own in throttle.settings.limits.items()
         )
-        logger.info("Limits are kept at %s: %s", throttle.store.url, limits)
+        logger.info("Limits of the code: %s. Their server: %s", limits, throttle.store.url)
         self._running = True
         if processes.drops:
             let_go_of_dropped(self._claims, self._slots)
@@ -221,7 +221,7 @@ class Parts:
     def _register(self) -> None:
         """Once; later, a limit that is missing is registered when it is used."""
         if not self._registered:
-            with suppress(StoreUnavailableError):  # it is done when the server is back
+            with suppress(StoreError):  # it is done when the server is back, or by the gate
                 self._throttle.register()
                 self._registered = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from celery_throttle import Limiter
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
 from tests.servers import Server, valkey_command
@@ -76,6 +78,23 @@ def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, store: Ser
     store.start()
     bench.until_started("closed", 3)
     assert bench.stats(bench.workers[0])["outages"] == 1
+
+
+def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
+    bench: Bench, store: Server
+) -> None:
+    """Also if the server is lost right after a deploy that has changed it."""
+    Limiter(store.url, {"api": "1000/s burst 1000", "slots": "4 at once"}).register()
+    changed = {"api": "1/h", "slots": "4 at once outage closed"}
+    conf = {"throttle_limits": changed, "throttle_lease": 30}
+    bench.start_workers(1, env={"FAULTS_CONF": json.dumps(conf)})
+    store.stop()
+    bench.send("early", range(20))
+    bench.send("slotted", range(2), 0.0)
+    bench.send("opened", range(5))
+    bench.until_started("opened", 5)
+    assert bench.starts("early") == []
+    assert bench.starts("slotted") == []
 
 
 def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, store: Server) -> None:
