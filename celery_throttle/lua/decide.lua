@@ -63,7 +63,7 @@ local function carry_over(ref, state, since, now)
       end
     end
   end
-  return now < ref.since
+  return now < math.max(ref.since, before)
 end
 
 -- Whether a state has a part for each limit, by its numbers.

@@ -100,16 +100,21 @@ def current(definition: Definition, states: States | None, now: int) -> tuple[St
             for state, limit, ahead in zip(states, limits, back, strict=True)
         )
         return tuple(moved), any(back)
-    return _carried_over(definition, states, now), now < since
+    before = _counts_until(definition, states[0].since)
+    return _carried_over(definition, states, before, now), now < max(since, before)
 
 
-def _carried_over(definition: Definition, states: States, now: int) -> States:
+def _counts_until(definition: Definition, written_since: int) -> int:
+    """When the definition changed under which a state was written, as far as that is known."""
+    if written_since == definition.old_since:
+        return definition.since
+    if written_since == definition.older_since:
+        return definition.old_since
+    return written_since
+
+
+def _carried_over(definition: Definition, states: States, before: int, now: int) -> States:
     since = definition.since
-    before = states[0].since
-    if before == definition.old_since:
-        before = since
-    elif before == definition.older_since:
-        before = definition.old_since
     held = next((state for state in states if isinstance(state, Slots)), None)
     found = [state.in_use(min(before, now)) for state in states if not isinstance(state, Slots)]
     carried: list[State] = []

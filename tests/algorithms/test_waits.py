@@ -76,6 +76,16 @@ def test_a_clock_that_stepped_back_an_hour(sides: Sides) -> None:
     sides.show(_ends_refused, [Limit.parse("1/s")], trace)
 
 
+def test_a_change_while_the_clock_is_behind_the_ones_before(sides: Sides) -> None:
+    """What counted at that moment is in use from then on, whatever it would have been later."""
+    limit = Limit.parse("1/5s using sliding-window oldest dropped")
+    others = [Limit.parse("3/s"), Limit.parse("100/s")]
+    trace = [Step("acquire"), Step("back", more=20_001), Step("acquire")]
+    for changes in (1, 2, 3):
+        defined = [Step("define", which=number % 2) for number in range(changes)]
+        sides.show(_ends_refused, [limit], trace + defined, key="key", others=others)
+
+
 def _ends_refused(side: Side, trace: list[Step]) -> Plan[None]:
     for step in trace:
         yield from side.play(step)
