@@ -131,7 +131,8 @@ def send_note(broker_url: str, notes: Path, line: str) -> None:
 def test_a_ready_worker_works_until_told_to_end(
     start_worker: StartWorker, redis_url: str, notes: Path, loglevel: str
 ) -> None:
-    worker = start_worker("tests.apps.plain", redis_url, loglevel=loglevel)
+    # Celery's prefork pool does not always end when it is told to.
+    worker = start_worker("tests.apps.plain", redis_url, loglevel=loglevel, pool="solo")
     send_note(redis_url, notes, "done")
     assert eventually(lambda: notes.exists() and notes.read_text() == "done\n")
     worker.terminate()
