@@ -23,7 +23,7 @@ GATHER = 0.004
 
 #: Tasks that stepped aside which are decided in one turn of the worker's loop, and seconds until
 #: the next: what has ended meanwhile comes first.
-TOGETHER = 16
+TOGETHER = 8
 NEXT_TURN = 0.0001
 
 
