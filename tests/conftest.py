@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,14 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if command is None:
         pytest.skip("redis-server is not installed")
     server = Server(command, tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """One that the test may stop and start."""
+    server = Server(valkey_command(), tmp_path)
     yield server
     server.stop()
 

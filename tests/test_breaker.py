@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -13,27 +11,20 @@ import redis
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
 from celery_throttle import breaker as module
 from tests.ends import MakeEnd
-from tests.servers import Server, valkey_command
+from tests.servers import Server
 
 LIMITS = {"api": "1000/s burst 1000"}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def limiter(server: Server) -> Limiter:
-    limiter = Limiter(server.url, LIMITS, timeout=0.2)
+def limiter(own_server: Server) -> Limiter:
+    limiter = Limiter(own_server.url, LIMITS, timeout=0.2)
     assert limiter["api"].acquire()
     return limiter
 
 
-def freeze(server: Server, seconds: float) -> None:
-    with redis.Redis.from_url(server.url) as client:
+def freeze(own_server: Server, seconds: float) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
         client.execute_command("CLIENT", "PAUSE", round(seconds * 1000))
 
 
@@ -45,9 +36,9 @@ def seconds_of_refusal(limiter: Limiter) -> float:
 
 
 def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
-    server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    freeze(server, 30)
+    freeze(own_server, 30)
     assert seconds_of_refusal(limiter) >= 0.2
     monkeypatch.setattr(module, "PAUSE", 1000)
     assert limiter.store.breaker.is_open
@@ -59,31 +50,33 @@ def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
 
 
 def test_the_first_answer_closes_it(
-    server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 0.0)
-    server.stop()
+    own_server.stop()
     seconds_of_refusal(limiter)
-    server.start()
+    own_server.start()
     assert limiter["api"].acquire()
     assert not limiter.store.breaker.is_open
 
 
-def test_for_both_ends(server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_both_ends(
+    own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "PAUSE", 1000)
-    end = end_of(Limiter(server.url, LIMITS, timeout=0.2))
+    end = end_of(Limiter(own_server.url, LIMITS, timeout=0.2))
     assert end.acquire(["api"])
-    server.stop()
+    own_server.stop()
     for _ in range(3):
         with pytest.raises(StoreUnavailableError, match="cannot be reached"):
             end.acquire(["api"])
-    server.start()
+    own_server.start()
     with pytest.raises(StoreUnavailableError):  # not yet
         end.acquire(["api"])
 
 
-def test_a_connection_that_is_cut_does_not_open_it(server: Server, limiter: Limiter) -> None:
-    with redis.Redis.from_url(server.url) as client:
+def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: Limiter) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
         for _ in range(20):
             client.client_kill_filter(_type="normal", skipme=True)
             with pytest.MonkeyPatch.context() as patch:
@@ -95,32 +88,32 @@ def test_a_connection_that_is_cut_does_not_open_it(server: Server, limiter: Limi
 
 
 def test_an_error_that_the_server_replies_does_not_open_it(
-    server: Server, limiter: Limiter
+    own_server: Server, limiter: Limiter
 ) -> None:
-    with redis.Redis.from_url(server.url) as client:
+    with redis.Redis.from_url(own_server.url) as client:
         client.set("{throttle}:limits", "no hash")
     with pytest.raises(StoreError, match="WRONGTYPE"):
         limiter["api"].acquire()
     assert not limiter.store.breaker.is_open
 
 
-def test_who_watches_is_told_and_no_call_waits(server: Server, limiter: Limiter) -> None:
+def test_who_watches_is_told_and_no_call_waits(own_server: Server, limiter: Limiter) -> None:
     told: list[StoreUnavailableError] = []
     limiter.store.breaker.watcher = told.append
-    server.stop()
+    own_server.stop()
     while not told:  # the first may have found its connection cut
         seconds_of_refusal(limiter)
-    server.start()
+    own_server.start()
     seconds_of_refusal(limiter)
     limiter.store.probe(limiter.plans._acquire_call(limiter.need(["api"], 1), "peek", None, None))
     assert limiter["api"].acquire()
 
 
-def test_a_child_tries_for_itself(server: Server, limiter: Limiter) -> None:
+def test_a_child_tries_for_itself(own_server: Server, limiter: Limiter) -> None:
     limiter.store.breaker.watcher = lambda _: None
-    server.stop()
+    own_server.stop()
     seconds_of_refusal(limiter)
-    server.start()
+    own_server.start()
     child = os.fork()
     if child == 0:
         os._exit(not limiter["api"].acquire())

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.store import Store
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
-from tests.servers import Server, free_port, valkey_command
+from tests.servers import Server, free_port
 
 START = 1_700_000_000_000_000
 LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}
@@ -78,14 +77,6 @@ def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
     url: str = request.getfixturevalue(next(n for n in names if n in request.fixturenames))
     with redis.Redis.from_url(url) as client:
         yield client
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
-    """One that the test may stop and start."""
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
 
 
 def contents(client: redis.Redis) -> dict[Any, Any]:

@@ -127,9 +127,8 @@ def claiming(lines: Protocol, *queues: str) -> tuple[Claiming, Claims]:
     return claiming, claims
 
 
-def test_no_token_is_in_doubt_that_no_call_was_made_for(redis_url: str) -> None:
+def test_no_token_is_in_doubt_that_no_call_was_made_for(lines: Protocol) -> None:
     """An outage of hours would make a list that no call could give back in time."""
-    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
     asks, claims = claiming(lines, "q")
     breaker = asks._throttle.store.breaker
     breaker.watcher = lambda _: None
@@ -137,11 +136,9 @@ def test_no_token_is_in_doubt_that_no_call_was_made_for(redis_url: str) -> None:
     for _ in range(60):
         assert asks.ask(lambda: 100) is None
     assert claims._unsure == []
-    lines.close()
 
 
-def test_what_is_in_doubt_is_given_back_in_portions(redis_url: str) -> None:
-    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
+def test_what_is_in_doubt_is_given_back_in_portions(lines: Protocol) -> None:
     for number in range(250):
         lines.park(str(number), ["api"], may_run=False)
     _, claims = claiming(lines, "q")
@@ -159,19 +156,16 @@ def test_what_is_in_doubt_is_given_back_in_portions(redis_url: str) -> None:
     assert sizes == [100, 100, 50]
     assert len(lines.waiting()) == 250
     lines.check()
-    lines.close()
 
 
-def test_each_queue_has_its_turn(redis_url: str) -> None:
+def test_each_queue_has_its_turn(lines: Protocol) -> None:
     """Also if more is due in each than there are processes."""
-    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
     for queue in "abc":
         for number in range(4):
             lines.park(f"{queue}{number}", ["api"], queue=queue, may_run=False)
     asks, _ = claiming(lines, *"abc")
     taken = [asks.ask(lambda: 1) for _ in range(6)]
-    queues = [task.packed for asked in taken if asked for task in asked.tasks]
+    tasks = [task for asked in taken if asked for task in asked.tasks]
     left = sorted(task_id[0] for task_id in lines.waiting())
-    assert len(queues) == 6
+    assert len(tasks) == 6
     assert left == sorted("aabbcc")
-    lines.close()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
@@ -15,19 +12,12 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call, script
 from celery_throttle.worker.attempts import Attempt, Attempts, Confirm
 from celery_throttle.worker.pace import Pace
-from tests.servers import Server, valkey_command
+from tests.servers import Server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def limiter(server: Server) -> Limiter:
-    limiter = Limiter(server.url, {"api": "3/h burst 3"}, timeout=0.5)
+def limiter(own_server: Server) -> Limiter:
+    limiter = Limiter(own_server.url, {"api": "3/h burst 3"}, timeout=0.5)
     limiter.register()
     return limiter
 
@@ -112,20 +102,20 @@ def test_each_has_its_own_error(limiter: Limiter) -> None:
     assert isinstance(own, CostError)
 
 
-def test_a_server_without_the_scripts(server: Server, limiter: Limiter) -> None:
+def test_a_server_without_the_scripts(own_server: Server, limiter: Limiter) -> None:
     assert alone(limiter, take(limiter))
-    with server.client() as client:
+    with own_server.client() as client:
         client.script_flush()
     assert together(limiter, [take(limiter) for _ in range(2)]) == [True, True]
 
 
-def test_without_a_server_all_have_the_error(server: Server, limiter: Limiter) -> None:
-    server.stop()
+def test_without_a_server_all_have_the_error(own_server: Server, limiter: Limiter) -> None:
+    own_server.stop()
     results = together(limiter, [take(limiter), take(limiter)])
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     with pytest.raises(StoreUnavailableError):
         alone(limiter, take(limiter))
-    server.start()
+    own_server.start()
     limiter.store.breaker.close()
     limiter.register()
     assert alone(limiter, take(limiter))

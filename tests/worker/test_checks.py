@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from celery_throttle.worker.checks import problems
-from tests.servers import Server, valkey_command
+from tests.servers import Server
 from tests.workers import Worker
 
 SAFE = {
@@ -48,31 +46,24 @@ def test_what_is_wrong_with_a_server(facts: dict[str, str], prefix: str, said: s
     assert said in "".join(found)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Server]:
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
-
-
-def worker(store: Server, checks: str) -> Worker:
-    env: dict[str, Any] = {"THROTTLE_URL": store.url, "SHOP_CHECKS": checks}
-    return Worker("tests.apps.shop", store.url, env=env)
+def worker(own_server: Server, checks: str) -> Worker:
+    env: dict[str, Any] = {"THROTTLE_URL": own_server.url, "SHOP_CHECKS": checks}
+    return Worker("tests.apps.shop", own_server.url, env=env)
 
 
 @pytest.mark.workers
-def test_a_worker_warns_and_starts(store: Server) -> None:
-    with redis.Redis.from_url(store.url) as client:
+def test_a_worker_warns_and_starts(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
-    with worker(store, "warn") as warned:
+    with worker(own_server, "warn") as warned:
         assert "maxmemory-policy is allkeys-lru" in warned.log()
         assert "appendonly is no" in warned.log()
 
 
 @pytest.mark.workers
-def test_a_worker_that_shall_not_risk_it_does_not_start(store: Server) -> None:
-    refused = worker(store, "error")
+def test_a_worker_that_shall_not_risk_it_does_not_start(own_server: Server) -> None:
+    refused = worker(own_server, "error")
     refused.start()
     try:
         assert refused.wait() != 0
@@ -83,19 +74,19 @@ def test_a_worker_that_shall_not_risk_it_does_not_start(store: Server) -> None:
 
 
 @pytest.mark.workers
-def test_a_server_that_keeps_what_it_has_passes_all_checks(store: Server) -> None:
-    with redis.Redis.from_url(store.url) as client:
+def test_a_server_that_keeps_what_it_has_passes_all_checks(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
         client.config_set("appendonly", "yes")
-    with worker(store, "error") as started:
+    with worker(own_server, "error") as started:
         assert "Of the server of the limits" not in started.log()
 
 
 @pytest.mark.workers
 def test_a_server_that_cannot_be_asked_is_refused_only_if_checks_are_errors(
-    store: Server, redis_url: str
+    own_server: Server, redis_url: str
 ) -> None:
-    store.stop()
-    env = {"THROTTLE_URL": store.url}
+    own_server.stop()
+    env = {"THROTTLE_URL": own_server.url}
     with Worker("tests.apps.shop", redis_url, env=env) as started:
         assert "cannot be reached" in started.log()
     refused = Worker("tests.apps.shop", redis_url, env={**env, "SHOP_CHECKS": "error"})

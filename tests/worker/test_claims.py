@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +15,6 @@ from celery_throttle.worker.claims import Claim, Claims
 from tests.protocol import Protocol
 
 TASKS = 40
-
-
-@pytest.fixture
-def lines(redis_url: str) -> Iterator[Protocol]:
-    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
-    yield lines
-    lines.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -14,32 +13,25 @@ import redis
 from celery_throttle import Limiter
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
-from tests.servers import Server, valkey_command
+from tests.servers import Server
 
 pytestmark = pytest.mark.workers
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Server]:
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def bench(redis_url: str, store: Server) -> Iterator[Bench]:
-    with Bench(redis_url, store.url, conf={"throttle_lease": 1.5}) as bench:
+def bench(redis_url: str, own_server: Server) -> Iterator[Bench]:
+    with Bench(redis_url, own_server.url, conf={"throttle_lease": 1.5}) as bench:
         yield bench
 
 
 def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
-    bench: Bench, store: Server
+    bench: Bench, own_server: Server
 ) -> None:
     bench.start_workers(2)
     bench.until_each_knows_all()
     bench.send("early", range(20))
     bench.until_started("early", 20)
-    store.stop()
+    own_server.stop()
     lost = time.time()
     bench.send("early", range(20, 300))
     bench.send("closed", range(3))
@@ -53,7 +45,7 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
     assert len(alone) <= 100 * seconds + 2 + 5
     assert bench.starts("closed") == []
     assert [row["mode"] for row in bench.rows("modes")] == ["outage"] * 2
-    store.start()
+    own_server.start()
     back = time.time()
     bench.until_started("closed", 3)
     assert bench.starts("closed")[0]["at"] - back < 5
@@ -68,27 +60,27 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
         assert "Traceback" not in log
 
 
-def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, store: Server) -> None:
-    store.stop()
+def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, own_server: Server) -> None:
+    own_server.stop()
     bench.start_workers(1)
     bench.send("early", range(10))
     bench.send("closed", range(3))
     bench.until_started("early", 10)
     assert bench.starts("closed") == []
-    store.start()
+    own_server.start()
     bench.until_started("closed", 3)
     assert bench.stats(bench.workers[0])["outages"] == 1
 
 
 def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
-    bench: Bench, store: Server
+    bench: Bench, own_server: Server
 ) -> None:
     """Also if the server is lost right after a deploy that has changed it."""
-    Limiter(store.url, {"api": "1000/s burst 1000", "slots": "4 at once"}).register()
+    Limiter(own_server.url, {"api": "1000/s burst 1000", "slots": "4 at once"}).register()
     changed = {"api": "1/h", "slots": "4 at once outage closed"}
     conf = {"throttle_limits": changed, "throttle_lease": 30}
     bench.start_workers(1, env={"FAULTS_CONF": json.dumps(conf)})
-    store.stop()
+    own_server.stop()
     bench.send("early", range(20))
     bench.send("slotted", range(2), 0.0)
     bench.send("opened", range(5))
@@ -97,13 +89,13 @@ def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
     assert bench.starts("slotted") == []
 
 
-def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, store: Server) -> None:
+def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, own_server: Server) -> None:
     bench.start_workers(2)
     bench.until_each_knows_all()
-    store.stop()
+    own_server.stop()
     bench.send("slotted", range(40), 0.2)
     bench.until_started("slotted", 20)
-    store.start()
+    own_server.start()
     bench.until(lambda: len(bench.rows("ends")) == 40, "all have ended")
     starts = [(row["at"], 1) for row in bench.starts("slotted")]
     ends = [(row["at"], -1) for row in bench.rows("ends")]
@@ -115,39 +107,41 @@ def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, store: Server)
     assert Counter(row["number"] for row in bench.starts("slotted")) == Counter(range(40))
 
 
-def test_a_server_that_has_forgotten_everything_is_told_again(bench: Bench, store: Server) -> None:
+def test_a_server_that_has_forgotten_everything_is_told_again(
+    bench: Bench, own_server: Server
+) -> None:
     bench.start_workers(2)
     bench.send("early", range(30))
     bench.until_started("early", 30)
-    with redis.Redis.from_url(store.url) as client:
+    with redis.Redis.from_url(own_server.url) as client:
         client.flushall()
         client.script_flush()
     bench.send("early", range(30, 60))
     bench.until_started("early", 60)
-    store.stop()  # keeps nothing
-    store.start()
+    own_server.stop()  # keeps nothing
+    own_server.start()
     bench.send("early", range(60, 90))
     bench.until_started("early", 90)
     assert Counter(row["number"] for row in bench.starts("early")) == Counter(range(90))
 
 
 def test_slots_of_running_tasks_outlive_what_the_server_forgets(
-    bench: Bench, store: Server
+    bench: Bench, own_server: Server
 ) -> None:
     bench.start_workers(1, concurrency=4)
     bench.send("held", range(4))
     bench.until_started("held", 4)
-    with redis.Redis.from_url(store.url) as client:
+    with redis.Redis.from_url(own_server.url) as client:
         client.flushall()
         bench.until(lambda: client.zcard("{throttle}:entries:slots") == 4, "the slots are told")
     bench.let_go(4)
     bench.until(lambda: len(bench.rows("ends")) == 4, "all have ended")
-    with redis.Redis.from_url(store.url) as client:
+    with redis.Redis.from_url(own_server.url) as client:
         bench.until(lambda: not client.exists("{throttle}:entries:slots"), "they are given back")
 
 
-def test_a_dead_line_stops_no_task_without_limits(redis_url: str, store: Server) -> None:
-    proxy = Proxy(store.port)
+def test_a_dead_line_stops_no_task_without_limits(redis_url: str, own_server: Server) -> None:
+    proxy = Proxy(own_server.port)
     with Bench(redis_url, proxy.url) as bench:
         bench.start_workers(1)
         bench.send("early", range(3))

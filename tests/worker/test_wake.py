@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,16 +14,9 @@ from kombu.asynchronous import Hub
 from celery_throttle.keys import Keys
 from celery_throttle.store import Store
 from celery_throttle.worker.wake import Wake
-from tests.servers import Server, valkey_command, wait_until
+from tests.servers import Server, wait_until
 
 CHANNEL = Keys().channel("tests")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(valkey_command(), tmp_path)
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -49,28 +41,30 @@ def turn_until(hub: Any, holds: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_loop_forgets_a_server_that_went_away(server: Server, hub: Any, *, reset: bool) -> None:
+def test_a_loop_forgets_a_server_that_went_away(
+    own_server: Server, hub: Any, *, reset: bool
+) -> None:
     heard: list[float] = []
-    wake = Wake(Store(server.url), CHANNEL, lambda: heard.append(time.monotonic()))
+    wake = Wake(Store(own_server.url), CHANNEL, lambda: heard.append(time.monotonic()))
     wake.listen(hub)
     (fd,) = hub.readers
     copy = os.dup(fd)  # as a process of the pool has it, that was started later
     try:
-        with server.client() as client:
+        with own_server.client() as client:
             client.publish(CHANNEL, "")
         turn_until(hub, lambda: heard, "a message")
         if reset:  # what the server has not read when it dies makes its end an error
-            server.signal(signal.SIGSTOP)
+            own_server.signal(signal.SIGSTOP)
             wake._connection.send_command("PING")
-        server.stop()
+        own_server.stop()
         turn_until(hub, lambda: not hub.readers, "a loop that watches nothing")
         heard.clear()
         for _ in range(3):
             turn(hub)
         assert not heard
-        server.start()
+        own_server.start()
         wake.listen(hub)
-        with server.client() as client:
+        with own_server.client() as client:
             client.publish(CHANNEL, "")
         turn_until(hub, lambda: heard, "a message")
     finally:
