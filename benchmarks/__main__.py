@@ -27,6 +27,7 @@ NAMES = (
     "memory",
     "decisions",
     "slots",
+    "clients",
     "speed",
     "algorithms",
 )

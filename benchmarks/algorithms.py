@@ -79,6 +79,7 @@ CASES = (
         "{rate} using sliding-window parts 10 oldest dropped",
         spread=True,
     ),
+    Case("adaptive", "adaptive {units}..{rate}"),
     Case("slots", "{units} at once", slots=True),
 )
 

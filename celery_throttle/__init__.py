@@ -25,6 +25,7 @@ from celery_throttle.errors import (
     UnknownLimitError,
     WaitTooLongError,
 )
+from celery_throttle.heard import Heard
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
 from celery_throttle.rates import Concurrency, Rate
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigurationError",
     "CostError",
     "Decision",
+    "Heard",
     "KeyTemplateError",
     "KeyValueError",
     "KeysFullError",

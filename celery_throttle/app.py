@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task, _state
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.changes import Limits
+from celery_throttle.changes import Limits, Plan
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
+from celery_throttle.inside import current_run
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.needs import Written, read_limits
+from celery_throttle.needs import Need, Written, read_limits
+from celery_throttle.plans import Holder, Reserved
 from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
 from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
@@ -101,6 +103,29 @@ class Throttle(Limiter):
     def store(self) -> Store:  # type: ignore[override]  # read at first use
         """The server."""
         return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
+
+    def taking(
+        self,
+        need: Need,
+        max_wait: float | None,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Reserved]:
+        """See :meth:`Limiter.taking`; within a task of a worker, see :mod:`celery_throttle.inside`.
+
+        A refusal that would raise Throttled lets the task step into its line.
+        """
+        run = None if max_wait is None else current_run(self)
+        if run is None or max_wait is None:
+            return super().taking(need, max_wait, mode=mode, holder=holder)
+        return run.taking(need, max_wait, mode=mode, holder=holder)
+
+    def used(self, taken: Reserved) -> None:
+        """See :meth:`Limiter.used`."""
+        run = current_run(self) if taken.given else None
+        if run is not None:
+            run.give_back(taken.need)
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.costs import Cost
 from celery_throttle.needs import Need, needed
 from celery_throttle.scope import LimitRef
 
 if TYPE_CHECKING:
+    from celery_throttle.clients.wrapped import Refused
     from celery_throttle.decision import Decision
+    from celery_throttle.heard import Heard
     from celery_throttle.held import Reservation, Slot
     from celery_throttle.limiter import Limiter
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BoundLimit:
@@ -68,6 +73,55 @@ class BoundLimit:
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
         """See :meth:`~celery_throttle.limiter.Limiter.slot`."""
         return self.limiter.slot([self.ref], cost, max_wait=max_wait, lease=lease)
+
+    def wrap(
+        self,
+        function: F,
+        *,
+        key: Callable[..., Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[Any], Any] | None = None,
+        refused: Refused = (),
+    ) -> F:
+        """A function, or coroutine function, that asks the limit before each call: for SDKs.
+
+        Args:
+            function: calls an API.
+            key: a function of the call's arguments that gives the key, if the limit has none here.
+            cost: units; or a function of the call's arguments that gives them. Default 1.
+            max_wait: seconds that a call waits for the limit at most; default 0.
+            usage: a function of the result that gives what it was worth: tokens, bytes. ``cost`` is
+                an estimate, then.
+            refused: types of exceptions by which the API says that there were too many calls; they
+                stop the limit for everyone. Headers are read where SDKs put them: ``Retry-After``
+                of ``error.response.headers`` or ``error.headers``. Or a function of an exception
+                that gives a :class:`~celery_throttle.heard.Heard`, or None.
+
+        Raises (by each call):
+            Throttled: the limit does not allow it in time. Within a task that a worker runs, that
+                lets the task step into its line.
+        """
+        # A layer above this one, which most that use limits need not.
+        from celery_throttle.clients.wrapped import wrap  # noqa: PLC0415
+
+        return wrap(
+            self,
+            function,
+            key=key,
+            cost=cost,
+            max_wait=max_wait,
+            usage=usage,
+            refused=refused,
+        )
+
+    def learn(self, heard: Heard) -> float:
+        """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
+        return self.limiter.learn([self.ref], heard)
+
+    async def alearn(self, heard: Heard) -> float:
+        """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
+        return await self.limiter.alearn([self.ref], heard)
 
     def pause(self, seconds: float) -> float:
         """Stop the limit (without a key: all its keys) for everyone; never shortens a pause.

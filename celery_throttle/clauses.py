@@ -8,9 +8,9 @@ from typing import Any
 
 from celery_throttle.calendars import Calendar
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
-from celery_throttle.rates import Concurrency, Rate, parse_whole
+from celery_throttle.rates import Concurrency, Rate, parse_lowest, parse_period, parse_whole
 
-#: Each algorithm, and the clauses that mean something to it.
+#: Each algorithm that ``using`` names, and the clauses that mean something to it.
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "gcra": ("burst",),
     "token-bucket": ("burst",),
@@ -21,6 +21,10 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "sliding-window": ("parts", "oldest"),
 }
 CONCURRENCY = "concurrency"
+ADAPTIVE = "adaptive"
+
+#: The same of every rate: one between two bounds is written in words of its own.
+CLAUSES: Mapping[str, tuple[str, ...]] = {**ALGORITHMS, ADAPTIVE: ("burst", "latency")}
 FIRST_REQUEST = "first-request"
 
 #: The clauses that mean something to every algorithm, and to a number of slots.
@@ -32,8 +36,9 @@ OUTAGES = ("local", "open", "closed")
 #: What may follow a number of slots, for messages.
 WITH_SLOTS = f"allowed with it: {', '.join(BOUNDS)}"
 
-_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", *BOUNDS)
+_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", "latency", *BOUNDS)
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
+_ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
 _AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
 
 
@@ -52,6 +57,9 @@ def read(text: str) -> dict[str, Any]:
     if len(clauses) < len(keywords):
         raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
     bounds = _take_bounds(clauses, text)
+    adaptive = _ADAPTIVE.match(head)
+    if adaptive:
+        return {**_of_bounds(head[adaptive.end() :]), **_of_rate(clauses, text, ADAPTIVE), **bounds}
     if not at_once or head:
         return {"rate": Rate.parse(head.strip()), **_of_rate(clauses, text), **bounds}
     if clauses:
@@ -71,29 +79,44 @@ def _take_bounds(clauses: dict[str, str], text: str) -> dict[str, Any]:
     return bounds
 
 
-def _of_rate(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    algorithm = clauses.pop("using", "gcra").lower()
+def _of_bounds(text: str) -> dict[str, Any]:
+    """The fields that ``"10..100/s"`` gives, of an adaptive limit."""
+    lowest, rate = parse_lowest(text)
+    return {"lowest": lowest, "rate": rate}
+
+
+def _of_rate(clauses: dict[str, str], text: str, known: str | None = None) -> dict[str, Any]:
+    """The fields that clauses give to an algorithm: one that is known, or that they name."""
+    if known and "using" in clauses:
+        raise LimitSyntaxError(f"{shown(text)} names two algorithms; allowed: one")
+    algorithm = known or clauses.pop("using", "gcra").lower()
     for keyword in clauses:
-        if keyword not in ALGORITHMS.get(algorithm, _KEYWORDS):
+        if keyword not in CLAUSES.get(algorithm, _KEYWORDS):
             raise meaningless(keyword, algorithm)
     fields: dict[str, Any] = {"algorithm": algorithm}
     for keyword in ("burst", "parts"):
         if keyword in clauses:
             fields[keyword] = parse_whole(keyword, clauses[keyword], text)
+    if "latency" in clauses:
+        fields["latency_us"] = parse_period(clauses["latency"], text)
     if "oldest" in clauses:
         fields["oldest"] = clauses["oldest"].lower()
+    return {**fields, **_of_window(clauses, text)}
+
+
+def _of_window(clauses: dict[str, str], text: str) -> dict[str, Any]:
+    """The field that tells where windows begin, if anything does."""
     if "in" in clauses or "at" in clauses:
         if "from" in clauses:
             raise LimitSyntaxError(
                 f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
             )
-        fields["window"] = Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))
-    elif "from" in clauses:
-        fields["window"] = clauses["from"].lower()
-    return fields
+        zone, at = clauses.get("in", "UTC"), clauses.get("at", "00:00")
+        return {"window": Calendar.parse(zone, at)}
+    return {"window": clauses["from"].lower()} if "from" in clauses else {}
 
 
 def meaningless(keyword: str, algorithm: str) -> LimitValueError:
     """The error for a clause that an algorithm does not have."""
-    takers = ", ".join(name for name, keywords in ALGORITHMS.items() if keyword in keywords)
+    takers = ", ".join(name for name, keywords in CLAUSES.items() if keyword in keywords)
     return LimitValueError(f"'{keyword}' means nothing to {algorithm}; it is for {takers}")

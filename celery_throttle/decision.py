@@ -28,8 +28,9 @@ class Decision(NamedTuple):
             then "stripe".
         granted: The units that were taken: the cost, or 0; of
             :meth:`~celery_throttle.limiter.Limiter.acquire_up_to` what there was. 4, then 0.
-        delay: The time that has to pass before what was taken may start: above 0 only in a
-            ``leaky-queue``, which takes what comes later. 0.0, and 0.0.
+        delay: The time that has to pass before what was taken may start: above 0 in a
+            ``leaky-queue``, which takes what comes later, and with ``max_wait``, where it has
+            passed already. 0.0, and 0.0.
     """
 
     allowed: bool

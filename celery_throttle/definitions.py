@@ -24,6 +24,7 @@ TAGS = {
     "sliding-log": 6,
     "sliding-window": 7,
     "concurrency": 8,
+    "adaptive": 9,
 }
 
 # Of the name: how many keys may be in use, how many tasks may wait (0 for any number), how many
@@ -80,10 +81,16 @@ def _own_numbers(limit: Limit, now: int) -> list[int]:
     period = limit.rate.period_us
     if limit.algorithm == "sliding-log":
         return [period]
+    if limit.algorithm == "adaptive":
+        return [limit.floor, limit.latency_us or 0]
     if limit.algorithm == "sliding-window":
         return [period // limit.parts, limit.parts, int(limit.oldest == "weighted")]
+    if limit.algorithm == "fixed-window":
+        return _windows(limit, period, now)
+    return []
+
+
+def _windows(limit: Limit, period: int, now: int) -> list[int]:
     if isinstance(limit.window, Calendar) and limit.period:
         return [0, *limit.window.starts(limit.period, now, _WINDOWS)]
-    if limit.algorithm == "fixed-window":
-        return [period, int(limit.window == FIRST_REQUEST)]
-    return []
+    return [period, int(limit.window == FIRST_REQUEST)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from celery_throttle.changes import check_wait
+from celery_throttle.changes import Plan, check_wait
 from celery_throttle.errors import (
     LimitError,
     LimitValueError,
@@ -23,9 +21,6 @@ from celery_throttle.plans import Holder, Reserved
 if TYPE_CHECKING:
     from celery_throttle.decision import Decision
     from celery_throttle.limiter import Limiter
-
-#: A lease is renewed this many times before it would run out.
-_RENEWALS = 3
 
 #: Seconds.
 LONGEST_LEASE = 3600
@@ -70,8 +65,8 @@ class Reservation:
 class Slot:
     """A slot for the time of a ``with`` or ``async with``. Made by ``limiter.slot``.
 
-    The lease is renewed by a thread (by a task of the event loop) as long as it is held. If the
-    server cannot be reached for longer than the lease, somebody else may take the slot meanwhile.
+    The lease is renewed by a thread as long as it is held. If the server cannot be reached for
+    longer than the lease, somebody else may take the slot meanwhile.
     """
 
     def __init__(self, limiter: Limiter, need: Need, max_wait: float, lease: float) -> None:
@@ -82,78 +77,63 @@ class Slot:
         self._max_wait = check_wait(max_wait, "max_wait")
         self._lease = lease
         self._holder = ""
-        self._over = threading.Event()
-        self._renewal: asyncio.Task[None] | None = None
+        self.taken: Reserved | None = None
 
-    def _plan(self) -> tuple[Need, Holder]:
+    def _plan(self) -> Plan[Decision]:
+        """Take it, and have it renewed from then on."""
+        self._holder = f"{os.getpid()} {uuid4().hex}"
+        holder = Holder(self._holder, self._lease)
+        try:
+            self.taken = yield from self._limiter.taking(
+                self._need, self._max_wait, mode="slot", holder=holder
+            )
+        except (Throttled, LimitError):
+            self._holder = ""
+            raise
+        if not self.taken.given:
+            self._limiter.renewals.add(self._holder, self.taken.need.refs, self._lease)
+        return self.taken.decision
+
+    def _release(self) -> Plan[None]:
+        holder, self._holder = self._holder, ""
+        self._limiter.renewals.remove(holder)
+        taken, self.taken = self.taken, None
+        if taken is not None and taken.given:
+            self._limiter.used(taken)
+        else:
+            need = self._need if taken is None else taken.need
+            yield from self._limiter.plans.release(need.refs, holder)
+
+    def _check_free(self) -> None:
         if self._holder:
             raise ThrottleError("a slot is held already: make one for each 'with'")
-        self._holder = f"{os.getpid()} {uuid4().hex}"
-        return self._need, Holder(self._holder, self._lease)
 
     def __enter__(self) -> Decision:
-        need, holder = self._plan()
-        plans = self._limiter.plans
+        self._check_free()
         try:
-            plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
-            taken = self._limiter.run_plan(plan)
-        except (Throttled, LimitError):
-            self._holder = ""
-            raise
+            return self._limiter.run_plan(self._plan())
         except BaseException:
             # It may have been taken all the same, if it was the reply that got lost.
-            with suppress(StoreError):
-                self._release()
+            if self._holder:
+                with suppress(StoreError):
+                    self._limiter.run_plan(self._release())
             raise
-        self._over = threading.Event()
-        threading.Thread(target=self._renew, name="throttle-slot", daemon=True).start()
-        return taken.decision
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._over.set()
         # What went wrong inside matters more; the lease runs out in any case.
         with suppress(StoreError) if error else nullcontext():
-            self._release()
-
-    def _release(self) -> None:
-        holder, self._holder = self._holder, ""
-        self._limiter.run_plan(self._limiter.plans.release(self._need.refs, holder))
-
-    async def _arelease(self) -> None:
-        holder, self._holder = self._holder, ""
-        await self._limiter.arun_plan(self._limiter.plans.release(self._need.refs, holder))
-
-    def _renew(self) -> None:
-        held = [(ref, self._holder) for ref in self._need.refs]
-        while not self._over.wait(self._lease / _RENEWALS):
-            with suppress(StoreError):  # the next one may pass
-                self._limiter.run_plan(self._limiter.plans.renew(held, self._lease))
+            self._limiter.run_plan(self._release())
 
     async def __aenter__(self) -> Decision:
-        need, holder = self._plan()
-        plans = self._limiter.plans
+        self._check_free()
         try:
-            plan = plans.acquire(need, self._max_wait, mode="slot", holder=holder)
-            taken = await self._limiter.arun_plan(plan)
-        except (Throttled, LimitError):
-            self._holder = ""
-            raise
+            return await self._limiter.arun_plan(self._plan())
         except BaseException:
-            with suppress(StoreError):
-                await self._arelease()
+            if self._holder:
+                with suppress(StoreError):
+                    await self._limiter.arun_plan(self._release())
             raise
-        self._renewal = asyncio.create_task(self._arenew())
-        return taken.decision
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if self._renewal is not None:
-            self._renewal.cancel()
         with suppress(StoreError) if error else nullcontext():
-            await self._arelease()
-
-    async def _arenew(self) -> None:
-        held = [(ref, self._holder) for ref in self._need.refs]
-        while True:
-            await asyncio.sleep(self._lease / _RENEWALS)
-            with suppress(StoreError):
-                await self._limiter.arun_plan(self._limiter.plans.renew(held, self._lease))
+            await self._limiter.arun_plan(self._release())

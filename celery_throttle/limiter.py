@@ -16,11 +16,13 @@ from celery_throttle.changes import Clock, Plan, check_wait
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
+from celery_throttle.heard import Heard
 from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Costs, Need, Written, needed, read_limits
-from celery_throttle.plans import Plans
+from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.renewals import Renewals
 from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Call
 from celery_throttle.store import Store
@@ -72,6 +74,11 @@ class Limiter:
         return Plans(self.limits, self.keys, self.clock)
 
     @cached_property
+    def renewals(self) -> Renewals:
+        """Of the slots that are held."""
+        return Renewals(self)
+
+    @cached_property
     def _bound(self) -> dict[str, BoundLimit]:
         return {}
 
@@ -110,15 +117,29 @@ class Limiter:
         """:meth:`acquire` for what is needed."""
         call = self.plans.ready(need) if max_wait is None else None
         decision = None if call is None else self.plans.told(need, self.store.run(call))
-        return self.run_plan(self.plans.decide(need, max_wait)) if decision is None else decision
+        return self.run_plan(self.taking(need, max_wait)).decision if decision is None else decision
 
     async def adecide(self, need: Need, max_wait: float | None) -> Decision:
         """:meth:`decide` for asyncio."""
         call = self.plans.ready(need) if max_wait is None else None
         decision = None if call is None else self.plans.told(need, await self.store.arun(call))
         if decision is None:
-            decision = await self.arun_plan(self.plans.decide(need, max_wait))
+            decision = (await self.arun_plan(self.taking(need, max_wait))).decision
         return decision
+
+    def taking(
+        self,
+        need: Need,
+        max_wait: float | None,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Reserved]:
+        """The plan by which everything is taken that is waited for: units, estimates and slots."""
+        return self.plans.acquire(need, max_wait, mode=mode, holder=holder)
+
+    def used(self, taken: Reserved) -> None:
+        """What a task was given before, and holds until its end, is not in use any more."""
 
     def acquire(
         self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
@@ -184,7 +205,7 @@ class Limiter:
                 :meth:`acquire`.
         """
         need, wait = self.need(limits, cost), check_wait(max_wait, "max_wait")
-        taken = self.run_plan(self.plans.acquire(need, wait, mode="reserve"))
+        taken = self.run_plan(self.taking(need, wait, mode="reserve"))
         return Reservation(self, taken)
 
     async def areserve(
@@ -192,7 +213,7 @@ class Limiter:
     ) -> Reservation:
         """:meth:`reserve` for asyncio."""
         need, wait = self.need(limits, cost), check_wait(max_wait, "max_wait")
-        taken = await self.arun_plan(self.plans.acquire(need, wait, mode="reserve"))
+        taken = await self.arun_plan(self.taking(need, wait, mode="reserve"))
         return Reservation(self, taken)
 
     def slot(
@@ -218,6 +239,22 @@ class Limiter:
             Throttled: the limits do not allow it in that time. Others as :meth:`acquire`.
         """
         return Slot(self, self.need(limits, cost), max_wait, lease)
+
+    def learn(self, limits: Iterable[Reference], heard: Heard) -> float:
+        """Let limits learn from an answer; gives the seconds for which they stop, 0 if they do not.
+
+        What was refused stops them for everyone at once. Where the API says that less is left than
+        is left here, that counts from now on. An adaptive limit's rate grows or falls.
+
+        Args:
+            limits: that the request passed; see :meth:`acquire`.
+            heard: what the answer says.
+        """
+        return self.run_plan(self.plans.learn(self.need(limits, 0, least=0), heard))
+
+    async def alearn(self, limits: Iterable[Reference], heard: Heard) -> float:
+        """:meth:`learn` for asyncio."""
+        return await self.arun_plan(self.plans.learn(self.need(limits, 0, least=0), heard))
 
     def define(self, name: str, limit: Written, *, key: Any = None) -> None:
         """Define a limit at run time, for everyone at once, those that wait in lines included.

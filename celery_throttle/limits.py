@@ -15,7 +15,9 @@ from typing import Any
 from celery_throttle import clauses
 from celery_throttle.calendars import PERIODS, Calendar
 from celery_throttle.clauses import (
+    ADAPTIVE,
     ALGORITHMS,
+    CLAUSES,
     CONCURRENCY,
     FIRST_REQUEST,
     OUTAGES,
@@ -32,11 +34,16 @@ from celery_throttle.rates import (
     Concurrency,
     Rate,
     check_whole,
+    show_period,
 )
 
 #: The farthest a slot is ever booked ahead, in microseconds. A state that was written farther in
 #: the future can only come from a clock that stepped back since.
 FARTHEST = 20_000
+
+#: An adaptive limit's lower bound is at least its upper bound divided by this: what it counts stays
+#: exact at any rate between.
+RANGE = 1000
 
 MAX_PARTS = 100
 MAX_KEYS = MAX_WAITING = 10**9
@@ -53,7 +60,7 @@ class Limit:
         burst: The capacity: the units that can pass at once. For algorithms without the clause it
             is the count of the rate; for the others 1 unless given, so that units pass evenly
             spaced, one every emission interval. For ``leaky-queue`` it is the length of the queue.
-        algorithm: One of ``ALGORITHMS``; ``"gcra"`` unless given.
+        algorithm: One of ``ALGORITHMS``, ``"gcra"`` unless given; or ``"adaptive"``.
         window: Where the windows of ``fixed-window`` begin: ``"epoch"`` (multiples of the period
             since 1970), ``"first-request"``, or a :class:`Calendar`.
         parts: Sub-windows of ``sliding-window``; with the one before them if ``oldest`` is
@@ -61,6 +68,9 @@ class Limit:
         max_keys: How many keys of the name may be in use at once; None for any number.
         max_waiting: How many tasks may wait in lines at the name, or at one key of it; None for
             any number. Of several limits of a name the least counts, of this and of ``max_keys``.
+        lowest: Of an adaptive limit, the count to which its rate may fall; of the rate's period.
+        latency_us: Answers that take longer, in microseconds, let an adaptive limit's rate fall;
+            None if only refusals do.
         outage: What workers do with its tasks while the server cannot be reached: one of
             ``OUTAGES``, ``"local"`` unless given.
 
@@ -77,6 +87,8 @@ class Limit:
     oldest: str = "weighted"
     max_keys: int | None = None
     max_waiting: int | None = None
+    lowest: int | None = None
+    latency_us: int | None = None
     outage: str = "local"
 
     def __post_init__(self) -> None:
@@ -86,10 +98,10 @@ class Limit:
             return
         if not isinstance(self.rate, Rate):
             raise LimitValueError(f"{shown(self.rate)} is no Rate; Limit.parse() reads text")
-        if self.algorithm not in tuple(ALGORITHMS):
+        if self.algorithm not in tuple(CLAUSES):
             allowed = ", ".join(ALGORITHMS)
             raise LimitValueError(f"unknown algorithm {shown(self.algorithm)}; allowed: {allowed}")
-        if "burst" not in ALGORITHMS[self.algorithm]:
+        if "burst" not in CLAUSES[self.algorithm]:
             if self.burst not in (None, self.rate.count):
                 raise meaningless("burst", self.algorithm)
             self._set(burst=self.rate.count)
@@ -97,13 +109,15 @@ class Limit:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
         self._check_exact(self.rate)
+        self._check_adaptive(self.rate)
         self._check_window(self.rate)
         self._check_parts(self.rate)
 
     def _check_slots(self, slots: Concurrency) -> None:
         given = self.burst, self.algorithm, self.window, self.parts, self.oldest
         plain = "epoch", 1, "weighted"
-        if given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
+        adaptive = self.lowest is not None or self.latency_us is not None
+        if adaptive or given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
             raise LimitValueError(f"'{slots}' is all there is to say; {WITH_SLOTS}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
@@ -116,13 +130,37 @@ class Limit:
             allowed = ", ".join(OUTAGES)
             raise LimitValueError(f"outage {shown(self.outage)} is unknown; allowed: {allowed}")
 
+    @property
+    def _most_exact(self) -> int:
+        """The largest amount, in ticks, that is counted exactly."""
+        return MAX_EXACT // (RANGE if self.algorithm == ADAPTIVE else 1)
+
     def _check_exact(self, rate: Rate) -> None:
         numerator, _ = rate.interval
-        if "burst" in ALGORITHMS[self.algorithm] and self.burst * numerator > MAX_EXACT:
+        most = self._most_exact // numerator
+        if "burst" in CLAUSES[self.algorithm] and self.burst > most:
             raise LimitValueError(
                 f"burst {self.burst} is too large to be counted exactly at {rate}; "
-                f"allowed: at most {MAX_EXACT // numerator}, or more at a rate with a rounder count"
+                f"allowed: at most {most}, or more at a rate with a rounder count"
             )
+
+    def _check_adaptive(self, rate: Rate) -> None:
+        if self.algorithm != ADAPTIVE:
+            if self.lowest is not None or self.latency_us is not None:
+                raise meaningless("latency", self.algorithm)
+            return
+        if self.lowest is None:
+            raise LimitValueError(
+                f"an adaptive limit has two bounds; allowed: '{ADAPTIVE} <lowest>..{rate}'"
+            )
+        check_whole("lowest count", self.lowest, rate.count, "(the highest)")
+        if self.lowest * RANGE < rate.count:
+            raise LimitValueError(
+                f"the lowest count {self.lowest} is too far from the highest; "
+                f"allowed: at least a {RANGE}th of {rate.count}"
+            )
+        if self.latency_us is not None:
+            check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
     def _check_window(self, rate: Rate) -> None:
         if self.algorithm != "fixed-window" and self.window != "epoch":
@@ -165,10 +203,12 @@ class Limit:
     def parse(cls, text: str) -> Limit:
         """Read ``"10 at once"``, or a rate and its clauses: ``"100/s burst 20 using gcra"``.
 
-        The clauses may come in any order, each at most once:
+        Or ``"adaptive 10..100/s"``: a rate between two bounds. The clauses may come in any order,
+        each at most once:
 
         - ``using <algorithm>``
-        - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue
+        - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive
+        - ``latency <time>``: adaptive
         - ``from first-request``: fixed-window
         - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
         - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
@@ -213,9 +253,18 @@ class Limit:
         p, q = self.rate.interval
         finest = MILLION // gcd(p, MILLION)
         for finer in (finest, *(10**digits for digits in range(5, 0, -1))):
-            if self.burst * p * finer <= MAX_EXACT // 2 and FARTHEST * q * finer <= MAX_EXACT // 4:
+            exact = self.burst * p * finer <= self._most_exact // 2
+            # A rate between two bounds is told in millionths.
+            longest = FARTHEST if self.algorithm != ADAPTIVE else MILLION
+            if exact and longest * q * finer <= MAX_EXACT // 4:
                 return p * finer, q * finer
         return p, q
+
+    @property
+    def floor(self) -> int:
+        """The lowest rate of an adaptive limit, in millionths of its highest, rounded up."""
+        assert isinstance(self.rate, Rate) and self.lowest  # noqa: PT018, S101  # only these have one
+        return -(-self.lowest * MILLION // self.rate.count)
 
     def check_cost(self, cost: Cost, name: str, *, allow_zero: bool = False) -> int:
         """Return a cost in millionths of a unit if this limit can ever admit it.
@@ -237,12 +286,15 @@ class Limit:
         return " ".join([*self._clauses(), *self._bounds()])
 
     def _clauses(self) -> list[str]:
-        told = [str(self.rate)]
         if isinstance(self.rate, Concurrency):
-            return told
-        if "burst" in ALGORITHMS[self.algorithm] and self.burst != 1:
+            return [str(self.rate)]
+        adaptive = self.algorithm == ADAPTIVE
+        told = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
+        if "burst" in CLAUSES[self.algorithm] and self.burst != 1:
             told.append(f"burst {self.burst}")
-        if self.algorithm != "gcra":
+        if self.latency_us is not None:
+            told.append(f"latency {show_period(self.latency_us)}")
+        if self.algorithm != "gcra" and not adaptive:
             told.append(f"using {self.algorithm}")
         if isinstance(self.window, Calendar):
             at = "" if self.window.at == "00:00" else f"at {self.window.at} "

@@ -26,6 +26,8 @@ from celery_throttle.changes import (
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitValueError, Throttled, shown
+from celery_throttle.heard import Heard
+from celery_throttle.limits import FARTHEST
 from celery_throttle.needs import Costs, Need, costs_of, too_many_keys
 from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
@@ -33,6 +35,9 @@ from celery_throttle.scripts import Argument, Call, script
 
 #: Seconds between two looks for a slot, which may be given back at any time.
 _LOOK = 0.02
+
+#: Seconds that a limit is booked ahead at most for who waits, and the least to wait till then.
+_AHEAD, _BRIEF = FARTHEST / MICROSECONDS, 0.001
 
 
 class Outcome(IntEnum):
@@ -67,6 +72,7 @@ class Reserved(NamedTuple):
     need: Need
     decision: Decision
     marks: Sequence[int]
+    given: bool = False  # before, to the task that asks: see `celery_throttle/inside.py`
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,8 @@ class Plans(Changes):
             wait = decision.retry_after or 0.0
             if left <= 0 or too_long or (wait > left and not slots_bind):
                 raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
-            left -= yield from self._sleep(min(wait, left, _LOOK) if slots_bind else wait)
+            nap = min(wait, left, _LOOK) if slots_bind else max(wait - _AHEAD, _BRIEF)
+            left -= yield from self._sleep(min(nap, wait))
 
     def _sleep(self, seconds: float) -> Plan[float]:
         """Wait, and give how long that was."""
@@ -152,6 +159,21 @@ class Plans(Changes):
             yield from self.register_missing(need.refs, int(reply[2]))
             reply = yield call
         self.check(reply, [need])
+
+    def learn(self, need: Need, heard: Heard) -> Plan[float]:
+        """Tell limits what an answer says of them; gives the seconds for which they stop."""
+        names, about = self._named(need)
+        stop = -1 if heard.stop is None else to_us(heard.stop)
+        left = -1 if heard.left is None else min(heard.left, MAX_UNITS) * MILLION
+        told = [int(heard.refused), stop, left, to_us(heard.took)]
+        args = [self.now(), int(has_keys(need.refs)), *about, *told]
+        call = Call(script("learn"), [self.keys.limits, *names], args)
+        reply = yield call
+        if reply[0] == Outcome.UNKNOWN:
+            yield from self.register_missing(need.refs, int(reply[2]))
+            reply = yield call
+        self.check(reply, [need])
+        return float(reply[1] / MICROSECONDS)
 
     def release(self, refs: Sequence[LimitRef], holder: str) -> Plan[None]:
         """Give slots back."""

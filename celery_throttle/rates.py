@@ -45,11 +45,13 @@ MAX_EXACT = 2**52
 _MAX_DIGITS = 30
 
 _RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
+_PERIOD = re.compile(r"([^a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
 
 GRAMMAR = (
-    "allowed: '<count>/<period>', such as '100/s', '5/10s', '1/500ms' or '5000/day', or "
-    "'<count> at once'; a rate may go on with 'burst <count>' and 'using <algorithm>'"
+    "allowed: '<count>/<period>', such as '100/s', '5/10s', '1/500ms' or '5000/day', "
+    "'<count> at once' or 'adaptive <lowest>..<highest>/<period>'; a rate may go on with "
+    "'burst <count>' and 'using <algorithm>'"
 )
 
 
@@ -84,11 +86,7 @@ class Rate:
         if match is None:
             raise LimitSyntaxError(f"{shown(text)} is not a rate; {GRAMMAR}")
         count, multiple, unit = (part.strip() for part in match.groups())
-        symbol = _SPELLINGS.get(unit.lower())
-        if symbol is None:
-            units = ", ".join(reversed(UNITS))
-            raise LimitSyntaxError(f"unknown unit {shown(unit)} in {shown(text)}; allowed: {units}")
-        period = parse_whole("period", multiple or "1", text) * UNITS[symbol]
+        period = _period(multiple or "1", unit, text)
         with naming(text):
             return cls(parse_whole("count", count, text), period)
 
@@ -99,8 +97,7 @@ class Rate:
         return self.period_us // divisor, self.count // divisor
 
     def __str__(self) -> str:
-        symbol = next(symbol for symbol, us in UNITS.items() if self.period_us % us == 0)
-        multiple = self.period_us // UNITS[symbol]
+        multiple, symbol = _in_longest_unit(self.period_us)
         return f"{self.count}/{'' if multiple == 1 else multiple}{symbol}"
 
 
@@ -119,6 +116,54 @@ class Concurrency:
 
     def __str__(self) -> str:
         return f"{self.slots} at once"
+
+
+def parse_lowest(text: str) -> tuple[int, Rate]:
+    """Read ``"10..100/s"``: the lower bound, as a count in the same period, and the upper one.
+
+    Raises:
+        LimitSyntaxError: it is not of that form.
+        LimitValueError: a number is out of range.
+    """
+    lowest, between, highest = text.partition("..")
+    if not between:
+        raise LimitSyntaxError(
+            f"{shown(text)} tells no two bounds; allowed: '<lowest>..<highest>/<period>', such as "
+            "'adaptive 10..100/s'"
+        )
+    return parse_whole("lowest count", lowest.strip(), text), Rate.parse(highest)
+
+
+def parse_period(period: str, text: str) -> int:
+    """Read ``"500ms"``, in microseconds; the whole ``text`` is for the message.
+
+    Raises:
+        LimitSyntaxError: it is not of that form.
+        LimitValueError: it has too many digits.
+    """
+    match = _PERIOD.fullmatch(period.strip())
+    if match is None:
+        raise LimitSyntaxError(f"{shown(period)} in {shown(text)} is no time; allowed: '500ms'")
+    return _period(match[1].strip(), match[2], text)
+
+
+def _period(multiple: str, unit: str, text: str) -> int:
+    symbol = _SPELLINGS.get(unit.lower())
+    if symbol is None:
+        units = ", ".join(reversed(UNITS))
+        raise LimitSyntaxError(f"unknown unit {shown(unit)} in {shown(text)}; allowed: {units}")
+    return parse_whole("period", multiple, text) * UNITS[symbol]
+
+
+def show_period(us: int) -> str:
+    """Microseconds in the longest unit of which they are a multiple: ``"500ms"``."""
+    multiple, symbol = _in_longest_unit(us)
+    return f"{multiple}{symbol}"
+
+
+def _in_longest_unit(us: int) -> tuple[int, str]:
+    symbol = next(symbol for symbol, length in UNITS.items() if us % length == 0)
+    return us // UNITS[symbol], symbol
 
 
 def parse_whole(what: str, number: str, text: str) -> int:

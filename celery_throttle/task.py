@@ -91,6 +91,12 @@ class TaskLimits:
     drop: bool
     track: bool
 
+    @classmethod
+    def none(cls) -> TaskLimits:
+        """Those of a task that has none."""
+        nothing = ArgumentReader("", ())
+        return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
+
     def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
         """What one call of the task needs.
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.error import HTTPError
@@ -29,20 +30,23 @@ app = Celery("examples.outbound_api", broker=BROKER, backend=STORE)
 throttle = Throttle(app, {"partner": "9/s"}, url=STORE)
 
 
-def call(url: str) -> int:
-    """One request. If the API says stop all the same, everyone stops for as long as it says."""
-    try:
-        with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
-            return int(response.status)
-    except HTTPError as error:
-        if error.code == 429:
-            throttle["partner"].pause(float(error.headers["Retry-After"]))
-        return error.code
+def get(url: str) -> int:
+    with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
+        return int(response.status)
 
 
-@app.task(throttle="partner")
+# If the API says stop all the same, everyone stops for as long as it says.
+partner = throttle["partner"].wrap(get, refused=HTTPError)
+patient_partner = throttle["partner"].wrap(get, refused=HTTPError, max_wait=30)
+
+
+@app.task
 def fetch(url: str) -> int:
-    return call(url)
+    """Where the limit refuses, the task leaves its process and runs once more when it may."""
+    try:
+        return partner(url)
+    except HTTPError:
+        return partner(url)  # the limit has stopped, so this lets the task wait
 
 
 class Partner(BaseHTTPRequestHandler):
@@ -79,8 +83,8 @@ def main() -> None:
 
     job = group(fetch.s(url) for _ in range(30)).apply_async()
     for _ in range(5):  # this script shares the limit with the tasks
-        throttle["partner"].acquire(max_wait=30)
-        call(url)
+        with suppress(HTTPError):
+            patient_partner(url)
     print(f"with the limit, from tasks: {describe(Counter(job.get(timeout=60)))}")
 
 

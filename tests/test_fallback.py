@@ -153,3 +153,7 @@ def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
         keys = LimitRef("api", f"{number} a"), LimitRef("api", f"{number} b")
         assert worker.wait(need(*keys), 0, waited=False) == SECOND
     assert len(worker._shares) <= 11
+
+
+def test_an_adaptive_limit_is_shared_by_its_lower_bound() -> None:
+    assert share(Limit.parse("adaptive 10..100/s burst 8"), 2) == Limit.parse("1/200ms burst 4")

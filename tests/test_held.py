@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from decimal import Decimal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import held
+from celery_throttle import renewals
 from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.errors import (
     CostError,
@@ -23,6 +24,7 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limiter import Limiter, Reference
+from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -396,7 +398,28 @@ class Seen:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of a second are renewed every millisecond."""
-    monkeypatch.setattr(held, "_RENEWALS", 1000)
+    monkeypatch.setattr(renewals, "TIMES", 1000)
+    monkeypatch.setattr(renewals, "LINGER", 0.001)
+
+
+def renewing(limiter: Limiter) -> threading.Thread:
+    thread = limiter.renewals._thread
+    assert thread is not None
+    return thread
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_slot_that_is_held_later_is_renewed_as_soon(redis_url: str) -> None:
+    """A shorter lease is not renewed too late because the thread waits for a longer one."""
+    limiter = Limiter(redis_url, LIMITS)
+    with limiter["two"].slot(lease=3600), limiter["one"].slot(lease=1):
+        until = time.monotonic() + 10
+        entries = limiter.keys.entries(LimitRef("one", None))
+        with redis.Redis.from_url(redis_url) as client:
+            ((_, first),) = client.zrange(entries, 0, -1, withscores=True)
+            while client.zrange(entries, 0, -1, withscores=True)[0][1] == first:
+                assert time.monotonic() < until
+    limiter.store.close()
 
 
 @pytest.mark.usefixtures("hasty")
@@ -405,31 +428,29 @@ def test_a_thread_renews_the_lease_while_it_is_held(
 ) -> None:
     limiter = Limiter(redis_url, LIMITS)
     seen = Seen(limiter, monkeypatch)
-    with limiter["one"].slot(lease=1):
+    with limiter["one"].slot(lease=1), limiter["two"].slot():
+        thread = renewing(limiter)
         assert seen.enough.wait(10)
         assert limiter["one"].peek(0).remaining == 0
-    for thread in threading.enumerate():
-        if thread.name == "throttle-slot":
-            thread.join(10)
-            assert not thread.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
     assert limiter["one"].peek(0).remaining == 1
     limiter.store.close()
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_task_renews_the_lease_while_it_is_held(
+async def test_a_thread_renews_the_lease_of_a_task_as_well(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limiter = Limiter(redis_url, LIMITS)
     seen = Seen(limiter, monkeypatch)
-    others = asyncio.all_tasks()
     async with limiter["one"].slot(lease=1):
+        thread = renewing(limiter)
         assert await asyncio.to_thread(seen.enough.wait, 10)
         assert (await limiter["one"].apeek(0)).remaining == 0
-        renewals = asyncio.all_tasks() - others
-    assert renewals
-    await asyncio.wait(renewals, timeout=10)
-    assert all(task.cancelled() for task in renewals)
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
+    limiter.store.close()
     assert (await limiter["one"].apeek(0)).remaining == 1
     await limiter.store.aclose()
 

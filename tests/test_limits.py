@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import celery_throttle
 from celery_throttle import definitions, errors
 from celery_throttle.calendars import Calendar
-from celery_throttle.clauses import ALGORITHMS, CONCURRENCY, OUTAGES
+from celery_throttle.clauses import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGES
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     CostError,
@@ -32,7 +32,15 @@ from celery_throttle.errors import (
     ThrottleError,
     WaitTooLongError,
 )
-from celery_throttle.limits import FARTHEST, MAX_KEYS, MAX_PARTS, MAX_WAITING, Limit, check_name
+from celery_throttle.limits import (
+    FARTHEST,
+    MAX_KEYS,
+    MAX_PARTS,
+    MAX_WAITING,
+    RANGE,
+    Limit,
+    check_name,
+)
 from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_SLOTS, MAX_UNITS, Concurrency, Rate
 
 SECOND = 1_000_000
@@ -89,7 +97,21 @@ def sliding_windows(draw: st.DrawFn) -> Limit:
     )
 
 
+@st.composite
+def adaptive_limits(draw: st.DrawFn) -> Limit:
+    rate = draw(rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // RANGE))
+    most = min(MAX_UNITS, MAX_EXACT // RANGE // rate.interval[0])
+    return Limit(
+        rate,
+        draw(st.integers(1, most)),
+        ADAPTIVE,
+        lowest=draw(st.integers(-(-rate.count // RANGE), rate.count)),
+        latency_us=draw(st.none() | st.integers(1, HOUR)),
+    )
+
+
 bare_limits = st.one_of(
+    adaptive_limits(),
     meters(),
     fixed_windows(),
     sliding_windows(),
@@ -110,10 +132,13 @@ def assert_names(error: BaseException, offending: object) -> None:
     assert "allowed" in str(error)
 
 
+HEADS = ("10/s", "7/d", "9/month", "3 at once", "1/7us", "5")
+
+
 @st.composite
 def texts(draw: st.DrawFn) -> str:
     """A rate or slots, and clauses that may mean nothing or contradict each other."""
-    head = draw(st.sampled_from(["10/s", "7/d", "9/month", "3 at once", "1/7us", "5"]))
+    head = draw(st.sampled_from([*HEADS, "adaptive 2..9/s", "adaptive 9..2/s"]))
     clauses = [
         *(f"using {algorithm}" for algorithm in ALGORITHMS),
         "burst 3",
@@ -128,6 +153,8 @@ def texts(draw: st.DrawFn) -> str:
         "parts 10",
         "oldest dropped",
         "oldest weighted",
+        "latency 20ms",
+        "latency 0s",
         "max-keys 5",
         "max-keys 0",
         "max-waiting 7",
@@ -391,6 +418,51 @@ class TestLimit:
         with pytest.raises(LimitValueError, match=f"'burst' means nothing to {algorithm}; it is"):
             Limit(Rate(100, SECOND), 99, algorithm)
 
+    @pytest.mark.parametrize(
+        ("text", "limit"),
+        [
+            ("adaptive 10..100/s", Limit(Rate(100, SECOND), 1, ADAPTIVE, lowest=10)),
+            ("Adaptive  5 .. 5 / h", Limit(Rate(5, HOUR), 1, ADAPTIVE, lowest=5)),
+            (
+                "adaptive 1..1000/m latency 500ms burst 20 outage open",
+                replace(
+                    Limit(Rate(1000, MINUTE), 20, ADAPTIVE, lowest=1, latency_us=500_000),
+                    outage="open",
+                ),
+            ),
+        ],
+    )
+    def test_an_adaptive_limit_has_two_bounds(self, text: str, limit: Limit) -> None:
+        assert Limit.parse(text) == limit == Limit.parse(str(limit))
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("adaptive 10/s", "'10/s' tells no two bounds; allowed: '<lowest>..<highest>/"),
+            ("adaptive 0..10/s", "lowest count 0 is out of range; allowed: whole numbers from 1"),
+            ("adaptive 11..10/s", "lowest count 11 is out of range; allowed: whole numbers from 1"),
+            ("adaptive 1..1001/s", "is too far from the highest; allowed: at least a 1000th of"),
+            ("adaptive x..10/s", "lowest count 'x' in 'x..10/s' is not a whole number; allowed"),
+            ("adaptive 1..10/s using gcra", "names two algorithms; allowed: one"),
+            ("10/s using adaptive", "has two bounds; allowed: 'adaptive <lowest>..10/s'"),
+            ("10/s latency 3ms", "'latency' means nothing to gcra; it is for adaptive"),
+            ("adaptive 1..10/s latency 3", "unknown unit '' in"),
+            ("adaptive 1..10/s latency 0ms", "latency in microseconds 0 is out of range; allowed"),
+            ("adaptive 1..10/s latency 2h", "is out of range; allowed"),
+            ("adaptive 1..10/s parts 2", "'parts' means nothing to adaptive; it is for sliding"),
+            ("3 at once latency 3ms", "'latency' means nothing to '3 at once'"),
+        ],
+    )
+    def test_an_adaptive_limit_that_is_wrong_says_why(self, text: str, why: str) -> None:
+        with pytest.raises(LimitError) as caught:
+            Limit.parse(text)
+        assert why in str(caught.value)
+        assert repr(text) in str(caught.value)
+
+    def test_slots_have_no_bounds(self) -> None:
+        with pytest.raises(LimitValueError, match="'3 at once' is all there is to say"):
+            Limit(Concurrency(3), lowest=2)
+
     def test_slots_are_a_limit_of_an_algorithm_of_their_own(self) -> None:
         limit = Limit.parse("10 at once")
         assert (limit.rate, limit.burst, limit.algorithm) == (Concurrency(10), 10, CONCURRENCY)
@@ -575,7 +647,7 @@ class TestLimit:
         if keyword in ALGORITHMS[algorithm]:
             assert Limit.parse(text) == Limit(rate, algorithm=algorithm, **fields)
             return
-        takers = ", ".join(name for name, clauses in ALGORITHMS.items() if keyword in clauses)
+        takers = ", ".join(name for name, clauses in CLAUSES.items() if keyword in clauses)
         why = f"'{keyword}' means nothing to {algorithm}; it is for {takers}"
         with pytest.raises(LimitValueError) as caught:
             Limit.parse(text)
@@ -808,7 +880,7 @@ class TestDefinition:
             assert all(number.is_integer() and abs(number) <= 2 * MAX_EXACT for number in numbers)
 
     def test_every_algorithm_has_a_tag_of_its_own(self) -> None:
-        assert set(definitions.TAGS) == {*ALGORITHMS, CONCURRENCY}
+        assert set(definitions.TAGS) == {*CLAUSES, CONCURRENCY}
         assert set(definitions.TAGS.values()) == set(range(1, len(definitions.TAGS) + 1))
 
 

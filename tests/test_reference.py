@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from celery_throttle import definitions, rates
-from celery_throttle.clauses import ALGORITHMS, CONCURRENCY
+from celery_throttle.clauses import ADAPTIVE, CLAUSES, CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
@@ -96,7 +96,7 @@ def test_lua_and_python_share_their_constants() -> None:
     in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
     assert in_lua == in_python
     assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)
-    assert set(STATES) == set(definitions.TAGS) == {*ALGORITHMS, CONCURRENCY}
+    assert set(STATES) == set(definitions.TAGS) == {*CLAUSES, CONCURRENCY}
 
 
 @meters
@@ -202,7 +202,8 @@ def taken_once(limit: Limit, cost: int, now: int) -> State:
 
 @pytest.mark.parametrize("algorithm", STATES)
 def test_a_state_is_a_value(algorithm: str) -> None:
-    text = "3 at once" if algorithm == CONCURRENCY else f"3/s using {algorithm}"
+    others = {CONCURRENCY: "3 at once", ADAPTIVE: "adaptive 1..3/s"}
+    text = others.get(algorithm, f"3/s using {algorithm}")
     state = taken_once(Limit.parse(text), 1, START)
     assert state == taken_once(Limit.parse(text), 1, START)
     attribute = "since"

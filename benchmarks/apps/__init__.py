@@ -1,4 +1,5 @@
-"""The Celery apps of the workers: the same three tasks in the three ways that are compared.
+"""What other processes run: the Celery apps of the workers, and the driver of HTTP clients.
 
-A module an app, so that no worker imports what another needs.
+The apps are the same three tasks in the three ways that are compared, a module each, so that no
+worker imports what another needs.
 """

@@ -6,11 +6,12 @@
 --       then for each ref: state, pause, pause of the key; then for each: entries; see `refs.lua`
 -- ARGV  1            now (us), or '' for the server's clock
 --       2            'take' | 'peek' | 'upto' (as much of the costs as there is) | 'reserve' | 'slot'
---       3            the longest delay (us) of a leaky-queue that is accepted, '' for any
+--       3            the longest delay (us) that is accepted, '' for any of a leaky-queue. Up to it, and
+--                    FARTHEST, another limit may be booked ahead
 --       then for each ref: field of the key, field of the name; then for each: cost (millionths)
 --       then of 'slot': who takes it, and for how long (us) at first
--- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' for
---                      each ref: since when (us) its limits are in force, how many, a mark
+-- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' and
+--                      'slot' for each ref: since when (us) its limits are in force, how many, a mark
 --                      (two numbers) for each
 --       {0, wait (us), index that binds, remaining, reset (us), burst, sort}    refused. The sort is 1 if
 --                      slots bind, which may be given back before; 2 if the delay is too long, which
@@ -83,7 +84,18 @@ local wait, bound, place = decide(refs, now)
 if wait < 0 then
   return { -1, bound, refs[bound].limits[place].burst }
 end
-if wait == 0 and mode ~= 'peek' then
+-- Who waits wakes up late. So what is free in a moment is taken for then, and no slot goes by unused.
+local ahead = math.min(FARTHEST, tonumber(ARGV[3]) or 0)
+if mode == 'peek' or mode == 'upto' or delay > 0 or refs.held or full > 0 then
+  ahead = 0
+end
+if wait > 0 and wait <= ahead then
+  for _, limit in ipairs(slots) do
+    limit.lease = limit.lease + wait
+  end
+  take(refs, now, now + wait, given)
+  delay, wait, bound = wait, 0, 0
+elseif wait == 0 and mode ~= 'peek' then
   take(refs, now, now, given)
 end
 local remaining, reset, narrow = math.huge, 0, nil
@@ -108,7 +120,7 @@ if wait > 0 then
   return { 0, wait, bound, remaining, reset, narrow.burst, sort }
 end
 local reply = { 1, remaining, reset, narrow.burst, delay, granted }
-if mode == 'reserve' then
+if mode == 'reserve' or mode == 'slot' then
   for i = 1, count do
     reply[#reply + 1], reply[#reply + 2] = refs[i].since, #refs[i].limits
     for _, limit in ipairs(refs[i].limits) do

@@ -38,7 +38,7 @@ local function times_of(limit, wanted)
     local at_once, times, later = algorithm_of(limit.tag, true).times(limit, ahead)
     return math.min(wanted, times), math.min(wanted, at_once), later
   end
-  local times = math.min(wanted, math.floor(limit.algorithm.left(limit, now) / limit.cost))
+  local times = math.min(wanted, math.floor(limit.algorithm.left(limit, now, true) / limit.cost))
   return times, times, 0
 end
 

@@ -1,5 +1,5 @@
 -- others.lua: how to make the algorithms that most decisions do without, by their tags.
--- uses: meters_rest, windows, log, slots
+-- uses: meters_rest, windows, log, slots, adaptive
 --
 -- Library, of which nothing is made before it is called, see `definition.lua`.
 
@@ -7,4 +7,5 @@ return {
   [GCRA] = make_meters, [TOKEN_BUCKET] = make_meters, [LEAKY_BUCKET] = make_meters,
   [LEAKY_QUEUE] = make_meters, [FIXED_WINDOW] = make_fixed_window, [SLIDING_LOG] = make_sliding_log,
   [SLIDING_WINDOW] = make_sliding_window, [SLOTS] = make_slots,
+  [ADAPTIVE] = make_adaptive,
 }

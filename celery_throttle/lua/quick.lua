@@ -95,9 +95,9 @@ if ARGV[2] == 'take' then
     states[i], lasts[i] = parts, full_of_all
     reset = full_of_all > reset and full_of_all or reset
   end
-  if simple and wait > 0 then
+  if simple and wait > 0 and (wait > 20000 or wait > (tonumber(ARGV[3]) or 0)) then
     return { 0, wait, bound, refused_units, refused_reset, refused_burst, 0 }
-  elseif simple then
+  elseif simple and wait == 0 then
     for i = 1, count do
       local ms = math.ceil(lasts[i] / 1000) + (ARGV[1] == '' and 0 or 3600000)
       redis.call('SET', KEYS[keys * i - keys + 2], states[i], 'PX', ms)

@@ -8,6 +8,7 @@ immutable value of what one limit and key remembers, and belongs to the definiti
 was written.
 """
 
+from celery_throttle.reference.adaptive import Adaptive
 from celery_throttle.reference.definition import Definition
 from celery_throttle.reference.local import Local
 from celery_throttle.reference.log import SlidingLog
@@ -16,6 +17,7 @@ from celery_throttle.reference.slots import Slots
 from celery_throttle.reference.windows import FixedWindow, SlidingWindow
 
 __all__ = [
+    "Adaptive",
     "Definition",
     "FixedWindow",
     "Gcra",

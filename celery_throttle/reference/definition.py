@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from celery_throttle.clauses import ALGORITHMS
+from celery_throttle.clauses import ADAPTIVE, CLAUSES
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit, strictest
 from celery_throttle.rates import Rate
+from celery_throttle.reference.adaptive import Adaptive
 from celery_throttle.reference.log import SlidingLog
 from celery_throttle.reference.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.reference.slots import Slots
@@ -27,6 +28,7 @@ STATES: Mapping[str, type[State]] = {
     "sliding-log": SlidingLog,
     "sliding-window": SlidingWindow,
     "concurrency": Slots,
+    "adaptive": Adaptive,
 }
 
 
@@ -61,10 +63,11 @@ class Definition:
 
 def numbers(limit: Limit) -> tuple[object, ...]:
     """What two limits have in common that admit the same, however their rates are written."""
-    window = isinstance(limit.rate, Rate) and "burst" not in ALGORITHMS[limit.algorithm]
+    window = isinstance(limit.rate, Rate) and "burst" not in CLAUSES[limit.algorithm]
     period = limit.rate.period_us if window and isinstance(limit.rate, Rate) else None
+    bounds = (limit.floor, limit.latency_us or 0) if limit.algorithm == ADAPTIVE else ()
     kind = limit.algorithm, limit.window, limit.parts, limit.oldest
-    return *kind, limit.burst, limit.ticks, period
+    return *kind, *bounds, limit.burst, limit.ticks, period
 
 
 States = tuple[State, ...]

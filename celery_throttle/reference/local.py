@@ -9,9 +9,11 @@ from typing import NamedTuple
 from celery_throttle.costs import MILLION, Cost, in_units, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
+from celery_throttle.heard import UNTOLD, Heard
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Written, has_slots, read, too_many_keys
 from celery_throttle.rates import MAX_UNITS
+from celery_throttle.reference.adaptive import Adaptive
 from celery_throttle.reference.crowd import Crowd
 from celery_throttle.reference.definition import Definition, States, current
 from celery_throttle.reference.meters import LeakyQueue
@@ -185,6 +187,28 @@ class Local:
                 for state in states
             )
 
+    def learn(self, refs: Iterable[LimitRef], heard: Heard, now: int) -> int:
+        """Learn from an answer; gives microseconds for which all of them are to stop.
+
+        Where the API says that less is left of its quota than here, it is as if somebody else had
+        taken the difference.
+        """
+        took, rest = round(heard.took * _MICROSECONDS), 0
+        for ref in refs:
+            looks = self._look(ref, 0, now)
+            states = []
+            for look in looks:
+                state, own = look.state, 0
+                if isinstance(state, Adaptive):
+                    state, own = state.answered(look.limit, now, took, refused=heard.refused)
+                rest = max(rest, own)
+                states.append(_tightened(look.limit, state, heard.left, now))
+            if any(one is not look.state for one, look in zip(states, looks, strict=True)):
+                self._keep(ref, tuple(states), now)
+            if heard.refused and not any(isinstance(state, Adaptive) for state in states):
+                rest = max(rest, round(UNTOLD * _MICROSECONDS))
+        return rest if heard.stop is None else round(heard.stop * _MICROSECONDS)
+
     def _decide(self, costs: Mapping[LimitRef, Cost], now: int, *, take: bool = True) -> Decision:
         if not costs:
             raise LimitValueError("no limit was named; allowed: one or more")
@@ -271,3 +295,10 @@ class Local:
             Look(ref, limit, state, cost)
             for limit, state in zip(definition.limits, states, strict=True)
         ]
+
+
+def _tightened(limit: Limit, state: State, left: int | None, now: int) -> State:
+    own, _ = state.left(limit, now)
+    if left is None or isinstance(state, Slots) or own <= left * MILLION:
+        return state
+    return state.take(limit, own - left * MILLION, now, now)

@@ -20,7 +20,8 @@ def share(limit: Limit, workers: int, cost: int = MILLION) -> Limit | None:
     counted, such as less than a unit in 366 days.
     """
     assert isinstance(limit.rate, Rate)  # noqa: S101  # slots are shared by those who count them
-    count, period = limit.rate.count, limit.rate.period_us * workers
+    # Nobody hears of answers meanwhile, so an adaptive limit goes by its lower bound.
+    count, period = limit.lowest or limit.rate.count, limit.rate.period_us * workers
     divisor = gcd(count, period)
     count, period = count // divisor, period // divisor
     if period > MAX_PERIOD_US:
@@ -35,4 +36,4 @@ def share(limit: Limit, workers: int, cost: int = MILLION) -> Limit | None:
         return None
 
 
-_WITH_BURST = ("gcra", "token-bucket", "leaky-bucket")
+_WITH_BURST = ("gcra", "token-bucket", "leaky-bucket", "adaptive")

@@ -20,6 +20,7 @@ from celery.worker import state
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.task import TaskLimits
+from celery_throttle.worker import met
 from celery_throttle.worker.attempts import Attempt, Attempts
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.holds import Gathered, Later, SteppedAside
@@ -53,6 +54,7 @@ class Gate:
         processes: those of the pool.
         bring: brings a request to the gate once more.
         later: see :data:`~celery_throttle.worker.holds.Later`.
+        soon: calls something in the worker's loop, from whatever thread.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Gate:
         processes: Processes,
         bring: Callable[[Any], None],
         later: Later,
+        soon: Callable[..., Any],
     ) -> None:
         self._throttle = throttle
         self._slots = slots
@@ -79,8 +82,9 @@ class Gate:
         self._gathered = Gathered(bring, later, processes.waiting)
         self._trying = Trying(throttle.store, outage, postponed)
         self._attempts = Attempts(throttle.store, pace)
-        self._stepped_aside = SteppedAside(self._decide_together, later, pace)
+        self._stepped_aside = SteppedAside(self._decide_together, later, pace, soon)
         self._processes = processes
+        self._stopped = False
         self._quota = Quota(throttle, pace, lambda: chain(self._gathered, processes.waiting()))
         # Without an event loop, requests come here in several threads or greenlets.
         self._deciding = threading.RLock()
@@ -124,6 +128,19 @@ class Gate:
             self._processes.outside.discard(request)
         self._processes.left()
 
+    def meets(self, request: Any, limits: met.Items) -> None:
+        """A task has met limits in its body: it waits for these as well, and then runs once more.
+
+        Its message may be acknowledged already: from here on it is in this worker only.
+        """
+        met.add(request, limits)
+        state.task_reserved(request)
+        self._processes.outside.add(request)
+        if self._stopped:
+            self._decide_together([request])
+        else:
+            self._stepped_aside.add(request)
+
     def put_off(self, request: Any, error: Exception) -> None:
         """Something else failed than the server: a request comes again later."""
         self._trying.put_off(request, error)
@@ -137,7 +154,9 @@ class Gate:
         return {"postponed": len(self._postponed)}
 
     def stop(self) -> None:
-        """Nothing comes here any more."""
+        """Nothing comes here any more, save tasks that end."""
+        self._stopped = True
+        self._stepped_aside.decide_all()
         self._postponed.forget()
         for request in list(self._processes.outside):
             claim = getattr(request.message, "claim", None)
@@ -145,7 +164,7 @@ class Gate:
                 claim.give_back()
 
     def _decide(self, request: Any) -> bool:
-        limits = self._throttle.task_limits(request.task)
+        limits = met.limits_of(self._throttle, request)
         if limits is None:
             return True
         need = limits.need_of(request)
@@ -231,7 +250,7 @@ class Gate:
             )
 
     def _attempt(self, request: Any, *, may_run: bool) -> Attempt[bool]:
-        limits = self._throttle.task_limits(request.task)
+        limits = met.limits_of(self._throttle, request)
         if limits is None:  # they were taken away meanwhile
             return True
         return (yield from self._park(request, limits, limits.need_of(request), may_run=may_run))
@@ -245,7 +264,7 @@ class Gate:
         return result
 
     def _decide_again(self, request: Any) -> bool:
-        limits = self._throttle.task_limits(request.task)
+        limits = met.limits_of(self._throttle, request)
         if limits is None or not self._outage.is_on:
             attempt = self._attempt(request, may_run=self._processes.has_place())
             return self._attempts.alone(attempt)

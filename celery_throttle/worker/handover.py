@@ -16,6 +16,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.worker import messages
 from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.request import is_gated
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -128,8 +129,8 @@ class HandOver:
             if message.claim.started:
                 raise
             c.on_invalid_task(payload, message, error)
-        if not self._throttle.has_limits(task):
-            # Its limits were taken away meanwhile, so no gate will see it start.
+        if not is_gated(task):
+            # It was defined after the worker had started, so no gate will see it start.
             message.claim.start()
 
 

@@ -6,6 +6,7 @@ broker it drops them, and the broker delivers them once more.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,12 +76,14 @@ class SteppedAside:
     """Requests that are decided in another turn of the loop: slots, and all while a server is slow.
 
     When a process is free, all that waited for it comes to the gate at once, and before anybody is
-    told of the end of the task that had it: its slot is for the first in line.
+    told of the end of the task that had it: its slot is for the first in line. Tasks that met a
+    limit in their bodies come here as well, from whatever thread they ended in.
 
     Args:
         decide: called with some of them: what may run is brought to the gate once more.
         later: see :data:`Later`.
         pace: of calls to the server.
+        soon: calls something in the worker's loop, from whatever thread.
     """
 
     def __init__(
@@ -88,22 +91,37 @@ class SteppedAside:
         decide: Callable[[Sequence[Any]], None],
         later: Later,
         pace: Pace,
+        soon: Callable[..., Any],
     ) -> None:
         self._decide = decide
         self._later = later
         self._pace = pace
+        self._soon = soon
         self._requests: deque[Any] = deque()
+        self._lock = threading.Lock()
+        self._expected = False
 
     def add(self, request: Any) -> None:
         """Hold a request until the next turn."""
-        self._requests.append(request)
-        if len(self._requests) == 1:
-            self._later(0, self._pace.in_turn, (self._decide_some,))
+        with self._lock:
+            self._requests.append(request)
+            first, self._expected = not self._expected, True
+        if first:
+            self._soon(self._pace.in_turn, self._decide_some)
+
+    def decide_all(self) -> None:
+        """There are no more turns: decide those that nobody else has."""
+        while self._requests:
+            request = self._requests.popleft()
+            if request.acknowledged:
+                self._decide([request])
 
     def _decide_some(self) -> None:
         few = [self._requests.popleft() for _ in range(min(TOGETHER, len(self._requests)))]
         try:
             self._decide(few)
         finally:
-            if self._requests:
+            with self._lock:
+                self._expected = bool(self._requests)
+            if self._expected:
                 self._later(NEXT_TURN, self._pace.in_turn, (self._decide_some,))

@@ -7,6 +7,7 @@ with. They live as long as the worker, save those that read one connection to th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -54,11 +55,13 @@ class Lines(bootsteps.StartStopStep):
         super().__init__(c, **kwargs)
         c.app.throttle.settings.check()
         c.app.throttle.check_routes()
-        tasks = [task for task in c.app.tasks.values() if c.app.throttle.has_limits(task)]
-        for task in tasks:
-            install(task)
-        self.enabled = bool(tasks)
-        if tasks:
+        tasks = list(c.app.tasks.values())
+        # Any task may meet a limit in its body.
+        limited = [task for task in tasks if c.app.throttle.has_limits(task)]
+        self.enabled = bool(limited or c.app.throttle.settings.limits)
+        if self.enabled:
+            for task in tasks:
+                install(task)
             check_store(c.app.throttle)
 
     def create(self, c: Any) -> Parts:  # type: ignore[override]  # the base gives what it made
@@ -151,6 +154,7 @@ class Parts:
             processes=processes,
             bring=self._bring_again,
             later=c.timer.call_after,
+            soon=self._soon,
         )
         self._claiming.use(self._origin, waiting, processes)
         hand_over = HandOver(c, throttle, self._claims, self._aside, processes)
@@ -227,10 +231,13 @@ class Parts:
 
     def _on_back(self) -> None:
         """The server is back. Comes from a thread of its own."""
+        self._soon(self._go_on)
+
+    def _soon(self, call: Callable[..., Any], *args: Any) -> None:
         if self._c.hub is not None:
-            self._c.hub.call_soon(self._go_on)
+            self._c.hub.call_soon(call, *args)
         else:
-            self._c.timer.call_after(0, self._go_on)
+            self._c.timer.call_after(0, call, args)
 
     def _go_on(self) -> None:
         self._outage.end()

@@ -7,6 +7,7 @@ forms for dates, decimals and bytes; nothing is ever unpickled.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 from kombu.message import Message
@@ -36,12 +37,12 @@ class UnreadableMessageError(ValueError):
     """A packed message that this code cannot read: of another version, or damaged."""
 
 
-def pack(message: Message) -> bytes:
-    """One message as bytes."""
+def pack(message: Message, more: Mapping[str, Any] | None = None) -> bytes:
+    """One message as bytes; ``more``: headers to be added."""
     body = message.body
     about = json.dumps(
         {
-            "headers": message.headers,
+            "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
             "content_type": message.content_type,

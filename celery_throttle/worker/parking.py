@@ -20,7 +20,7 @@ from celery_throttle.needs import Need
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
-from celery_throttle.worker import messages
+from celery_throttle.worker import messages, met
 from celery_throttle.worker.announce import announce_wait, turn_away
 from celery_throttle.worker.attempts import Attempt, Confirm
 from celery_throttle.worker.slots import places_of
@@ -109,7 +109,7 @@ class Parking(Waiting):
             expires_us(request),
             max_wait,
             REMEMBER * MICROSECONDS,
-            messages.pack(request.message),
+            messages.pack(request.message, met.headers(request)),
             self._slots.holder(token),
             to_us(self._throttle.settings.lease),
             int(may_run),

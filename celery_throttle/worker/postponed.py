@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
+from celery_throttle.errors import StoreUnavailableError
+from celery_throttle.worker import met
+from celery_throttle.worker.trying import fail
+
 if TYPE_CHECKING:
     from celery_throttle.worker.sender import Sender
 
@@ -32,6 +36,8 @@ _FEW = 8
 _TURN = 0.001
 
 _HEADER = "throttle_turn"
+
+_NOWHERE = "a task met a limit, and neither its line nor its queue can be reached"
 
 
 @dataclass(slots=True)
@@ -71,6 +77,8 @@ class Postponed:
         delay = UNTIL_BACK if seconds is None else seconds
         if alike and delay >= WORTH and self._sender.delays(request):
             self._send(request, delay)
+        elif request.acknowledged:  # it ran before: nobody else has it
+            self._send(request, 0.0)
         elif seconds is not None and seconds > self._sender.patience:
             self._wait(request, self._sender.patience, self._renew)
         else:
@@ -87,9 +95,11 @@ class Postponed:
 
     def forget(self) -> None:
         """The connection is lost, or the worker is shutting down: the broker has them still."""
-        for entry in self._entries.values():
+        for request, entry in self._entries.items():
             if entry.timer is not None:
                 self._c.timer.cancel(entry.timer)
+            if request.acknowledged:
+                fail(request, StoreUnavailableError(_NOWHERE))
         self._entries.clear()
 
     def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
@@ -113,7 +123,9 @@ class Postponed:
             self._c.qos.decrement_eventually()
 
     def _send(self, request: Any, delay: float) -> None:
-        headers = {_HEADER: request.throttle_turn} if request.throttle_turn else {}
+        headers = met.headers(request)
+        if request.throttle_turn:
+            headers[_HEADER] = request.throttle_turn
         if self._sender.send_back(request, headers, delay):
             state.task_ready(request)
             request.acknowledge()

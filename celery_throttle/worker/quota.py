@@ -24,6 +24,7 @@ from celery_throttle.needs import Need
 from celery_throttle.plans import Outcome, Want
 from celery_throttle.scope import LimitRef
 from celery_throttle.store import Begun
+from celery_throttle.worker import met
 from celery_throttle.worker.blocks import HORIZON, Block, Demand
 from celery_throttle.worker.request import GatedRequest
 
@@ -224,7 +225,7 @@ class Quota:
         if not _is_certain(request):
             return None
         try:
-            limits = self._throttle.task_limits(request.task)
+            limits = met.limits_of(self._throttle, request)
             if limits is None or limits.slots:
                 return None
             need = limits.need_of(request)

@@ -8,9 +8,12 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import TaskRevokedError
+from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.inside import TaskThrottled
+from celery_throttle.worker import met
 from celery_throttle.worker.trying import fail
 
 
@@ -31,10 +34,16 @@ class GatedRequest:
             if name in cls.__dict__:
                 setattr(cls, name, wrapped(cls.__dict__[name]))
 
-    def on_failure(self, *args: Any, **kwargs: Any) -> Any:
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """The task has failed, is to be retried or ended otherwise, or its process was lost."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, TaskThrottled):
+            state.task_ready(self)
+            _ended(self)
+            self.app.throttle.gate.meets(self, error.met)  # type: ignore[attr-defined]  # see above
+            return None
         try:
-            return super().on_failure(*args, **kwargs)  # type: ignore[misc]  # mixed in
+            return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
         finally:
             _ended(self)
 
@@ -56,6 +65,8 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         gate = self.app.throttle.gate
         if gate is not None and not gate.admit(self):
             raise StoppedAtGateError(self.id)
+        if gate is not None:
+            met.give(self)
         try:
             return inner(self, pool, **kwargs)
         except Exception as error:
@@ -75,9 +86,12 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _then_ended(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
-    def on_success(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_success(self: Any, result: Any, **kwargs: Any) -> Any:
+        failed, *_ = result
+        if failed:  # it goes on to on_failure, after which the task may run once more
+            return inner(self, result, **kwargs)
         try:
-            return inner(self, *args, **kwargs)
+            return inner(self, result, **kwargs)
         finally:
             _ended(self)
 
@@ -94,9 +108,14 @@ class ThrottledRequest(GatedRequest, Request):
     """Celery's request with the gate."""
 
 
+def is_gated(task: Task) -> bool:
+    """Whether a task has the gate."""
+    return issubclass(symbol_by_name(task.Request), GatedRequest)
+
+
 def install(task: Task) -> None:
-    """Give a task with limits the gate, whatever its base class and request class are."""
+    """Give a task the gate, whatever its base class and request class are."""
     own = symbol_by_name(task.Request)
-    if not issubclass(own, GatedRequest):
+    if not is_gated(task):
         gated = type("ThrottledRequest", (GatedRequest, own), {})
         type(task).Request = gated  # type: ignore[assignment]  # a class does as well as its name

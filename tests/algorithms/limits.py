@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from celery_throttle.calendars import Calendar
-from celery_throttle.clauses import ALGORITHMS, CONCURRENCY, FIRST_REQUEST
-from celery_throttle.limits import MAX_PARTS, Limit
+from celery_throttle.clauses import ADAPTIVE, ALGORITHMS, CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits import MAX_PARTS, RANGE, Limit
 from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, UNITS, Concurrency, Rate
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 
 METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
-RATES = tuple(ALGORITHMS)
+RATES = (*ALGORITHMS, ADAPTIVE)
 EVERY = (*RATES, CONCURRENCY)
 
 Limits = st.SearchStrategy[Limit]
@@ -62,6 +62,20 @@ def _meters(algorithm: str) -> tuple[Limits, ...]:
     some = st.sampled_from([0.0, 0.001, 0.3, 0.999])
     bursts = (st.just(1), _few, some, st.just(0.9999999999))
     return tuple(_meter(algorithm, burst) for burst in bursts)
+
+
+def _adaptive(bursts: st.SearchStrategy[float]) -> Limits:
+    """The lower bound is a share of the upper one; bursts as of a meter."""
+
+    def make(rate: Rate, lowest: float, burst: float, latency: int | None) -> Limit:
+        most = min(MAX_UNITS, MAX_EXACT // RANGE // rate.interval[0])
+        units = max(1, min(most, int(burst if burst >= 1 else burst * most)))
+        count = max(1, -(-rate.count // RANGE), int(rate.count * lowest))
+        return Limit(rate, units, ADAPTIVE, lowest=count, latency_us=latency)
+
+    exact = _rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // RANGE)
+    shares, latencies = st.sampled_from([0.1, 0.0, 0.5, 1.0]), st.sampled_from([None, 1, 1000])
+    return st.builds(make, exact, shares, bursts, latencies)
 
 
 _counts = _few | st.integers(1, MAX_UNITS)
@@ -107,6 +121,10 @@ LIMITS: Mapping[str, tuple[Limits, ...]] = {
         _sliding(_several, "weighted"),
         _sliding(_several, "dropped"),
         _sliding(_one | _several, "dropped"),
+    ),
+    ADAPTIVE: tuple(
+        _adaptive(bursts)
+        for bursts in (st.just(1), _few, st.sampled_from([0.001, 0.3]), st.just(0.9999999999))
     ),
     CONCURRENCY: tuple(st.just(Limit(Concurrency(slots))) for slots in (1, 2, 3, 5)),
 }

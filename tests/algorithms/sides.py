@@ -15,6 +15,7 @@ from celery_throttle.changes import Plan
 from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.costs import MILLION, Cost
 from celery_throttle.decision import Decision
+from celery_throttle.heard import Heard
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Need
 from celery_throttle.plans import Holder, Plans, Reserved
@@ -84,16 +85,12 @@ class Side:
     def play(self, step: Step) -> Plan[Decision | None]:
         """Carry out one step; gives the decision, if there is one."""
         limit = self.limit
-        if step.do == "define":
-            yield from self.define(self.others[step.which % len(self.others)])
+        if step.do in ("define", "learn", "settle", "renew"):
+            yield from self.change(step)
         elif step.do == "advance":
             self.advance(step.time(limit, self.clock.now, self.wait))
         elif step.do == "back":
             self.clock.now = max(0, self.clock.now - step.time(limit, self.clock.now, self.wait))
-        elif step.do == "settle":
-            yield from self.settle(step.which)
-        elif step.do == "renew":
-            yield from self.renew(step.which)
         elif step.do == "peek":
             return (yield from self.peek(step.cost(limit)))
         elif self.has_slots:
@@ -105,6 +102,17 @@ class Side:
         else:
             return (yield from self.acquire(step.cost(limit, least=1)))
         return None
+
+    def change(self, step: Step) -> Plan[None]:
+        """Carry out one that asks for nothing."""
+        if step.do == "define":
+            yield from self.define(self.others[step.which % len(self.others)])
+        elif step.do == "learn":
+            yield from self.learn(step)
+        elif step.do == "settle":
+            yield from self.settle(step.which)
+        else:
+            yield from self.renew(step.which)
 
     def define(self, limit: Limit) -> Plan[None]:
         self.limit = limit
@@ -167,6 +175,15 @@ class Side:
         assert isinstance(state, Slots)
         if any(one.number == lease.take.marks[0].value for one in state.leases):
             self.leases[which] = lease._replace(passed=self.passed)
+
+    def learn(self, step: Step) -> Plan[None]:
+        """Hear of an answer: a third of them refusals; what is left is a share of the burst."""
+        left = None if step.which % 2 else step.share * self.limit.burst // 1000
+        took = step.time(self.limit, self.clock.now, self.wait)
+        heard = Heard(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
+        yield from self.plans.learn(self.need(0), heard)
+        self.local.learn([self.ref], heard, self.clock.now)
+        yield from self.peek(0)
 
     def take_slot(self, cost: int) -> Plan[Decision]:
         holder = Holder(f"holder {len(self.admitted)}", LEASE / SECOND)

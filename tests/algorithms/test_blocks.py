@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from celery_throttle.changes import Plan
+from celery_throttle.clauses import ADAPTIVE
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import FARTHEST, Limit
 from celery_throttle.plans import Outcome, Want
@@ -114,7 +115,7 @@ def test_starts_of_blocks_are_never_over(side: Side, trace: list[Step]) -> Plan[
 
 def check_starts(limit: Limit, starts: list[Admission]) -> None:
     most, period = limit.burst * MILLION, rate_of(limit).period_us
-    if limit.algorithm in METERS:
+    if limit.algorithm in (*METERS, ADAPTIVE):
         p, q = rate_of(limit).interval
         for place, first in enumerate(starts):
             total = 0

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from celery_throttle.calendars import Calendar
 from celery_throttle.changes import Plan
-from celery_throttle.clauses import CONCURRENCY, FIRST_REQUEST
+from celery_throttle.clauses import ADAPTIVE, CONCURRENCY, FIRST_REQUEST
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
 from celery_throttle.rates import Rate
@@ -41,7 +41,7 @@ def most_in(admitted: Sequence[Admission], period: int) -> int:
     )
 
 
-@shown(400, METERS, unsteady)
+@shown(400, (*METERS, ADAPTIVE), unsteady)
 def test_a_meter_admits_its_burst_and_what_drains(side: Side, trace: list[Step]) -> Plan[None]:
     """At most burst + rate x window, in windows that include both their ends."""
     for step in trace:

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from celery_throttle.changes import Plan
+from celery_throttle.clauses import ADAPTIVE
 from celery_throttle.costs import MILLION, millionths
 from celery_throttle.limits import Limit
 from tests.algorithms.limits import METERS, RATES
@@ -16,6 +17,8 @@ from tests.algorithms.traces import Step
 
 
 def of_three(algorithm: str, period: str = "s") -> Limit:
+    if algorithm == ADAPTIVE:
+        return Limit.parse(f"adaptive 1..3/{period} burst 3")
     burst = " burst 3" if algorithm in METERS else ""
     return Limit.parse(f"3/{period}{burst} using {algorithm}")
 

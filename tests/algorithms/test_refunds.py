@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from celery_throttle.clauses import FIRST_REQUEST
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
+from celery_throttle.limits import RANGE, Limit
 from celery_throttle.rates import MAX_EXACT, MAX_UNITS
-from celery_throttle.reference import FixedWindow, Local
+from celery_throttle.reference import Adaptive, FixedWindow, Local
 from celery_throttle.reference.definition import current
 from celery_throttle.reference.meters import Meter
 from celery_throttle.reference.state import State
@@ -42,6 +42,10 @@ class Truth:
         # A debt that is larger than what can be counted is forgiven.
         self._beyond |= any(
             isinstance(state, Meter) and state.used_then() >= MAX_EXACT for state in pair
+        )
+        self._beyond |= any(
+            isinstance(state, Adaptive) and state.in_use_then >= MAX_EXACT // RANGE
+            for state in pair
         )
         # Where windows begin with a request, a debt of long ago may have begun one.
         starts = {state.start for state in pair if isinstance(state, FixedWindow)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from celery_throttle.clauses import CONCURRENCY
+from celery_throttle.clauses import ADAPTIVE, CONCURRENCY
 from celery_throttle.costs import MILLION
 from celery_throttle.decision import Decision
 from celery_throttle.limits import Limit
@@ -89,7 +89,7 @@ def milliseconds(time: Sequence[bytes]) -> int:
 
 def most_bytes(limit: Limit) -> int:
     """Of the time of the definition, then of its tag and size, and its numbers."""
-    numbers = {"fixed-window": 4, "sliding-log": 5, CONCURRENCY: 0}
+    numbers = {"fixed-window": 4, "sliding-log": 5, ADAPTIVE: 10, CONCURRENCY: 0}
     if limit.algorithm in METERS:
         return 8 + 3 + 6 * 8
     if limit.algorithm == "sliding-window":

@@ -105,6 +105,17 @@ _TABLE = {
     "reserve": [*_steps("reserve", _SETTLED)],
     "settle": [*_steps("settle", {"which": range(4)})],
     "renew": [*_steps("renew", {"which": range(4)})],
+    "learn": [
+        *_steps(
+            "learn",
+            {
+                "share": (1000, 0, 500, 100),
+                "which": (0, 1, 1),
+                "worth": (0, 1000, 1000),
+                "span": ("none", "interval"),
+            },
+        )
+    ],
     "define": [*_steps("define", {"which": range(3)})],
     "advance": [
         *_steps(
@@ -139,5 +150,6 @@ steady = traces(acquire=4, advance=4, upto=1, peek=1)
 unsteady = traces(acquire=4, advance=4, upto=1, back=2)
 settling = traces(reserve=3, settle=3, advance=3, acquire=2)
 everything = traces(
-    acquire=4, advance=4, upto=1, peek=1, reserve=1, settle=2, renew=1, back=1, define=1
+    acquire=4, advance=4, upto=1, peek=1, reserve=1, settle=2, renew=1, back=1, define=1, learn=1
 )
+learning = traces(acquire=4, advance=5, learn=4, upto=1, back=1)

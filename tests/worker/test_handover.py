@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.worker.request import Request
 from kombu import Message
 
 from celery_throttle import Throttle
@@ -43,7 +44,7 @@ def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, l
 
     began: list[str] = []
     consumer = SimpleNamespace(
-        app=SimpleNamespace(tasks={"one": SimpleNamespace(name="one")}),
+        app=SimpleNamespace(tasks={"one": SimpleNamespace(name="one", Request=Request)}),
         on_task_message=[],
         strategies={"one": lambda message, *_: began.append(message.claim.token)},
         task_consumer=SimpleNamespace(accept=None),

@@ -35,6 +35,7 @@ class Request(GatedRequest):
         self.task, self.id, self.expires = task, f"task-{tenant}", None
         self.args, self.kwargs = (tenant,), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
+        self.request_dict = dict[str, Any]()
 
 
 class Bench:
@@ -284,6 +285,7 @@ class Pool:
             processes=Free(),
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),
+            soon=lambda call, *args: call(*args),
         )
         bench.quota = self.gate._quota
 

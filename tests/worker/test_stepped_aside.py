@@ -24,6 +24,7 @@ class Request(GatedRequest):
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.args, self.kwargs = (), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
+        self.request_dict = dict[str, Any]()
         self.parks = parks
         self.is_revoked: Callable[[], bool] = lambda: False
 
@@ -72,6 +73,7 @@ class Bench:
             ),
             bring=self.brought.append,
             later=lambda _, call, args: call(*args),
+            soon=lambda call, *args: call(*args),
         )
 
     def _park(self, request: Request, *_: Any, **__: Any) -> Any:

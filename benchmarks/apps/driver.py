@@ -1,0 +1,256 @@
+"""A process that drives an API as hard as it can, with one HTTP client, in one of three ways.
+
+``python -m benchmarks.apps.driver JOB``, the job as JSON, see :class:`Job`. It prints ``ready``,
+sends from the next line of its standard input to the one after that, and prints as JSON how often
+its calls gave each status.
+
+Ways: ``plain`` sends and takes what comes. ``backoff`` is what people use today: after a 429 it
+sends again when ``Retry-After`` says so, or else after a random time of up to 0.1 s, 0.2 s, 0.4 s
+and so on to 5 s (exponential with full jitter). ``ours`` is the wrapper of celery_throttle for this
+client. For requests the second way is urllib3's own ``Retry`` with this jitter; ``function`` is a
+function that sends by requests, retried by hand and wrapped as any callable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import aiohttp
+import httpx
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
+
+from celery_throttle import Limiter
+
+WAYS = PLAIN, BACKOFF, OURS = ("plain", "backoff", "ours")
+
+#: Limits that the wrappers are given. The API counts 100 a second sharply, and requests arrive some
+#: milliseconds earlier or later than they were admitted: hence two less. The last two never bind.
+LIMITS = {
+    "api": "98/s",
+    "pool": "10 at once",
+    "free": "1000/s burst 1000000",
+    "room": "1000 at once",
+}
+
+#: Seconds that a call waits for its limit at most.
+MAX_WAIT = 30.0
+
+#: Seconds of backoff: up to the first after the first 429, never more than the second.
+BASE, LONGEST = 0.1, 5.0
+TOO_MANY = 429
+
+#: A status, and Retry-After.
+Answer = tuple[int, str | None]
+Call = Callable[[], Answer]
+AsyncCall = Callable[[], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to do: so many threads or coroutines send to a URL; ``limit`` is for our way."""
+
+    client: str
+    way: str
+    url: str
+    limit: str
+    store: str
+    prefix: str
+    hands: int
+
+
+def delay(refusals: int, retry_after: str | None = None) -> float:
+    """Seconds to back off."""
+    if retry_after is not None:
+        return float(retry_after)
+    return random.uniform(0, min(LONGEST, BASE * 2 ** (refusals - 1)))
+
+
+def persistent(call: Call) -> Call:
+    """A call that backs off until it is answered."""
+
+    def insist() -> Answer:
+        refusals = 0
+        while (answer := call())[0] == TOO_MANY:
+            refusals += 1
+            time.sleep(delay(refusals, answer[1]))
+        return answer
+
+    return insist
+
+
+def apersistent(call: AsyncCall) -> AsyncCall:
+    """:func:`persistent` for asyncio."""
+
+    async def insist() -> Answer:
+        refusals = 0
+        while (answer := await call())[0] == TOO_MANY:
+            refusals += 1
+            await asyncio.sleep(delay(refusals, answer[1]))
+        return answer
+
+    return insist
+
+
+class FullJitter(Retry):
+    """urllib3's retries, which know no full jitter; what Retry-After says goes before it."""
+
+    def get_backoff_time(self) -> float:
+        """Seconds to back off."""
+        return delay(len(self.history))
+
+
+def _wrappers(client: str) -> Any:
+    """Imported late, so that the other ways work without."""
+    return import_module(f"celery_throttle.clients.{client}")
+
+
+@contextmanager
+def _httpx(url: str, way: str, limit: Any) -> Iterator[Call]:
+    transport = None
+    if way == OURS:
+        transport = _wrappers("httpx").ThrottledTransport(limit, max_wait=MAX_WAIT)
+    with httpx.Client(transport=transport, trust_env=False) as client:
+
+        def call() -> Answer:
+            answer = client.get(url)
+            return answer.status_code, answer.headers.get("Retry-After")
+
+        yield persistent(call) if way == BACKOFF else call
+
+
+@contextmanager
+def _requests(url: str, way: str, limit: Any) -> Iterator[Call]:
+    with requests.Session() as session:
+        session.trust_env = False
+        if way == OURS:
+            adapter = _wrappers("requests").ThrottledAdapter(limit, max_wait=MAX_WAIT)
+            session.mount("http://", adapter)
+        elif way == BACKOFF:
+            retries = FullJitter(None, status_forcelist=[TOO_MANY], allowed_methods=None)
+            session.mount("http://", HTTPAdapter(max_retries=retries))
+
+        def call() -> Answer:
+            answer = session.get(url)
+            return answer.status_code, answer.headers.get("Retry-After")
+
+        yield call
+
+
+@contextmanager
+def _function(url: str, way: str, limit: Any) -> Iterator[Call]:
+    with _requests(url, PLAIN, limit) as call:
+        if way == OURS:
+            yield limit.wrap(call, max_wait=MAX_WAIT)
+        else:
+            yield persistent(call) if way == BACKOFF else call
+
+
+@asynccontextmanager
+async def _async_httpx(url: str, way: str, limit: Any) -> AsyncIterator[AsyncCall]:
+    transport = None
+    if way == OURS:
+        transport = _wrappers("httpx").AsyncThrottledTransport(limit, max_wait=MAX_WAIT)
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+
+        async def call() -> Answer:
+            answer = await client.get(url)
+            return answer.status_code, answer.headers.get("Retry-After")
+
+        yield apersistent(call) if way == BACKOFF else call
+
+
+@asynccontextmanager
+async def _aiohttp(url: str, way: str, limit: Any) -> AsyncIterator[AsyncCall]:
+    middlewares = []
+    if way == OURS:
+        middlewares.append(_wrappers("aiohttp").throttled(limit, max_wait=MAX_WAIT))
+    async with aiohttp.ClientSession(middlewares=middlewares) as session:
+
+        async def call() -> Answer:
+            async with session.get(url) as answer:
+                await answer.read()
+                return answer.status, answer.headers.get("Retry-After")
+
+        yield apersistent(call) if way == BACKOFF else call
+
+
+#: By name, what gives a call: of a URL, a way, and the limit that is ours for it.
+CLIENTS: dict[str, Callable[[str, str, Any], AbstractContextManager[Call]]] = {
+    "httpx": _httpx,
+    "requests": _requests,
+    "function": _function,
+}
+ASYNC_CLIENTS: dict[str, Callable[[str, str, Any], AbstractAsyncContextManager[AsyncCall]]] = {
+    "async httpx": _async_httpx,
+    "aiohttp": _aiohttp,
+}
+
+
+def _drive(job: Job, limit: Any) -> Counter[int]:
+    stop = threading.Event()
+
+    def hand() -> Counter[int]:
+        seen: Counter[int] = Counter()
+        while not stop.is_set():
+            seen[call()[0]] += 1
+        return seen
+
+    with (
+        CLIENTS[job.client](job.url, job.way, limit) as call,
+        ThreadPoolExecutor(job.hands) as pool,
+    ):
+        print("ready", flush=True)
+        sys.stdin.readline()
+        hands = [pool.submit(hand) for _ in range(job.hands)]
+        sys.stdin.readline()
+        stop.set()
+        return sum((one.result() for one in hands), Counter())
+
+
+async def _adrive(job: Job, limit: Any) -> Counter[int]:
+    stop = asyncio.Event()
+
+    async def hand() -> Counter[int]:
+        seen: Counter[int] = Counter()
+        while not stop.is_set():
+            seen[(await call())[0]] += 1
+        return seen
+
+    async with ASYNC_CLIENTS[job.client](job.url, job.way, limit) as call:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        hands = [asyncio.create_task(hand()) for _ in range(job.hands)]
+        await asyncio.to_thread(sys.stdin.readline)
+        stop.set()
+        return sum(await asyncio.gather(*hands), Counter())
+
+
+def main() -> None:
+    """Do the job."""
+    job = Job(**json.loads(sys.argv[1]))
+    limit = Limiter(job.store, LIMITS, prefix=job.prefix)[job.limit]
+    seen = _drive(job, limit) if job.client in CLIENTS else asyncio.run(_adrive(job, limit))
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Outbound API clients with our wrappers, beside the same ones alone and with backoff.
+
+A local HTTP API with limits of its own (``api.py``) is driven by four processes as hard as they can
+(``apps/driver.py``), for 20 s each: against 100 requests a second by two threads or coroutines
+each, and against 10 at once, where each request takes 100 ms, by five each. The API itself counts
+what it answered and how much of its quota was used; it counts from the first request, so the
+processes' first connections are in it. It is started anew each time, and the limits of ours begin
+empty. The wrappers are given ``98/s`` for the first, see ``driver.py``, so the most they can use of
+it is 0.98.
+
+*Time of a call* is another measurement: the API without a limit, and a limit that never binds. The
+API, the server of the limits and the caller share one processor, see ``pinned.py``; with and
+without the wrapper take turns.
+
+``python -m benchmarks.clients`` runs any of it alone, and prints a line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.api import LocalAPI
+from benchmarks.apps.driver import (
+    ASYNC_CLIENTS,
+    BACKOFF,
+    CLIENTS,
+    LIMITS,
+    OURS,
+    PLAIN,
+    WAYS,
+    Job,
+)
+from benchmarks.pinned import WHERE, Side, compare, pinned_server
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import ROOT, Stage
+from celery_throttle import Limiter
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
+
+PROCESSES = 4
+NAMES = (*CLIENTS, *ASYNC_CLIENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of the API: its limit in words, ours for it, and how many send in each process."""
+
+    text: str
+    limit: str
+    hands: int
+
+
+RULES = {"window": Rule("100/s", "api", 2), "at-once": Rule("10 at once", "pool", 5)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the API counted: answers a second, shares of them, its own use of a processor."""
+
+    answers: float
+    refused: float
+    used: float
+    processor: float
+
+
+class Driver:
+    """A driver process; a context that ends it."""
+
+    def __init__(self, job: Job) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.apps.driver", json.dumps(asdict(job))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def hear(self) -> str:
+        """The next line that it prints.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        assert self._process.stdout is not None  # noqa: S101  # it is a pipe
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a driver has ended: its errors are above")
+        return line
+
+    def tell(self) -> None:
+        """Let it begin, or end."""
+        assert self._process.stdin is not None  # noqa: S101  # it is a pipe
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+
+def measure(stage: Stage, rule: str, client: str, way: str, seconds: float) -> Outcome:
+    """Drive the API for some seconds."""
+    name, hands = RULES[rule].limit, RULES[rule].hands
+    prefix = f"{{{uuid4().hex}}}"
+    with LocalAPI() as api, ExitStack() as ends:
+        job = Job(client, way, api.url(rule), name, stage.store_url, prefix, hands)
+        drivers = [ends.enter_context(Driver(job)) for _ in range(PROCESSES)]
+        for driver in drivers:
+            driver.hear()
+        before = api.stats()
+        for driver in drivers:
+            driver.tell()
+        time.sleep(seconds)
+        stats = api.stats()
+        for driver in drivers:
+            driver.tell()
+        for driver in drivers:  # what a call raised ends its driver without a line
+            statuses = json.loads(driver.hear())
+            if not set(statuses) <= {"200", "429"}:
+                raise RuntimeError(f"a driver was answered {statuses}")
+    counted = stats[rule]
+    answers = counted["passed"] + counted["refused"]
+    return Outcome(
+        answers / counted["seconds"],
+        counted["refused"] / answers,
+        counted["used"],
+        (stats["processor"] - before["processor"]) / seconds,
+    )
+
+
+def run(options: Options) -> Result:
+    """Both rules, then the time of a call."""
+    figures: list[Figure] = []
+    with Stage() as stage:
+        for rule in RULES:
+            figures += _driven(stage, rule, options)
+    options.say(f"clients: timing, {WHERE}")
+    return Result(
+        name="clients",
+        theirs=f"the client, retry on 429 with backoff; time: without the wrapper, {WHERE}",
+        figures=[*figures, *_times(options)],
+    )
+
+
+def _driven(stage: Stage, rule: str, options: Options) -> Iterator[Figure]:
+    text, seconds = RULES[rule].text, options.pick(20, 4)
+
+    def ask(client: str, way: str) -> Outcome:
+        options.say(f"clients: {text}, {client}, {way}")
+        return measure(stage, rule, client, way, seconds)
+
+    for client in NAMES:
+        alone, theirs, ours = (ask(client, way) for way in (PLAIN, BACKOFF, OURS))
+        yield Figure(f"{text}, {client}: 429s", "of all", ours.refused, theirs.refused, None, 0.001)
+        yield Figure("  quota used", "", ours.used, theirs.used, at_least=0.95)
+        yield Figure("  answers", "1/s", ours.answers, theirs.answers)
+        yield Figure("  without a wrapper, and without backoff: 429s", "of all", alone.refused)
+
+
+def _times(options: Options, clients: Sequence[str] = NAMES) -> Iterator[Figure]:
+    with pinned_server() as store, LocalAPI() as api:
+        limiter = Limiter(store, LIMITS)
+        with _sides(clients, api.url("open"), limiter) as sides:
+            times = compare(sides, options)
+    for client in clients:
+        for limit, kind in (("free", "a rate"), ("room", "slots")):
+            ours, plain = f"{client}: {limit}", f"{client}: plain"
+            ratios = [1 / ratio for ratio in times.beside(ours, plain)]
+            pairs = zip(times.rounds[ours], times.rounds[plain], strict=True)
+            added = [mine - its for mine, its in pairs]
+            name = f"time of a call: {client}, {kind} with room"
+            yield Figure(name, "us", times.of(ours), times.of(plain))
+            yield Figure("  of that without the wrapper", "", median(ratios), rounds=ratios)
+            yield Figure("  the wrapper adds", "us", median(added), rounds=added)
+
+
+@contextmanager
+def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[str, Side]]:
+    """Each client plain, under a rate, and under slots."""
+    ways = [("plain", PLAIN, "free"), ("free", OURS, "free"), ("room", OURS, "room")]
+    loop, sides = asyncio.new_event_loop(), {}
+
+    def is_ok(answer: Any) -> bool:
+        return bool(answer[0] == 200)
+
+    with ExitStack() as ends:
+        ends.callback(loop.close)
+        ends.callback(lambda: loop.run_until_complete(limiter.store.aclose()))
+        opened = AsyncExitStack()
+        ends.callback(lambda: loop.run_until_complete(opened.aclose()))
+        for client in clients:
+            for side, way, limit in ways:
+                call: Any
+                if client in CLIENTS:
+                    call = ends.enter_context(CLIENTS[client](url, way, limiter[limit]))
+                    sides[f"{client}: {side}"] = Side(call, is_ok)
+                else:
+                    context = ASYNC_CLIENTS[client](url, way, limiter[limit])
+                    call = loop.run_until_complete(opened.enter_async_context(context))
+                    sides[f"{client}: {side}"] = Side(call, is_ok, loop)
+        yield sides
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser.add_argument("--clients", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each; default: 20")
+    parser.add_argument("--times", action="store_true", help="only the time of a call")
+    given = parser.parse_args()
+    if given.times:
+        options = Options(quick=False, say=print)
+        figures = list(_times(options, given.clients))
+        Console().print(Result("clients", f"without the wrapper, {WHERE}", figures).table())
+        return
+    table = Table("rule", "client", "way", "answers/s", "429s", "used", "API's CPU")
+    with Stage() as stage:
+        for rule, client, way in product(given.rules, given.clients, given.ways):
+            one = measure(stage, rule, client, way, given.seconds)
+            shares = (f"{one.refused:.3%}", f"{one.used:.3f}", f"{one.processor:.0%}")
+            row = (RULES[rule].text, client, way, f"{one.answers:.1f}", *shares)
+            print(*row, sep="  ", file=sys.stderr)
+            table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Clients: what HTTP APIs say about their limits, and how the limits here follow it."""

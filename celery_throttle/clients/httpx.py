@@ -1,0 +1,148 @@
+"""httpx: transports that ask limits before each request, and learn from the answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+
+from celery_throttle.clients.http import HttpOutbound
+from celery_throttle.outbound import Limits, Passage
+
+
+class ThrottledTransport(httpx.BaseTransport):
+    """``httpx.Client(transport=ThrottledTransport(throttle["stripe"]))``.
+
+    Args:
+        limit: or several; see :class:`~celery_throttle.clients.http.HttpOutbound`.
+        transport: what sends; ``httpx.HTTPTransport()`` unless given.
+        key, cost: may be functions of the ``httpx.Request``.
+        max_wait: seconds that a request waits for its limits at most; default 0.
+        usage: a function of the ``httpx.Response``: what it was worth. Its body is read whole
+            before, also of one that is to be streamed.
+        unit: see there.
+
+    Raises (by each request):
+        Throttled: the limits do not allow it in time. Within a task that a worker runs, that lets
+            the task step into its line.
+        StoreUnavailableError: the server of the limits cannot be reached, and they are not all
+            ``outage open``.
+    """
+
+    def __init__(
+        self,
+        limit: Limits,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        key: Callable[[httpx.Request], Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[httpx.Response], Any] | None = None,
+        unit: str = "requests",
+    ) -> None:
+        self._outbound = HttpOutbound(
+            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+        )
+        self._transport = httpx.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request once its limits allow it."""
+        passage = self._outbound.passage(request)
+        passage.begin()
+        try:
+            response = self._transport.handle_request(request)
+            heard = self._outbound.heard(passage, response.status_code, response.headers)
+            if self._outbound.usage is not None:
+                response.read()
+            passage.answered(heard, response)
+        except BaseException:
+            passage.end()
+            raise
+        if passage.slot is not None:
+            response.stream = _Held(response.stream, passage)
+        return response
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._transport.close()
+
+
+class AsyncThrottledTransport(httpx.AsyncBaseTransport):
+    """``httpx.AsyncClient(transport=AsyncThrottledTransport(throttle["stripe"]))``.
+
+    As :class:`ThrottledTransport`, for asyncio; ``transport`` is ``httpx.AsyncHTTPTransport()``
+    unless given.
+    """
+
+    def __init__(
+        self,
+        limit: Limits,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        key: Callable[[httpx.Request], Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[httpx.Response], Any] | None = None,
+        unit: str = "requests",
+    ) -> None:
+        self._outbound = HttpOutbound(
+            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+        )
+        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request once its limits allow it."""
+        passage = self._outbound.passage(request)
+        await passage.abegin()
+        try:
+            response = await self._transport.handle_async_request(request)
+            heard = self._outbound.heard(passage, response.status_code, response.headers)
+            if self._outbound.usage is not None:
+                await response.aread()
+            await passage.aanswered(heard, response)
+        except BaseException:
+            await passage.aend()
+            raise
+        if passage.slot is not None:
+            response.stream = _AsyncHeld(response.stream, passage)
+        return response
+
+    async def aclose(self) -> None:
+        """Close what sends."""
+        await self._transport.aclose()
+
+
+class _Held(httpx.SyncByteStream):
+    """A body; the slot is given back when it is closed, as httpx does at its end."""
+
+    def __init__(self, stream: Any, passage: Passage) -> None:
+        self._stream = stream
+        self._passage = passage
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._stream
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            self._passage.end()
+
+
+class _AsyncHeld(httpx.AsyncByteStream):
+    """The same for asyncio."""
+
+    def __init__(self, stream: Any, passage: Passage) -> None:
+        self._stream = stream
+        self._passage = passage
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            yield chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            await self._passage.aend()

@@ -1,0 +1,89 @@
+"""requests: an adapter that asks limits before each request, and learns from the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+
+from celery_throttle.clients.http import HttpOutbound
+from celery_throttle.outbound import Limits, Passage
+
+
+class ThrottledAdapter(BaseAdapter):
+    """``session.mount("https://api.stripe.com", ThrottledAdapter(throttle["stripe"]))``.
+
+    Args:
+        limit: or several; see :class:`~celery_throttle.clients.http.HttpOutbound`.
+        adapter: what sends; ``requests.adapters.HTTPAdapter()`` unless given. What it sends again
+            by itself (``max_retries``) does not ask the limits again.
+        key, cost: may be functions of the ``requests.PreparedRequest``.
+        max_wait: seconds that a request waits for its limits at most; default 0.
+        usage: a function of the ``requests.Response``: what it was worth. Its body is read whole
+            before, also with ``stream=True``.
+        unit: see there.
+
+    Raises (by each request): as :class:`celery_throttle.clients.httpx.ThrottledTransport`.
+    """
+
+    def __init__(
+        self,
+        limit: Limits,
+        adapter: BaseAdapter | None = None,
+        *,
+        key: Callable[[requests.PreparedRequest], Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[requests.Response], Any] | None = None,
+        unit: str = "requests",
+    ) -> None:
+        super().__init__()
+        self._outbound = HttpOutbound(
+            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+        )
+        self._adapter = HTTPAdapter() if adapter is None else adapter
+
+    def send(
+        self, request: requests.PreparedRequest, *args: Any, **options: Any
+    ) -> requests.Response:
+        """Send a request once its limits allow it."""
+        passage = self._outbound.passage(request)
+        passage.begin()
+        try:
+            response = self._adapter.send(request, *args, **options)
+            heard = self._outbound.heard(passage, response.status_code, response.headers)
+            if self._outbound.usage is not None or (passage.slot and not options.get("stream")):
+                _ = response.content  # reads it
+            passage.answered(heard, response)
+        except BaseException:
+            passage.end()
+            raise
+        if passage.slot is not None:
+            _end_with(response, passage)
+        return response
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._adapter.close()
+
+
+def _end_with(response: Any, passage: Passage) -> None:
+    """Give the slot back when the body was read, or the answer closed."""
+    raw = response.raw
+    if getattr(response, "_content_consumed", False) or not hasattr(raw, "release_conn"):
+        passage.end()
+        return
+
+    def then_end(inner: Callable[[], None]) -> Callable[[], None]:
+        @wraps(inner)
+        def ending() -> None:
+            inner()
+            passage.end()
+
+        return ending
+
+    # urllib3 lets go of its connection at the end of a body, requests when it is closed before.
+    raw.release_conn, raw.close = then_end(raw.release_conn), then_end(raw.close)

@@ -1,0 +1,99 @@
+"""Any callable that calls an API, such as a method of an SDK: with limits around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from http import HTTPStatus
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar, cast
+
+from celery_throttle.clients import answers
+from celery_throttle.clients.http import heard_of
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.heard import Heard
+from celery_throttle.outbound import Limits, Outbound, Passage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Types of exceptions that are refusals; or a function that tells what one says, if anything.
+Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
+
+
+def wrap(
+    limit: Limits,
+    function: F,
+    *,
+    key: Callable[..., Any] | None = None,
+    cost: Any = None,
+    max_wait: float = 0.0,
+    usage: Callable[[Any], Any] | None = None,
+    refused: Refused = (),
+) -> F:
+    """See :meth:`celery_throttle.bound.BoundLimit.wrap`."""
+    outbound = Outbound(limit, key=key, cost=cost, max_wait=max_wait, usage=usage)
+    if not callable(function):
+        raise LimitValueError(f"{shown(function)} cannot be wrapped; allowed: what can be called")
+    reader = _reader(refused)
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        passage = outbound.passage(*args, **kwargs)
+        passage.begin()
+        try:
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                heard = reader(error, passage)
+                if heard is not None:
+                    passage.answered(heard, None)
+                raise
+            passage.answered(Heard(took=passage.took()), result)
+            return result
+        finally:
+            passage.end()
+
+    @wraps(function)
+    async def awrapped(*args: Any, **kwargs: Any) -> Any:
+        passage = outbound.passage(*args, **kwargs)
+        await passage.abegin()
+        try:
+            try:
+                result = await function(*args, **kwargs)
+            except Exception as error:
+                heard = reader(error, passage)
+                if heard is not None:
+                    await passage.aanswered(heard, None)
+                raise
+            await passage.aanswered(Heard(took=passage.took()), result)
+            return result
+        finally:
+            await passage.aend()
+
+    return cast("F", awrapped if iscoroutinefunction(function) else wrapped)
+
+
+def _reader(refused: Refused) -> Callable[[Exception, Passage], Heard | None]:
+    if isinstance(refused, (type, tuple)):
+        types = refused
+
+        def by_type(error: Exception, passage: Passage) -> Heard | None:
+            return _heard(error, passage) if isinstance(error, types) else None
+
+        return by_type
+    if not callable(refused):
+        raise LimitValueError(
+            f"refused {shown(refused)} is not allowed: exceptions, or a function of one"
+        )
+    return lambda error, _: refused(error)
+
+
+def _heard(error: Exception, passage: Passage) -> Heard:
+    """Of a refusal: what its headers say, where SDKs put them."""
+    headers = getattr(getattr(error, "response", error), "headers", None)
+    try:
+        said = answers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
+    except (AttributeError, TypeError):  # something else has this name
+        return Heard(refused=True, took=passage.took())
+    return heard_of(said, answers.REQUESTS, passage.took())

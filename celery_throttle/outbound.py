@@ -1,0 +1,246 @@
+"""Outbound: calls to somebody else's API, between the limits they pass and what their answers say.
+
+What the wrappers of all clients have in common. A call's limits are asked before it is sent; after
+its answer they are told what is to be learned of it, and what the call was worth.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
+from typing import Any
+
+from celery_throttle.bound import BoundLimit
+from celery_throttle.changes import Plan, check_wait
+from celery_throttle.clauses import ADAPTIVE
+from celery_throttle.errors import LimitValueError, StoreError, StoreUnavailableError, shown
+from celery_throttle.heard import Heard
+from celery_throttle.held import Slot
+from celery_throttle.limiter import Limiter
+from celery_throttle.needs import Need, has_slots
+from celery_throttle.plans import Reserved
+from celery_throttle.scope import LimitRef, encode_key
+
+logger = logging.getLogger(__name__)
+
+#: One limit, or several that all have to allow.
+Limits = BoundLimit | Sequence[BoundLimit]
+
+#: Seconds by which a stop must be longer than the one before to be worth a line in the log.
+_LONGER = 0.5
+
+
+class Outbound:
+    """What the calls of one client need. The functions take what the client knows of a call.
+
+    Args:
+        limit: ``throttle["stripe"]``, or a list of such, of the same limiter.
+        key: a function that gives the key of each limit that has none of its own; None of it: the
+            limit itself.
+        cost: units of each, or a function that gives them; 1 unless given. A mapping of the
+            limit's name to units is allowed as well, here and of ``usage``.
+        max_wait: seconds that a call waits for its limits at most; 0 unless given.
+        usage: a function of the answer that gives what it was worth; ``cost`` is an estimate, then.
+
+    Raises:
+        LimitError: something of this is wrong.
+    """
+
+    def __init__(
+        self,
+        limit: Limits,
+        *,
+        key: Callable[..., Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._bounds = _bounds(limit)
+        for name, function in (("key", key), ("usage", usage)):
+            if function is not None and not callable(function):
+                raise LimitValueError(f"{name} {shown(function)} is no function; allowed: one")
+        self.limiter: Limiter = self._bounds[0].limiter
+        self._key = key
+        self._cost: Any = 1 if cost is None else cost
+        self.max_wait = check_wait(max_wait, "max_wait")
+        self.usage = usage
+        self._fixed = None if key or callable(self._cost) else self._need(())
+        self._stopped_until = 0.0
+
+    def passage(self, *about: Any) -> Passage:
+        """One call, of which the client knows this."""
+        return Passage(self, self._fixed or self._need(about))
+
+    def _need(self, about: Sequence[Any]) -> Need:
+        refs = [bound.ref for bound in self._bounds]
+        if self._key is not None:
+            key = self._key(*about)
+            whole = key is None
+            refs = [
+                ref if ref.key is not None or whole else LimitRef(ref.name, encode_key(key))
+                for ref in refs
+            ]
+        cost = self._cost(*about) if callable(self._cost) else self._cost
+        return self.limiter.need(refs, cost)
+
+    def names(self) -> list[str]:
+        """The names of the limits."""
+        return [bound.ref.name for bound in self._bounds]
+
+    def has(self, check: Callable[[Any], bool]) -> bool:
+        """Whether a check holds for one of the limits, as far as the code knows them."""
+        known = self.limiter.limits
+        return any(check(limit) for name in self.names() for limit in known.get(name, ()))
+
+    def is_open(self) -> bool:
+        """Whether calls go out while the server of the limits is lost."""
+        known = self.limiter.limits
+        return all(name in known for name in self.names()) and not self.has(
+            lambda limit: limit.outage != "open"
+        )
+
+    def stopped(self, seconds: float) -> None:
+        """An answer has stopped the limits."""
+        until = time.monotonic() + seconds
+        if until > self._stopped_until + _LONGER:
+            names = ", ".join(map(repr, self.names()))
+            logger.warning("The API of %s says stop: no calls for %.3f s", names, seconds)
+        self._stopped_until = max(until, self._stopped_until)
+
+
+class Passage:
+    """One call: :meth:`begin` before it, :meth:`answered` and :meth:`end` after, each once.
+
+    Where the limits refuse, ``begin`` raises what ``limiter.acquire(max_wait=...)`` does, and there
+    is nothing to end.
+    """
+
+    def __init__(self, outbound: Outbound, need: Need) -> None:
+        self._outbound = outbound
+        self._limiter = outbound.limiter
+        self._need = need
+        self._taken: Reserved | None = None
+        #: The slot that is held until :meth:`end`, if there is one.
+        self.slot: Slot | None = None
+        if outbound.has(has_slots):
+            self.slot = Slot(self._limiter, need, outbound.max_wait, _LEASE)
+        self._began = 0.0
+
+    def _taking(self) -> Plan[Reserved]:
+        mode = "take" if self._outbound.usage is None else "reserve"
+        return self._limiter.taking(self._need, self._outbound.max_wait, mode=mode)
+
+    def begin(self) -> None:
+        """Take what the call needs."""
+        try:
+            if self.slot is not None:
+                self.slot.__enter__()
+                self._taken = self.slot.taken
+            else:
+                self._taken = self._limiter.run_plan(self._taking())
+        except StoreUnavailableError:
+            self._go_on_alone()
+        self._began = time.monotonic()
+
+    async def abegin(self) -> None:
+        """:meth:`begin` for asyncio."""
+        try:
+            if self.slot is not None:
+                await self.slot.__aenter__()
+                self._taken = self.slot.taken
+            else:
+                self._taken = await self._limiter.arun_plan(self._taking())
+        except StoreUnavailableError:
+            self._go_on_alone()
+        self._began = time.monotonic()
+
+    def _go_on_alone(self) -> None:
+        if not self._outbound.is_open():
+            raise  # noqa: PLE0704  # called where it was caught
+        self.slot = None
+
+    def took(self) -> float:
+        """Seconds since the call began."""
+        return time.monotonic() - self._began
+
+    def answered(self, heard: Heard, answer: Any) -> None:
+        """Tell the limits what an answer says, and what it was worth."""
+        with self._not_lost():
+            worth = self._worth(heard, answer)
+            self._limiter.run_plan(self._learning(heard, worth))
+
+    async def aanswered(self, heard: Heard, answer: Any) -> None:
+        """:meth:`answered` for asyncio; ``usage`` may be a coroutine function."""
+        with self._not_lost():
+            worth = self._worth(heard, answer)
+            if isawaitable(worth):
+                worth = await worth
+            await self._limiter.arun_plan(self._learning(heard, worth))
+
+    @contextmanager
+    def _not_lost(self) -> Iterator[None]:
+        """The answer is there, and must not be lost because its limits cannot be told of it."""
+        try:
+            yield
+        except StoreError as error:
+            _not_told(error)
+        except Exception:
+            logger.exception("What a call was worth is not known: its estimate stands")
+
+    def _worth(self, heard: Heard, answer: Any) -> Any:
+        """What the call was worth, if that is told afterwards: nothing, if it was refused."""
+        if self._taken is None or self._outbound.usage is None:
+            return None
+        return 0 if heard.refused else self._outbound.usage(answer)
+
+    def _learning(self, heard: Heard, worth: Any) -> Plan[None]:
+        plans, says = self._limiter.plans, heard.refused or heard.stop or heard.left is not None
+        if says or self._outbound.has(lambda limit: limit.algorithm == ADAPTIVE):
+            stop = yield from plans.learn(self._need, heard)
+            if stop:
+                self._outbound.stopped(stop)
+        if self._taken is not None and worth is not None:
+            yield from plans.settle(self._taken, worth)
+
+    def end(self) -> None:
+        """The call is over, with all of its answer."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            try:
+                slot.__exit__(None, None, None)
+            except StoreError as error:  # its lease runs out in any case
+                _not_told(error)
+
+    async def aend(self) -> None:
+        """:meth:`end` for asyncio."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            try:
+                await slot.__aexit__(None, None, None)
+            except StoreError as error:
+                _not_told(error)
+
+
+#: Seconds after which a slot is free again if this process dies.
+_LEASE = 30.0
+
+
+def _not_told(error: StoreError) -> None:
+    logger.warning("Limits could not be told of an answer: %s", error)
+
+
+def _bounds(limit: Limits) -> list[BoundLimit]:
+    bounds = [limit] if isinstance(limit, BoundLimit) else limit
+    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or not bounds:
+        raise LimitValueError(f"{shown(limit)} is no limit; allowed: throttle['name'], or a list")
+    for bound in bounds:
+        if not isinstance(bound, BoundLimit):
+            raise LimitValueError(f"{shown(bound)} is no limit; allowed: throttle['name']")
+        if bound.limiter is not bounds[0].limiter:
+            raise LimitValueError(
+                f"{bound.ref.name!r} is of another limiter; allowed: limits of one"
+            )
+    return list(bounds)

@@ -1,0 +1,76 @@
+"""A small web app whose clients are limited by their key, and all of them together.
+
+Run::
+
+    python -m examples.inbound_web
+
+It starts a private server for the limits, unless THROTTLE_URL names one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from celery_throttle import Limiter
+from celery_throttle.demo.server import start_server
+from celery_throttle.inbound import ThrottledWSGI, by_header
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+KEYS = {"ann", "bob"}
+SHOWN = ("RateLimit", "Retry-After")
+
+
+def shop(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello\n"]
+
+
+def limited(url: str) -> ThrottledWSGI:
+    limiter = Limiter(url, {"api": "30/m burst 3", "all": "100/s burst 100"})
+    # A key that nobody was given is no key: such clients are limited by their address.
+    by_key = by_header("X-Api-Key", valid=KEYS.__contains__)
+    return ThrottledWSGI(shop, [limiter["api"], limiter["all"]], key={"api": by_key})
+
+
+class Quiet(WSGIRequestHandler):
+    """Writes no log."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def ask(url: str, key: str) -> str:
+    request = Request(url, headers={"X-Api-Key": key})  # noqa: S310  # our own server
+    try:
+        with urlopen(request, timeout=10) as answer:  # noqa: S310  # our own server
+            status, headers = answer.status, answer.headers
+    except HTTPError as error:
+        status, headers = error.code, error.headers
+    told = [f"{name}: {headers[name]}" for name in SHOWN if name in headers]
+    return f"{key}: {status}  {', '.join(told)}"
+
+
+def main() -> None:
+    with ExitStack() as ends:
+        directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        url = os.environ.get("THROTTLE_URL") or start_server(directory, ends)
+        server = ends.enter_context(make_server("127.0.0.1", 0, limited(url), handler_class=Quiet))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ends.callback(server.shutdown)
+        for key in ("ann", "ann", "ann", "ann", "bob", "random-1", "random-2"):
+            print(ask(f"http://127.0.0.1:{server.server_port}/", key))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""An API for tests, which answers as it is told, and clients of every kind that call it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import aiohttp
+import httpx
+import requests
+
+from celery_throttle.clients.aiohttp import throttled
+from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
+from celery_throttle.clients.requests import ThrottledAdapter
+from celery_throttle.outbound import Limits
+
+
+class Answer(NamedTuple):
+    """What the API answers next."""
+
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    body: bytes = b"{}"
+
+
+class Api:
+    """Notes the paths that were asked for; answers 200 where nothing else is laid by."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        #: When, and what it answered.
+        self.log: list[tuple[float, int]] = []
+        self.answers: list[Answer] = []
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:  # as http.server has it
+                api.paths.append(self.path)
+                answer = api.answers.pop(0) if api.answers else Answer()
+                api.log.append((time.monotonic(), answer.status))
+                self.send_response_only(answer.status)
+                for name, text in answer.headers.items():
+                    self.send_header(name, text)
+                self.send_header("Content-Length", str(len(answer.body)))
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            def log_message(self, *_: Any) -> None:
+                """Nowhere."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Client:
+    """One HTTP client behind limits: gives status and body."""
+
+    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+        self._url = url
+        self._limit = limit
+        self._options = options
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        raise NotImplementedError
+
+    def streamed(self) -> AbstractContextManager[Callable[[], bytes]]:
+        """An answer of which the body is read later: a function reads it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Httpx(Client):
+    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+        self._client = httpx.Client(base_url=url, transport=ThrottledTransport(limit, **options))
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        answer = self._client.get(path, headers=headers)
+        return answer.status_code, answer.content
+
+    @contextmanager
+    def streamed(self) -> Iterator[Callable[[], bytes]]:
+        with self._client.stream("GET", "/") as answer:
+            yield answer.read
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Requests(Client):
+    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+        self._url = url
+        self._session = requests.Session()
+        self._session.mount("http://", ThrottledAdapter(limit, **options))
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        answer = self._session.get(self._url + path, headers=headers, timeout=10)
+        return answer.status_code, answer.content
+
+    @contextmanager
+    def streamed(self) -> Iterator[Callable[[], bytes]]:
+        with self._session.get(self._url, stream=True, timeout=10) as answer:
+            yield lambda: answer.content
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class Looped(Client):
+    """One that runs in an event loop of its own."""
+
+    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+        super().__init__(url, limit, **options)
+        self._loop = asyncio.new_event_loop()
+        self._client = self._do(self._made())
+
+    def _do(self, work: Any) -> Any:
+        return self._loop.run_until_complete(work)
+
+    async def _made(self) -> Any:
+        raise NotImplementedError
+
+    async def _closed(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._do(self._closed())
+        limit = self._limit if not isinstance(self._limit, list) else self._limit[0]
+        self._do(limit.limiter.store.aclose())  # type: ignore[union-attr]  # a limit, then
+        self._loop.close()
+
+
+class AsyncHttpx(Looped):
+    async def _made(self) -> httpx.AsyncClient:
+        transport = AsyncThrottledTransport(self._limit, **self._options)
+        return httpx.AsyncClient(base_url=self._url, transport=transport)
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        answer = self._do(self._client.get(path, headers=headers))
+        return answer.status_code, answer.content
+
+    @contextmanager
+    def streamed(self) -> Iterator[Callable[[], bytes]]:
+        stream = self._client.stream("GET", "/")
+        answer = self._do(stream.__aenter__())
+        yield lambda: self._do(answer.aread())
+        self._do(stream.__aexit__(None, None, None))
+
+    async def _closed(self) -> None:
+        await self._client.aclose()
+
+
+class Aiohttp(Looped):
+    async def _made(self) -> aiohttp.ClientSession:
+        middleware = throttled(self._limit, **self._options)
+        return aiohttp.ClientSession(self._url, middlewares=[middleware])
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        async def get() -> tuple[int, bytes]:
+            async with self._client.get(path, headers=headers) as answer:
+                return answer.status, await answer.read()
+
+        answer: tuple[int, bytes] = self._do(get())
+        return answer
+
+    @contextmanager
+    def streamed(self) -> Iterator[Callable[[], bytes]]:
+        answer = self._do(self._client.get("/").__aenter__())
+        yield lambda: self._do(answer.read())
+
+        async def close() -> None:
+            answer.close()
+            await asyncio.sleep(0)  # what was begun at its end
+            await asyncio.sleep(0.01)
+
+        self._do(close())
+
+    async def _closed(self) -> None:
+        await self._client.close()
+
+
+class Function(Client):
+    """A function that an SDK might have, wrapped; it raises where the API refuses."""
+
+    class RefusedError(Exception):
+        def __init__(self, response: httpx.Response) -> None:
+            self.response = response
+
+    def __init__(self, url: str, limit: Any, **options: Any) -> None:
+        self._client = httpx.Client(base_url=url)
+
+        def get(path: str, headers: Mapping[str, str]) -> httpx.Response:
+            answer = self._client.get(path, headers=headers)
+            if answer.status_code == 429:
+                raise self.RefusedError(answer)
+            return answer
+
+        self._get = limit.wrap(get, refused=self.RefusedError, **options)
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        try:
+            answer = self._get(path, headers)
+        except self.RefusedError as error:
+            return error.response.status_code, error.response.content
+        return answer.status_code, answer.content
+
+    def close(self) -> None:
+        self._client.close()
+
+
+HTTP: tuple[type[Client], ...] = (Httpx, AsyncHttpx, Requests, Aiohttp)
+EVERY: tuple[type[Client], ...] = (*HTTP, Function)

@@ -1,0 +1,384 @@
+"""Clients behind limits, each against a real server: what they ask, and what they learn."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_throttle import (
+    Heard,
+    Limiter,
+    LimitValueError,
+    StoreUnavailableError,
+    Throttled,
+    UnknownLimitError,
+)
+from tests.clients.api import EVERY, HTTP, Aiohttp, Answer, Api, Client, Requests
+from tests.servers import Server
+
+LIMITS = {
+    "api": "1/h burst 3",
+    "slow": "5/s",
+    "mail": "1/h burst 2",
+    "pool": "2 at once",
+    "tokens": "1000/h burst 1000",
+    "open": "1/h outage open",
+    "moves": "adaptive 10..100/s burst 100",
+}
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    api = Api()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    limiter = Limiter(redis_url, LIMITS)
+    yield limiter
+    limiter.store.close()
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
+    """Makes clients of one kind."""
+    made: list[Client] = []
+
+    def make(limit: Any, **options: Any) -> Client:
+        made.append(request.param(api.url, limit, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+every = pytest.mark.parametrize("make", EVERY, indirect=True)
+http = pytest.mark.parametrize("make", HTTP, indirect=True)
+
+
+@every
+def test_what_the_limit_refuses_is_not_sent(make: Make, limiter: Limiter, api: Api) -> None:
+    client = make(limiter["api"])
+    assert [client.get()[0] for _ in range(3)] == [200, 200, 200]
+    with pytest.raises(Throttled) as caught:
+        client.get()
+    assert (caught.value.limit, caught.value.key) == ("api", None)
+    assert 3599 < (caught.value.retry_after or 0) <= 3600
+    assert len(api.paths) == 3
+
+
+@every
+def test_a_call_waits_as_long_as_it_may(make: Make, limiter: Limiter) -> None:
+    client = make(limiter["slow"], max_wait=10)
+    began = time.monotonic()
+    for _ in range(3):
+        client.get()
+    assert time.monotonic() - began >= 0.38
+    with pytest.raises(Throttled):
+        make(limiter["slow"], max_wait=0.01).get()
+
+
+@http
+def test_key_and_cost_come_from_the_request(make: Make, limiter: Limiter) -> None:
+    client = make(
+        limiter["mail"],
+        key=lambda request: request.headers["x-account"],
+        cost=lambda request: int(request.headers["x-cost"]),
+    )
+    client.get(**{"x-account": "a", "x-cost": "2"})
+    client.get(**{"x-account": "b", "x-cost": "1"})
+    assert limiter["mail", "a"].peek(0).remaining == 0
+    assert limiter["mail", "b"].peek(0).remaining == 1
+    with pytest.raises(Throttled) as caught:
+        client.get(**{"x-account": "a", "x-cost": "1"})
+    assert caught.value.key == "a"
+
+
+@http
+def test_several_limits_all_or_nothing(make: Make, limiter: Limiter) -> None:
+    """The key is that of those that have none."""
+    limits = [limiter["api"], limiter["mail", "fixed"], limiter["tokens"]]
+    client = make(limits, key=lambda _: "t", cost={"tokens": 400})
+    for _ in range(2):
+        client.get()
+    with pytest.raises(Throttled) as caught:
+        client.get()
+    assert caught.value.limit == "mail"
+    assert limiter["api", "t"].peek(0).remaining == 1
+    assert limiter["tokens", "t"].peek(0).remaining == 200
+
+
+@every
+def test_a_refusal_stops_everyone(
+    make: Make, limiter: Limiter, api: Api, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make(limiter["tokens"])
+    api.answers = [Answer(429, {"Retry-After": "3"}, b"no")]
+    assert client.get() == (429, b"no")
+    other = Limiter(redis_url)
+    refused = other["tokens"].acquire()
+    assert 2 < (refused.retry_after or 0) <= 3
+    assert limiter["tokens", "one"].acquire().retry_after  # of all keys, as it was asked without
+    with pytest.raises(Throttled):
+        client.get()
+    assert len(api.paths) == 1
+    assert [record.message for record in caplog.records if "says stop" in record.message] == [
+        "The API of 'tokens' says stop: no calls for 3.000 s"
+    ]
+    other.store.close()
+
+
+@http
+def test_a_refusal_stops_its_key_only(make: Make, limiter: Limiter, api: Api) -> None:
+    client = make(limiter["tokens"], key=lambda request: request.headers["x-account"])
+    api.answers = [Answer(503, {"Retry-After": "60"})]
+    client.get(**{"x-account": "a"})
+    assert not limiter["tokens", "a"].acquire()
+    client.get(**{"x-account": "b"})
+
+
+@every
+def test_a_refusal_that_does_not_say_for_how_long(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(429)]
+    make(limiter["tokens"]).get()
+    assert 0 < (limiter["tokens"].peek().retry_after or 0) <= 1
+
+
+@http
+def test_what_the_api_says_is_left_tightens(make: Make, limiter: Limiter, api: Api) -> None:
+    client = make(limiter["tokens"])
+    api.answers = [
+        Answer(200, {"RateLimit": '"default";r=50;t=30'}),
+        Answer(200, {"X-RateLimit-Remaining": "900"}),
+        Answer(200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"}),
+    ]
+    client.get()
+    assert limiter["tokens"].peek(0).remaining == 50
+    client.get()
+    assert limiter["tokens"].peek(0).remaining == 49
+    client.get()
+    assert 19 < (limiter["tokens"].peek().retry_after or 0) <= 20
+
+
+@http
+def test_of_what_is_left_the_unit_of_the_limit_counts(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    headers = {"x-ratelimit-remaining-requests": "3", "x-ratelimit-remaining-tokens": "700"}
+    api.answers = [Answer(200, headers)]
+    make(limiter["tokens"], unit="tokens").get()
+    assert limiter["tokens"].peek(0).remaining == 700
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "-5"},
+        {"Retry-After": "nan"},
+        {"RateLimit": '"x";r=-3;t=5', "X-RateLimit-Remaining": "NaN"},
+        {"X-RateLimit-Remaining": "9" * 400},
+    ],
+)
+@pytest.mark.parametrize("make", [Requests], indirect=True)
+def test_hostile_headers_are_ignored_with_a_line(
+    make: Make,
+    limiter: Limiter,
+    api: Api,
+    headers: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = make(limiter["tokens"])
+    api.answers = [Answer(503, headers), Answer(503, headers)]
+    client.get()
+    client.get()
+    assert limiter["tokens"].peek(0).remaining == 998
+    odd = [record.message for record in caplog.records if "Odd headers" in record.message]
+    assert len(odd) == 1
+    assert "'tokens'" in odd[0]
+
+
+@pytest.mark.parametrize("make", [Requests], indirect=True)
+def test_a_year_from_now_is_an_hour(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(429, {"Retry-After": "31536000"})]
+    make(limiter["tokens"]).get()
+    assert 3500 < (limiter["tokens"].peek().retry_after or 0) <= 3600
+
+
+@http
+def test_a_slot_is_held_until_the_body_was_read_or_closed(make: Make, limiter: Limiter) -> None:
+    client = make(limiter["pool"])
+    client.get()
+    assert limiter["pool"].peek(0).remaining == 2
+    with client.streamed() as read:
+        read()
+    until = time.monotonic() + 10
+    while limiter["pool"].peek(0).remaining != 2:
+        assert time.monotonic() < until
+    with client.streamed():
+        pass
+    while limiter["pool"].peek(0).remaining != 2:
+        assert time.monotonic() < until
+    with limiter["pool"].slot(), limiter["pool"].slot(), pytest.raises(Throttled):
+        client.get()
+
+
+@pytest.mark.parametrize("make", [Requests], indirect=True)
+def test_a_slot_is_held_while_a_body_is_streamed(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(200, {}, b"x" * 10_000_000)]
+    with make(limiter["pool"]).streamed():
+        assert limiter["pool"].peek(0).remaining == 1
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+@every
+def test_a_call_that_fails_gives_its_slot_back(make: Make, limiter: Limiter, api: Api) -> None:
+    client = make(limiter["pool"])
+    api.close()
+    with pytest.raises(Exception, match=r"(?i)connect|refused"):
+        client.get()
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def used(answer: Any) -> Any:
+    """Of the answer of any client, what it says that it was worth."""
+    body = answer._body if hasattr(answer, "_body") else answer.content
+    return json.loads(body)["used"]
+
+
+@every
+def test_what_a_call_was_worth_is_settled(
+    make: Make, limiter: Limiter, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make(limiter["tokens"], cost=400, usage=used)
+    api.answers = [Answer(200, {}, b'{"used": 150}'), Answer(200, {}, b'{"used": 500}')]
+    client.get()
+    assert limiter["tokens"].peek(0).remaining == 850
+    client.get()
+    assert limiter["tokens"].peek(0).remaining == 350
+    api.answers = [Answer(200, {}, b"no word about it")]
+    with caplog.at_level(logging.ERROR):
+        with pytest.raises(Throttled):
+            client.get()
+        limiter["tokens"].reset()
+        assert client.get() == (200, b"no word about it")
+    assert limiter["tokens"].peek(0).remaining == 600
+    assert "its estimate stands" in caplog.text
+
+
+@pytest.mark.parametrize("make", [Aiohttp], indirect=True)
+def test_what_a_call_was_worth_may_be_awaited(make: Make, limiter: Limiter, api: Api) -> None:
+    async def worth(answer: Any) -> int:
+        return int((await answer.json(content_type=None))["used"])
+
+    api.answers = [Answer(200, {}, b'{"used": 150}')]
+    make(limiter["tokens"], cost=400, usage=worth).get()
+    assert limiter["tokens"].peek(0).remaining == 850
+
+
+@every
+def test_what_was_refused_was_worth_nothing(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(429, {"Retry-After": "0"})]
+    make(limiter["tokens"], cost=400, usage=used).get()
+    assert limiter["tokens"].peek(0).remaining == 1000
+
+
+@every
+def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, api: Api) -> None:
+    client = make(limiter["moves"])
+    for _ in range(50):
+        limiter["moves"].learn(Heard(refused=True, stop=0))
+    slow = limiter["moves"].peek(100).retry_after
+    limiter["moves"].acquire(10)
+    full = limiter["moves"].peek(0).reset_after
+    client.get()
+    time.sleep(0.2)
+    client.get()
+    assert limiter["moves"].peek(0).reset_after < full + 0.3
+    assert slow == 0.0
+    api.answers = [Answer(429)]
+    client.get()
+    assert 0 < (limiter["moves"].peek().retry_after or 0) <= 0.1
+
+
+@pytest.mark.parametrize("make", EVERY, indirect=True)
+def test_without_the_server_of_the_limits(make: Make, own_server: Server, api: Api) -> None:
+    limiter = Limiter(own_server.url, LIMITS)
+    closed, opened = make(limiter["api"]), make(limiter["open"])
+    closed.get()
+    own_server.stop()
+    with pytest.raises(StoreUnavailableError):
+        closed.get()
+    assert opened.get() == (200, b"{}")
+    assert opened.get() == (200, b"{}")
+    assert len(api.paths) == 3
+    limiter.store.close()
+
+
+@pytest.mark.parametrize("make", [Requests], indirect=True)
+def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: str) -> None:
+    other = Limiter(redis_url, LIMITS)
+    for limit, options, why in (
+        ("api", {}, "'api' is no limit; allowed: throttle['name'], or a list"),
+        ([], {}, "is no limit; allowed"),
+        ([limiter["api"], "mail"], {}, "'mail' is no limit; allowed: throttle['name']"),
+        (
+            [limiter["api"], other["mail"]],
+            {},
+            "'mail' is of another limiter; allowed: limits of one",
+        ),
+        (limiter["api"], {"key": "x"}, "key 'x' is no function; allowed: one"),
+        (limiter["api"], {"usage": 3}, "usage 3 is no function; allowed: one"),
+        (limiter["api"], {"max_wait": -1}, "max_wait of -1 is not allowed"),
+        (limiter["api"], {"cost": 0}, "cost 0 is not allowed"),
+        (limiter["api"], {"unit": ""}, "unit '' is not allowed"),
+    ):
+        with pytest.raises(ValueError, match=why.replace("[", r"\[")):
+            make(limit, **options)
+    other.store.close()
+    with pytest.raises(UnknownLimitError):
+        make(limiter["nobody"]).get()
+
+
+def test_a_coroutine_function_is_wrapped_as_one(limiter: Limiter) -> None:
+    import asyncio  # noqa: PLC0415
+
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    async def call() -> list[int]:
+        wrapped = limiter["api"].wrap(twice, key=lambda number: number)
+        found = [await wrapped(1), await wrapped(1), await wrapped(2)]
+        await limiter.store.aclose()
+        return found
+
+    assert asyncio.run(call()) == [2, 2, 4]
+    assert limiter["api", 1].peek(0).remaining == 1
+
+
+def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
+    with pytest.raises(LimitValueError, match="3 cannot be wrapped; allowed: what can be called"):
+        limiter["api"].wrap(3)  # type: ignore[type-var]  # that is the point
+    with pytest.raises(LimitValueError, match="refused 'x' is not allowed: exceptions, or"):
+        limiter["api"].wrap(print, refused="x")  # type: ignore[arg-type]  # that is the point
+
+
+def test_refusals_told_by_a_function(limiter: Limiter) -> None:
+    def call() -> None:
+        raise OSError(7)
+
+    def heard(error: Exception) -> Heard | None:
+        return Heard(refused=True, stop=float(error.args[0]))
+
+    with pytest.raises(OSError, match="7"):
+        limiter["tokens"].wrap(call, refused=heard)()
+    assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7

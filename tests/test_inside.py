@@ -1,0 +1,189 @@
+"""What the run of a task is given, and what it asks for in its body."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, _state
+from celery.app.task import Context
+from celery.exceptions import Ignore
+
+from celery_throttle import Throttle, Throttled
+from celery_throttle.costs import MILLION
+from celery_throttle.inside import Delivered, Item, TaskThrottled, current_run
+from celery_throttle.worker import met
+
+LIMITS = {
+    "api": "1/h burst 3",
+    "one": "1/h",
+    "pool": "1 at once",
+    "fast": "1000/s",
+}
+
+
+@pytest.fixture
+def throttle(redis_url: str) -> Iterator[Throttle]:
+    app = Celery("inside", broker=redis_url, set_as_current=False)
+    throttle = Throttle(app, LIMITS, url=redis_url)
+    yield throttle
+    throttle.store.close()
+
+
+class Running:
+    """A task of the app as a worker runs it, given some units."""
+
+    def __init__(self, throttle: Throttle, *given: Item, plain: bool = False) -> None:
+        app: Any = throttle.app
+
+        @app.task(name="running", shared=False)
+        def running() -> None: ...
+
+        self._task: Any = running
+        self._delivered: dict[str, Any] = {}
+        if not plain:
+            self._delivered = Delivered()
+            self._delivered.given = given
+
+    def __enter__(self) -> None:
+        self._stack: Any = vars(_state)["_task_stack"]  # as Celery's tracer does
+        self._stack.push(self._task)
+        info = pickle.loads(pickle.dumps(self._delivered))  # noqa: S301  # as it comes to a process
+        self._task.request_stack.push(Context(called_directly=False, delivery_info=info))
+
+    def __exit__(self, *_: object) -> None:
+        self._task.request_stack.pop()
+        self._stack.pop()
+
+
+def unit(name: str, units: float = 1, key: str | None = None) -> Item:
+    return name, key, round(units * MILLION)
+
+
+def test_outside_a_task_and_where_no_worker_takes_it_back(throttle: Throttle) -> None:
+    assert current_run(throttle) is None
+    throttle["one"].acquire()
+    with Running(throttle, plain=True), pytest.raises(Throttled) as caught:
+        throttle["one"].acquire(max_wait=0)
+    assert type(caught.value) is Throttled
+
+
+def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) -> None:
+    throttle["one"].acquire()
+    with Running(throttle), pytest.raises(TaskThrottled) as caught:
+        throttle.acquire(["one", ("api", "k")], {"api": 2}, max_wait=0)
+    error: TaskThrottled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as it comes to the worker
+    assert issubclass(TaskThrottled, Ignore)
+    assert error.met == (unit("one"), unit("api", 2, "k"))
+    assert (error.limit, error.key) == ("one", None)
+    assert (error.retry_after or 0) > 3500
+
+
+def test_without_max_wait_a_refusal_is_a_decision(throttle: Throttle) -> None:
+    throttle["one"].acquire()
+    with Running(throttle):
+        assert not throttle["one"].acquire()
+
+
+def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:
+    with Running(throttle, unit("one"), unit("api", 2)):
+        assert throttle["one"].acquire(max_wait=0).granted == 1
+        assert throttle["api"].acquire(2, max_wait=0).granted == 2
+        assert throttle["api"].peek(0).remaining == 3
+        throttle["api"].acquire(max_wait=0)
+        assert throttle["api"].peek(0).remaining == 2
+
+
+def test_of_several_it_asks_for_what_it_lacks(throttle: Throttle) -> None:
+    throttle["one"].acquire()
+    with Running(throttle, unit("one")):
+        throttle.acquire(["one", "api"], max_wait=0)
+        assert throttle["api"].peek(0).remaining == 2
+
+
+def test_what_it_lacks_is_refused_it_keeps_the_rest(throttle: Throttle) -> None:
+    throttle["one"].acquire()
+    with Running(throttle, unit("api")):
+        with pytest.raises(TaskThrottled) as caught:
+            throttle.acquire(["one", "api"], max_wait=0)
+        assert caught.value.met == (unit("one"),)
+        throttle["api"].acquire(max_wait=0)
+        assert throttle["api"].peek(0).remaining == 3
+
+
+def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None:
+    with Running(throttle, unit("pool")):
+        for _ in range(3):
+            with throttle["pool"].slot():
+                pass
+        assert throttle["pool"].peek(0).remaining == 1  # nobody took one from the server
+
+
+def test_more_than_it_may_have_at_once_is_waited_for(throttle: Throttle) -> None:
+    """And not given up: no run of it could have more from its start."""
+    with Running(throttle, unit("fast")):
+        for _ in range(20):
+            throttle["fast"].acquire(max_wait=0)
+
+
+async def test_for_asyncio(throttle: Throttle) -> None:
+    with Running(throttle, unit("one"), unit("pool")):
+        await throttle["one"].aacquire(max_wait=0)
+        async with throttle["pool"].slot():
+            pass
+        with pytest.raises(TaskThrottled):
+            await _refused(throttle)
+    await throttle.store.aclose()
+
+
+async def _refused(throttle: Throttle) -> None:
+    limit = throttle["one", "other"]
+    await limit.aacquire()
+    await limit.aacquire(max_wait=0)
+
+
+def test_an_estimate_it_was_given_can_only_be_owed(throttle: Throttle) -> None:
+    with Running(throttle, unit("api"), unit("api")):
+        throttle["api"].reserve(1).settle(0)
+        assert throttle["api"].peek(0).remaining == 3
+        throttle["api"].reserve(1).settle(2)
+        assert throttle["api"].peek(0).remaining == 2
+
+
+class Request:
+    """A request as far as its headers go."""
+
+    def __init__(self, header: Any) -> None:
+        self.request_dict = {"throttle_met": header}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        7,
+        "api",
+        ["api"],
+        [["api", None]],
+        [["api", None, 0]],
+        [["api", 7, 1]],
+        [["no name", None, 1]],
+        [["api", None, "x"]],
+        [[None, None, 1]],
+        {"api": 1},
+    ],
+)
+def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
+    request = Request(header)
+    assert met.of(request) == ()
+    assert request.request_dict == {}  # and no task sees it
+    assert met.headers(request) == {}
+
+
+def test_of_many_limits_that_were_met_the_last_are_remembered() -> None:
+    request = Request([["api", "first", 1]])
+    met.add(request, [unit("api", key=str(number)) for number in range(met.MOST)])
+    assert met.of(request)[0] == unit("api", key="0")
+    assert len(met.headers(request)["throttle_met"]) == met.MOST
