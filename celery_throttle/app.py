@@ -125,7 +125,7 @@ class Throttle(Limiter):
         """See :meth:`Limiter.used`."""
         run = current_run(self) if taken.given else None
         if run is not None:
-            run.give_back(taken.need)
+            run.give_back(taken.given)
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

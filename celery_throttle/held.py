@@ -90,7 +90,7 @@ class Slot:
         except (Throttled, LimitError):
             self._holder = ""
             raise
-        if not self.taken.given:
+        if self.taken.asked:
             self._limiter.renewals.add(self._holder, self.taken.need.refs, self._lease)
         return self.taken.decision
 
@@ -98,9 +98,9 @@ class Slot:
         holder, self._holder = self._holder, ""
         self._limiter.renewals.remove(holder)
         taken, self.taken = self.taken, None
-        if taken is not None and taken.given:
+        if taken is not None:
             self._limiter.used(taken)
-        else:
+        if taken is None or taken.asked:
             need = self._need if taken is None else taken.need
             yield from self._limiter.plans.release(need.refs, holder)
 

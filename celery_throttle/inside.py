@@ -96,39 +96,39 @@ class Run:
         Raises:
             TaskThrottled: it is refused, or not in time.
         """
-        has, lacks = self._split(need)
+        has, lacks = self._use(need)
         if not lacks:
-            self._use(has)
-            return Reserved(need, _given(need), (0, 0) * len(need.refs), given=True)
+            return Reserved(need, _given(need), (0, 0) * len(need.refs), has, asked=False)
         rest = Need(tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks))
         wait = PATIENCE if self._is_beyond(lacks) else max_wait
         try:
             taken = yield from self._throttle.plans.acquire(
                 rest, max(wait, max_wait), mode=mode, holder=holder
             )
-        except Throttled as error:
-            raise TaskThrottled(error.limit, error.key, error.retry_after, lacks) from None
-        self._use(has)
-        return taken
+        except BaseException as error:
+            self._left += has
+            if isinstance(error, Throttled):
+                raise TaskThrottled(error.limit, error.key, error.retry_after, lacks) from None
+            raise
+        return taken._replace(given=has)
 
-    def _use(self, items: Iterable[Item]) -> None:
-        for item in items:
-            self._left.remove(item)
+    def give_back(self, items: Iterable[Item]) -> None:
+        """Slots that the task holds until its end are not in use any more."""
+        self._left += filter(self._has_slots, items)
 
-    def give_back(self, need: Need) -> None:
-        """A slot that the task holds until its end is not in use any more."""
-        self._left += [item for item in items_of(need) if self._has_slots(item)]
+    def _use(self, need: Need) -> tuple[list[Item], list[Item]]:
+        """Use what the run has left of a need, and tell what it lacks.
 
-    def _split(self, need: Need) -> tuple[list[Item], list[Item]]:
-        """What the run has left of a need, and what it lacks. A slot is one, whatever the cost."""
-        left, has, lacks = list(self._left), list[Item](), list[Item]()
+        A slot is one, whatever the cost.
+        """
+        has, lacks = list[Item](), list[Item]()
         for item in items_of(need):
             same = 2 if self._has_slots(item) else 3
-            found = next((one for one in left if one[:same] == item[:same]), None)
+            found = next((one for one in self._left if one[:same] == item[:same]), None)
             if found is None:
                 lacks.append(item)
             else:
-                left.remove(found)
+                self._left.remove(found)
                 has.append(found)
         return has, lacks
 

@@ -67,12 +67,17 @@ class Want:
 
 
 class Reserved(NamedTuple):
-    """What was taken, and how the script tells it from what others took."""
+    """What was taken, and how the script tells it from what others took.
+
+    Within a task, some of it may have been ``given`` to that before; then the rest was ``asked`` of
+    the server, if there was any. See :mod:`celery_throttle.inside`.
+    """
 
     need: Need
     decision: Decision
     marks: Sequence[int]
-    given: bool = False  # before, to the task that asks: see `celery_throttle/inside.py`
+    given: Sequence[tuple[str, str | None, int]] = ()
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

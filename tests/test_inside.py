@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -32,16 +33,15 @@ def throttle(redis_url: str) -> Iterator[Throttle]:
     throttle.store.close()
 
 
+def _nothing() -> None: ...
+
+
 class Running:
     """A task of the app as a worker runs it, given some units."""
 
     def __init__(self, throttle: Throttle, *given: Item, plain: bool = False) -> None:
         app: Any = throttle.app
-
-        @app.task(name="running", shared=False)
-        def running() -> None: ...
-
-        self._task: Any = running
+        self._task: Any = app.task(name="running", shared=False)(_nothing)
         self._delivered: dict[str, Any] = {}
         if not plain:
             self._delivered = Delivered()
@@ -121,6 +121,15 @@ def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None
         assert throttle["pool"].peek(0).remaining == 1  # nobody took one from the server
 
 
+def test_a_slot_it_holds_beside_one_that_it_asks_for(throttle: Throttle) -> None:
+    with Running(throttle, unit("pool")):
+        for _ in range(2):
+            with throttle.slot(["pool", ("pool", "other")]):
+                assert throttle["pool", "other"].peek(0).remaining == 0
+            assert throttle["pool", "other"].peek(0).remaining == 1
+        assert throttle["pool"].peek(0).remaining == 1
+
+
 def test_more_than_it_may_have_at_once_is_waited_for(throttle: Throttle) -> None:
     """And not given up: no run of it could have more from its start."""
     with Running(throttle, unit("fast")):
@@ -135,6 +144,16 @@ async def test_for_asyncio(throttle: Throttle) -> None:
             pass
         with pytest.raises(TaskThrottled):
             await _refused(throttle)
+    await throttle.store.aclose()
+
+
+async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttle) -> None:
+    throttle["api", "a"].acquire(2)
+    with Running(throttle, unit("one")):
+        calls = (throttle.aacquire(["one", ("api", "a")], max_wait=0) for _ in range(3))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    names = sorted(type(result).__name__ for result in results)
+    assert names == ["Decision", "TaskThrottled", "TaskThrottled"]
     await throttle.store.aclose()
 
 
