@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from celery_throttle.changes import Plan, check_wait
@@ -21,6 +23,8 @@ from celery_throttle.plans import Holder, Reserved
 if TYPE_CHECKING:
     from celery_throttle.decision import Decision
     from celery_throttle.limiter import Limiter
+
+T = TypeVar("T")
 
 #: Seconds.
 LONGEST_LEASE = 3600
@@ -131,9 +135,24 @@ class Slot:
         except BaseException:
             if self._holder:
                 with suppress(StoreError):
-                    await self._limiter.arun_plan(self._release())
+                    await uncancelled(self._limiter.arun_plan(self._release()))
             raise
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with suppress(StoreError) if error else nullcontext():
-            await self._limiter.arun_plan(self._release())
+            await uncancelled(self._limiter.arun_plan(self._release()))
+
+
+async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Await something to its end, also if the caller is cancelled meanwhile, however often."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:  # noqa: PERF203  # each time another one
+            cancelled = error
+        except BaseException:  # noqa: BLE001  # it is the task's, and raised below
+            break
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

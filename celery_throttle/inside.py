@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from celery._state import get_current_worker_task
 from celery.exceptions import Ignore
 
-from celery_throttle.costs import MILLION
+from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
-from celery_throttle.errors import Throttled
+from celery_throttle.errors import CostError, Throttled
 from celery_throttle.needs import Need, has_slots
 from celery_throttle.plans import Reserved
+from celery_throttle.rates import Concurrency
 from celery_throttle.scope import LimitRef
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.changes import Plan
+    from celery_throttle.limits import Limit
     from celery_throttle.plans import Holder
 
 #: A name and key, and millionths of a unit of it; sent between processes.
@@ -100,17 +102,35 @@ class Run:
         if not lacks:
             return Reserved(need, _given(need), (0, 0) * len(need.refs), has, asked=False)
         rest = Need(tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks))
-        wait = PATIENCE if self._is_beyond(lacks) else max_wait
         try:
-            taken = yield from self._throttle.plans.acquire(
-                rest, max(wait, max_wait), mode=mode, holder=holder
-            )
+            taken = yield from self._ask(rest, lacks, max_wait, mode, holder)
         except BaseException as error:
             self._left += has
             if isinstance(error, Throttled):
                 raise TaskThrottled(error.limit, error.key, error.retry_after, lacks) from None
             raise
-        return taken._replace(given=has)
+        return taken._replace(need=need, marks=_marks(need, rest, taken.marks), given=has)
+
+    def _ask(
+        self,
+        rest: Need,
+        lacks: Sequence[Item],
+        max_wait: float,
+        mode: str,
+        holder: Holder | None,
+    ) -> Plan[Reserved]:
+        """Ask for it; what no run could have from its start is waited for in place.
+
+        Not while it is paused: that may be long, and then the whole task may as well wait.
+        """
+        acquire = self._throttle.plans.acquire
+        longest = self._in_place(lacks)
+        try:
+            return (yield from acquire(rest, max_wait, mode=mode, holder=holder))
+        except Throttled as error:
+            if error.retry_after is None or error.retry_after > longest:
+                raise
+        return (yield from acquire(rest, PATIENCE, mode=mode, holder=holder))
 
     def give_back(self, items: Iterable[Item]) -> None:
         """Slots that the task holds until its end are not in use any more."""
@@ -132,16 +152,25 @@ class Run:
                 has.append(found)
         return has, lacks
 
-    def _is_beyond(self, lacks: Sequence[Item]) -> bool:
-        """Whether no run could have all of it from its start, besides what this one has."""
+    def _in_place(self, lacks: Sequence[Item]) -> float:
+        """Seconds that a refusal may take to be waited for in place; 0 if the task steps aside.
+
+        Raises:
+            CostError: no run could be given all of it, nor wait for it in place.
+        """
+        longest = 0.0
         for name, key, cost in lacks:
             had = sum(one[2] for one in self._given if one[:2] == (name, key))
-            limits = self._throttle.limits.get(name, ())
-            if had and any(had + cost > limit.burst * MILLION for limit in limits):
-                return True
-            if had and any(map(has_slots, limits)):
-                return True
-        return False
+            for limit in self._throttle.limits.get(name, ()) if had else ():
+                if isinstance(limit.rate, Concurrency):
+                    longest = PATIENCE
+                elif had + cost > limit.burst * MILLION:
+                    count = limit.lowest or limit.rate.count
+                    natural = limit.rate.period_us / count / 1e6 * cost / MILLION
+                    if natural > PATIENCE:
+                        raise _too_much(name, limit, had + cost)
+                    longest = max(longest, 2 * natural + 0.1)
+        return longest
 
     def _has_slots(self, item: Item) -> bool:
         return any(map(has_slots, self._throttle.limits.get(item[0], ())))
@@ -162,4 +191,25 @@ def _given(need: Need) -> Decision:
         reset_after=0.0,
         bound_by=None,
         granted=need.units,
+    )
+
+
+def _marks(need: Need, rest: Need, marks: Sequence[int]) -> Sequence[int]:
+    """What the script told of the rest, and of what was given nothing: as ``settle.lua`` reads it.
+
+    Of each limit's name: since when, how many marks, and these, two numbers each.
+    """
+    told, place = {}, 0
+    for ref in rest.refs if marks else ():
+        size = 2 + 2 * marks[place + 1]
+        told[ref] = marks[place : place + size]
+        place += size
+    return [number for ref in need.refs for number in told.get(ref, (0, 0))] if marks else marks
+
+
+def _too_much(name: str, limit: Limit, cost: int) -> CostError:
+    return CostError(
+        f"a run of a task needs {in_units(cost)} units of limit {name!r} ({limit}) at once; "
+        f"allowed: at most {limit.burst}, its burst, or a rate that emits the rest in "
+        f"{PATIENCE:g} s"
     )

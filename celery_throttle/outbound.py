@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any
@@ -67,24 +67,28 @@ class Outbound:
         self._cost: Any = 1 if cost is None else cost
         self.max_wait = check_wait(max_wait, "max_wait")
         self.usage = usage
-        self._fixed = None if key or callable(self._cost) else self._need(())
+        self._fixed = None if key or callable(self._cost) else self._need((), {})
         self._stopped_until = 0.0
 
-    def passage(self, *about: Any) -> Passage:
+    def passage(self, *args: Any, **kwargs: Any) -> Passage:
         """One call, of which the client knows this."""
-        return Passage(self, self._fixed or self._need(about))
+        return Passage(self, self._fixed or self._need(args, kwargs))
 
-    def _need(self, about: Sequence[Any]) -> Need:
+    def _need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
         refs = [bound.ref for bound in self._bounds]
         if self._key is not None:
-            key = self._key(*about)
+            key = self._key(*args, **kwargs)
             whole = key is None
             refs = [
                 ref if ref.key is not None or whole else LimitRef(ref.name, encode_key(key))
                 for ref in refs
             ]
-        cost = self._cost(*about) if callable(self._cost) else self._cost
+        cost = self._cost(*args, **kwargs) if callable(self._cost) else self._cost
         return self.limiter.need(refs, cost)
+
+    def learners(self, need: Need) -> Need | None:
+        """What of a call's need is told of its answer: all of it, unless a client knows better."""
+        return need
 
     def names(self) -> list[str]:
         """The names of the limits."""
@@ -198,8 +202,9 @@ class Passage:
 
     def _learning(self, heard: Heard, worth: Any) -> Plan[None]:
         plans, says = self._limiter.plans, heard.refused or heard.stop or heard.left is not None
-        if says or self._outbound.has(lambda limit: limit.algorithm == ADAPTIVE):
-            stop = yield from plans.learn(self._need, heard)
+        learners = self._outbound.learners(self._need)
+        if learners and (says or self._outbound.has(lambda limit: limit.algorithm == ADAPTIVE)):
+            stop = yield from plans.learn(learners, heard)
             if stop:
                 self._outbound.stopped(stop)
         if self._taken is not None and worth is not None:

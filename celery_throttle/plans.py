@@ -169,9 +169,10 @@ class Plans(Changes):
         """Tell limits what an answer says of them; gives the seconds for which they stop."""
         names, about = self._named(need)
         stop = -1 if heard.stop is None else to_us(heard.stop)
-        left = -1 if heard.left is None else min(heard.left, MAX_UNITS) * MILLION
-        told = [int(heard.refused), stop, left, to_us(heard.took)]
-        args = [self.now(), int(has_keys(need.refs)), *about, *told]
+        left = [heard.left_of(ref.name) for ref in need.refs]
+        lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
+        told = [int(heard.refused), stop, to_us(heard.took)]
+        args = [self.now(), int(has_keys(need.refs)), *about, *lefts, *told]
         call = Call(script("learn"), [self.keys.limits, *names], args)
         reply = yield call
         if reply[0] == Outcome.UNKNOWN:

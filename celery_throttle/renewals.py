@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_throttle.errors import StoreError
 from celery_throttle.scope import LimitRef
 
 if TYPE_CHECKING:
@@ -62,20 +61,22 @@ class Renewals:
                     target=self._renew_all, name="throttle-slots", daemon=True
                 )
                 self._thread.start()
-            elif soonest and len(self._held) > 1:
+            elif soonest:
                 self._changed.notify()
 
     def remove(self, holder: str) -> None:
         """The slot is held no more."""
         if self._pid == os.getpid():
-            self._held.pop(holder, None)
+            with self._changed:
+                self._held.pop(holder, None)
 
     def _renew_all(self) -> None:
         while self._waited():
-            now = time.monotonic()
-            for holder, held in list(self._held.items()):
-                if held.due <= now:
-                    self._renew(holder, held)
+            with self._changed:
+                now = time.monotonic()
+                due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
+            for holder, held in due:
+                self._renew(holder, held)
 
     def _waited(self) -> bool:
         """Wait until one is due; False if there have been none for a while."""
@@ -90,7 +91,7 @@ class Renewals:
         return True
 
     def _renew(self, holder: str, held: _Held) -> None:
-        with suppress(StoreError):  # the next one may pass
+        with suppress(Exception):  # whatever it was, the next one may pass
             named = [(ref, holder) for ref in held.refs]
             self._limiter.run_plan(self._limiter.plans.renew(named, held.lease))
         with self._changed:

@@ -408,6 +408,21 @@ def renewing(limiter: Limiter) -> threading.Thread:
     return thread
 
 
+def test_a_shorter_lease_after_a_longer_one_is_renewed_in_time(redis_url: str) -> None:
+    """The thread waits for the one that was given back meanwhile."""
+    limiter = Limiter(redis_url, LIMITS)
+    with limiter["two"].slot(lease=3600):
+        pass
+    with limiter["one"].slot(lease=1):
+        entries = limiter.keys.entries(LimitRef("one", None))
+        with redis.Redis.from_url(redis_url) as client:
+            ((_, first),) = client.zrange(entries, 0, -1, withscores=True)
+            until = time.monotonic() + 10
+            while client.zrange(entries, 0, -1, withscores=True)[0][1] == first:
+                assert time.monotonic() < until
+    limiter.store.close()
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_slot_that_is_held_later_is_renewed_as_soon(redis_url: str) -> None:
     """A shorter lease is not renewed too late because the thread waits for a longer one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from celery import Celery, _state
 from celery.app.task import Context
 from celery.exceptions import Ignore
 
-from celery_throttle import Throttle, Throttled
+from celery_throttle import CostError, LimitValueError, Throttle, Throttled
 from celery_throttle.costs import MILLION
 from celery_throttle.inside import Delivered, Item, TaskThrottled, current_run
 from celery_throttle.worker import met
@@ -148,9 +149,8 @@ async def test_for_asyncio(throttle: Throttle) -> None:
 
 
 async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttle) -> None:
-    throttle["api", "a"].acquire(2)
-    with Running(throttle, unit("one")):
-        calls = (throttle.aacquire(["one", ("api", "a")], max_wait=0) for _ in range(3))
+    with Running(throttle, unit("api")):
+        calls = (throttle.aacquire(["api", ("one", "a")], max_wait=0) for _ in range(3))
         results = await asyncio.gather(*calls, return_exceptions=True)
     names = sorted(type(result).__name__ for result in results)
     assert names == ["Decision", "TaskThrottled", "TaskThrottled"]
@@ -176,6 +176,7 @@ class Request:
 
     def __init__(self, header: Any) -> None:
         self.request_dict = {"throttle_met": header}
+        self.task = SimpleNamespace(name="shop.charge")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +202,65 @@ def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
     assert met.headers(request) == {}
 
 
-def test_of_many_limits_that_were_met_the_last_are_remembered() -> None:
+def test_a_task_meets_only_so_many() -> None:
     request = Request([["api", "first", 1]])
-    met.add(request, [unit("api", key=str(number)) for number in range(met.MOST)])
-    assert met.of(request)[0] == unit("api", key="0")
+    met.add(request, [unit("api", key=str(number)) for number in range(met.MOST - 1)])
     assert len(met.headers(request)["throttle_met"]) == met.MOST
+    with pytest.raises(LimitValueError, match=r"'shop.charge' has met 21 limits .* 'one' the last"):
+        met.add(request, [unit("one")])
+
+
+def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
+    """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
+    app: Any = throttle.app
+    app.task(name="joined", shared=False, throttle=["one", "pool"])(_nothing)
+    app.finalize()
+    request: Any = Request([("api", None, 2 * MILLION), ("pool", None, MILLION)])
+    request.task, request.app, request.args, request.kwargs = app.tasks["joined"], app, (), {}
+    request.delivery_info = {"exchange": ""}
+    met.add(request, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
+    limits = met.limits_of(throttle, request)
+    assert limits is not None
+    need = limits.need_of(request)
+    costs = {str(ref): cost // MILLION for ref, cost in zip(need.refs, need.costs, strict=True)}
+    assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
+    assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
+    met.give(request)
+    given = [(name, key, cost // MILLION) for name, key, cost in request.delivery_info.given]
+    assert given == [
+        ("one", None, 1),
+        ("pool", None, 1),
+        ("api", None, 2),
+        ("api", None, 1),
+        ("pool", "k", 1),
+    ]
+    assert request.request_dict["delivery_info"] == {"exchange": ""}
+
+
+def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:
+    with Running(throttle, unit("one")):
+        throttle["one"].acquire(max_wait=0)
+        with pytest.raises(CostError, match=r"needs 2 units of limit 'one' \(1/h\) at once"):
+            throttle["one"].acquire(max_wait=0)
+
+
+def test_a_pause_is_not_waited_for_in_place(throttle: Throttle) -> None:
+    with Running(throttle, unit("fast")):
+        throttle["fast"].acquire(max_wait=0)
+        throttle["fast"].pause(30)
+        with pytest.raises(TaskThrottled):
+            throttle["fast"].acquire(max_wait=0)
+
+
+def test_an_estimate_of_which_a_part_was_given_is_settled(throttle: Throttle) -> None:
+    throttle.acquire(["api", ("api", "k")])
+    with Running(throttle, unit("api")):
+        reserved = throttle.reserve([("api", "k"), "api"], {"api": 1})
+        assert throttle["api", "k"].peek(0).remaining == 1
+        reserved.settle({"api": 2})
+    assert throttle["api", "k"].peek(0).remaining == 0
+    assert throttle["api"].peek(0).remaining == 1
+    with Running(throttle, unit("api")):
+        throttle["api", "other"].acquire()
+        throttle.reserve(["api", ("api", "other")], 1).settle(0)
+    assert throttle["api", "other"].peek(0).remaining == 2

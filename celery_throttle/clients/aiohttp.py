@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
-from celery_throttle.clients.http import HttpOutbound
+from celery_throttle.clients.http import HttpOutbound, Units
 from celery_throttle.outbound import Limits, Passage
 
 
@@ -20,7 +20,7 @@ def throttled(
     cost: Any = None,
     max_wait: float = 0.0,
     usage: Callable[[ClientResponse], Any] | None = None,
-    unit: str = "requests",
+    unit: Units | None = None,
 ) -> ClientMiddlewareType:
     """``aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])``.
 
@@ -42,11 +42,16 @@ def throttled(
         await passage.abegin()
         try:
             response = await handler(request)
+        except BaseException:
+            await passage.aend()
+            raise
+        try:
             heard = outbound.heard(passage, response.status, response.headers)
             if outbound.usage is not None:
                 await response.read()
             await passage.aanswered(heard, response)
         except BaseException:
+            response.close()
             await passage.aend()
             raise
         await _end_with(response, passage)

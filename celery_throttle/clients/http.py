@@ -11,6 +11,7 @@ from celery_throttle.clients import answers
 from celery_throttle.clients.answers import Said
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.heard import Heard
+from celery_throttle.needs import Need
 from celery_throttle.outbound import Limits, Outbound, Passage
 
 logger = logging.getLogger(__name__)
@@ -19,14 +20,20 @@ logger = logging.getLogger(__name__)
 COMPLAIN = 60.0
 
 
+#: What limits count: of all of them, or by the name of the limit.
+Units = str | Mapping[str, str]
+
+
 class HttpOutbound(Outbound):
     """Calls of one HTTP client.
 
     Args:
         limit, key, cost, max_wait, usage: see :class:`Outbound`; the functions ``key`` and ``cost``
             take the client's request, ``usage`` its answer, of which all has been read.
-        unit: what the limits count. Of what an API says is left, that of this unit counts:
-            ``"requests"`` unless given, or ``"tokens"``.
+        unit: what the limits count: ``"requests"``, ``"tokens"``. Of what an API says is left, that
+            of this unit counts; ``"requests"`` unless given. Of several limits it is a mapping of
+            their names to units, and those that it does not name learn nothing: they are not the
+            API's own. Without it several limits learn of refusals, but not of what is left.
     """
 
     def __init__(
@@ -37,20 +44,39 @@ class HttpOutbound(Outbound):
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
-        unit: str = answers.REQUESTS,
+        unit: Units | None = None,
     ) -> None:
         super().__init__(limit, key=key, cost=cost, max_wait=max_wait, usage=usage)
-        if not isinstance(unit, str) or not unit:
+        names = self.names()
+        units = unit.values() if isinstance(unit, Mapping) else [unit or answers.REQUESTS]
+        if unit == "" or not all(isinstance(one, str) and one for one in units):
             raise LimitValueError(f"unit {shown(unit)} is not allowed: such as 'requests'")
-        self._unit = unit
+        unknown = sorted(set(unit) - set(names)) if isinstance(unit, Mapping) else []
+        if unknown:
+            raise LimitValueError(f"unit names {shown(unknown[0])}, which is no limit of these")
+        if isinstance(unit, Mapping):
+            self._units = dict(unit)
+        elif unit is not None or len(names) == 1:
+            self._units = dict.fromkeys(names, unit or answers.REQUESTS)
+        else:
+            self._units = {}
+        self._learns = self._units if isinstance(unit, Mapping) else names
         self._complained = -COMPLAIN
+
+    def learners(self, need: Need) -> Need | None:
+        """Those limits that are the API's own."""
+        both = zip(need.refs, need.costs, strict=True)
+        found = [(ref, cost) for ref, cost in both if ref.name in self._learns]
+        if len(found) == len(need.refs):
+            return need
+        return Need(*map(tuple, zip(*found, strict=True))) if found else None
 
     def heard(self, passage: Passage, status: int, headers: Mapping[str, str]) -> Heard:
         """What there is to learn of an answer."""
         said = answers.read(status, headers, time.time())
         if said.oddities:
             self._complain(said)
-        return heard_of(said, self._unit, passage.took())
+        return heard_of(said, self._units, passage.took())
 
     def _complain(self, said: Said) -> None:
         now = time.monotonic()
@@ -60,13 +86,18 @@ class HttpOutbound(Outbound):
             logger.warning("Odd headers in an answer of %s: %s", names, "; ".join(said.oddities))
 
 
-def heard_of(said: Said, unit: str, took: float) -> Heard:
-    """What the limits are told: of several quotas of a unit, the one of which least is left.
+def heard_of(said: Said, units: Mapping[str, str], took: float) -> Heard:
+    """What the limits are told, by the units that they count.
 
-    An API that says that nothing is left is not asked before there is more.
+    Of several quotas of a unit, the one of which least is left counts. An API that says that
+    nothing is left is not asked before there is more.
     """
-    budgets = [budget for budget in said.budgets if budget.unit == unit]
+    budgets = [budget for budget in said.budgets if budget.unit in units.values()]
     resets = [budget.reset for budget in budgets if budget.left == 0 and budget.reset is not None]
     stop = said.retry_after if said.retry_after is not None else max(resets, default=None)
-    left = min((budget.left for budget in budgets), default=None)
-    return Heard(refused=said.refused, stop=stop, left=left, took=took)
+    left = {
+        name: min(budget.left for budget in budgets if budget.unit == unit)
+        for name, unit in units.items()
+        if any(budget.unit == unit for budget in budgets)
+    }
+    return Heard(refused=said.refused, stop=stop, left=left or None, took=took)

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from celery_throttle.clients.http import HttpOutbound
+from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.held import uncancelled
 from celery_throttle.outbound import Limits, Passage
 
 
@@ -39,7 +40,7 @@ class ThrottledTransport(httpx.BaseTransport):
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
-        unit: str = "requests",
+        unit: Units | None = None,
     ) -> None:
         self._outbound = HttpOutbound(
             limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
@@ -52,14 +53,21 @@ class ThrottledTransport(httpx.BaseTransport):
         passage.begin()
         try:
             response = self._transport.handle_request(request)
+        except BaseException:
+            passage.end()
+            raise
+        try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
             if self._outbound.usage is not None:
                 response.read()
             passage.answered(heard, response)
         except BaseException:
+            response.close()
             passage.end()
             raise
-        if passage.slot is not None:
+        if response.is_closed:
+            passage.end()
+        elif passage.slot is not None:
             response.stream = _Held(response.stream, passage)
         return response
 
@@ -84,7 +92,7 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
-        unit: str = "requests",
+        unit: Units | None = None,
     ) -> None:
         self._outbound = HttpOutbound(
             limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
@@ -97,14 +105,21 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
         await passage.abegin()
         try:
             response = await self._transport.handle_async_request(request)
+        except BaseException:
+            await passage.aend()
+            raise
+        try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
             if self._outbound.usage is not None:
                 await response.aread()
             await passage.aanswered(heard, response)
         except BaseException:
+            await uncancelled(response.aclose())
             await passage.aend()
             raise
-        if passage.slot is not None:
+        if response.is_closed:
+            await passage.aend()
+        elif passage.slot is not None:
             response.stream = _AsyncHeld(response.stream, passage)
         return response
 

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.http import HttpOutbound
+from celery_throttle.clients.http import HttpOutbound, Units
 from celery_throttle.outbound import Limits, Passage
 
 
@@ -38,7 +38,7 @@ class ThrottledAdapter(BaseAdapter):
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[requests.Response], Any] | None = None,
-        unit: str = "requests",
+        unit: Units | None = None,
     ) -> None:
         super().__init__()
         self._outbound = HttpOutbound(
@@ -54,11 +54,16 @@ class ThrottledAdapter(BaseAdapter):
         passage.begin()
         try:
             response = self._adapter.send(request, *args, **options)
+        except BaseException:
+            passage.end()
+            raise
+        try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
             if self._outbound.usage is not None or (passage.slot and not options.get("stream")):
                 _ = response.content  # reads it
             passage.answered(heard, response)
         except BaseException:
+            response.close()
             passage.end()
             raise
         if passage.slot is not None:

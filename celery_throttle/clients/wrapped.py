@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from http import HTTPStatus
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
 
 from celery_throttle.clients import answers
@@ -19,6 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Types of exceptions that are refusals; or a function that tells what one says, if anything.
 Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
+
+Reader = Callable[[Exception, Passage], Heard | None]
 
 
 def wrap(
@@ -41,6 +43,7 @@ def wrap(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         passage = outbound.passage(*args, **kwargs)
         passage.begin()
+        awaited = False
         try:
             try:
                 result = function(*args, **kwargs)
@@ -49,32 +52,41 @@ def wrap(
                 if heard is not None:
                     passage.answered(heard, None)
                 raise
+            awaited = isawaitable(result)
+            if awaited:  # it is a coroutine function, and does not look like one
+                return _finished(result, passage, reader)
             passage.answered(Heard(took=passage.took()), result)
             return result
         finally:
-            passage.end()
+            if not awaited:
+                passage.end()
 
     @wraps(function)
     async def awrapped(*args: Any, **kwargs: Any) -> Any:
         passage = outbound.passage(*args, **kwargs)
         await passage.abegin()
-        try:
-            try:
-                result = await function(*args, **kwargs)
-            except Exception as error:
-                heard = reader(error, passage)
-                if heard is not None:
-                    await passage.aanswered(heard, None)
-                raise
-            await passage.aanswered(Heard(took=passage.took()), result)
-            return result
-        finally:
-            await passage.aend()
+        return await _finished(function(*args, **kwargs), passage, reader)
 
     return cast("F", awrapped if iscoroutinefunction(function) else wrapped)
 
 
-def _reader(refused: Refused) -> Callable[[Exception, Passage], Heard | None]:
+async def _finished(work: Awaitable[Any], passage: Passage, reader: Reader) -> Any:
+    """Await a call that has begun, and tell its limits of it."""
+    try:
+        try:
+            result = await work
+        except Exception as error:
+            heard = reader(error, passage)
+            if heard is not None:
+                await passage.aanswered(heard, None)
+            raise
+        await passage.aanswered(Heard(took=passage.took()), result)
+        return result
+    finally:
+        await passage.aend()
+
+
+def _reader(refused: Refused) -> Reader:
     if isinstance(refused, (type, tuple)):
         types = refused
 
@@ -96,4 +108,4 @@ def _heard(error: Exception, passage: Passage) -> Heard:
         said = answers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
     except (AttributeError, TypeError):  # something else has this name
         return Heard(refused=True, took=passage.took())
-    return heard_of(said, answers.REQUESTS, passage.took())
+    return heard_of(said, {}, passage.took())

@@ -175,16 +175,10 @@ class Door:
     async def arelease(self, admission: Admission) -> None:
         """:meth:`release` for asyncio. It goes on if the caller is cancelled meanwhile."""
         if admission.slot is not None:
-            release = asyncio.ensure_future(self._arelease(admission.slot))
-            self._releases.add(release)  # the loop itself keeps no task alive
-            release.add_done_callback(self._releases.discard)
-            await asyncio.shield(release)
-
-    async def _arelease(self, slot: Slot) -> None:
-        try:
-            await slot.__aexit__(None, None, None)
-        except StoreError as error:
-            self.outage.begins(error)
+            try:
+                await admission.slot.__aexit__(None, None, None)
+            except StoreError as error:
+                self.outage.begins(error)
 
     def _slot(self, need: Need) -> Slot | None:
         limits = self.rules.limiter.limits

@@ -202,7 +202,7 @@ class Local:
                 if isinstance(state, Adaptive):
                     state, own = state.answered(look.limit, now, took, refused=heard.refused)
                 rest = max(rest, own)
-                states.append(_tightened(look.limit, state, heard.left, now))
+                states.append(_tightened(look.limit, state, heard.left_of(ref.name), now))
             if any(one is not look.state for one, look in zip(states, looks, strict=True)):
                 self._keep(ref, tuple(states), now)
             if heard.refused and not any(isinstance(state, Adaptive) for state in states):

@@ -54,6 +54,11 @@ class Claim:
         self.started = False
         self.returned = False
 
+    @property
+    def name(self) -> str:
+        """Tells it from all other claims of all workers."""
+        return f"{self._claims.worker} {self.token}"
+
     def start(self) -> bool:
         """The pool is to have it; False if it went back to its line."""
         return self._claims.start(self)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import met
 from celery_throttle.worker.attempts import Attempt, Attempts
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.holds import Gathered, Later, SteppedAside
 from celery_throttle.worker.quota import Quota
-from celery_throttle.worker.trying import Trying
+from celery_throttle.worker.trying import Trying, fail
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -133,13 +133,21 @@ class Gate:
 
         Its message may be acknowledged already: from here on it is in this worker only.
         """
-        met.add(request, limits)
+        claim = getattr(request.message, "claim", None)
+        if claim is not None:  # what was taken with it was for the run that is over
+            claim.admitted, claim.slots = False, ()
+        # Of that run, or who revokes the task would end another one.
+        request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
         self._processes.outside.add(request)
+        try:
+            met.add(request, limits)
+        except ThrottleError as error:
+            self._trying.failed(request, error)
+            return
+        self._stepped_aside.add(request)
         if self._stopped:
-            self._decide_together([request])
-        else:
-            self._stepped_aside.add(request)
+            self._stepped_aside.decide_all()
 
     def put_off(self, request: Any, error: Exception) -> None:
         """Something else failed than the server: a request comes again later."""
@@ -220,6 +228,10 @@ class Gate:
     def _decide_together(self, requests: Sequence[Any]) -> None:
         """Those that stepped aside. What the server gave no answer for is decided by itself."""
         requests = [request for request in requests if not self._is_revoked(request)]
+        if self._stopped:
+            for request in requests:
+                self._leave(request)
+            return
         results: Sequence[bool | Exception | None] = [None] * len(requests)
         if not self._outage.is_on:
             results = self._park_together(requests)
@@ -227,6 +239,16 @@ class Gate:
             if self._decided(request, partial(self._conclude, result)):
                 request.throttle_slot = time.monotonic()
                 self._bring(request)
+
+    def _leave(self, request: Any) -> None:
+        """The pool takes nothing any more, and nobody else has it: to its line, or to its queue."""
+        try:
+            self._attempts.alone(self._attempt(request, may_run=False))
+        except StoreError as error:
+            if not self._postponed.send_back(request):
+                fail(request, error)
+        except Exception as error:  # noqa: BLE001  # of a result backend, say
+            self._trying.failed(request, error)
 
     def _is_revoked(self, request: Any) -> bool:
         """Whether it was revoked, has expired or was dropped meanwhile. Then it is dealt with."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.worker.quota import BATCH
@@ -112,9 +113,10 @@ class SteppedAside:
     def decide_all(self) -> None:
         """There are no more turns: decide those that nobody else has."""
         while self._requests:
-            request = self._requests.popleft()
-            if request.acknowledged:
-                self._decide([request])
+            with suppress(IndexError):  # another thread was faster
+                request = self._requests.popleft()
+                if request.acknowledged:
+                    self._decide([request])
 
     def _decide_some(self) -> None:
         few = [self._requests.popleft() for _ in range(min(TOGETHER, len(self._requests)))]

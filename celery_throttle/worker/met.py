@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.costs import MILLION
+from celery_throttle.errors import LimitValueError
 from celery_throttle.inside import Delivered, Item, items_of
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Need, has_slots
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 Items = Sequence[Item]
 
-#: Limits and keys that a task is remembered to have met; of more, the last.
+#: Limits and keys that a task may meet, one after the other.
 MOST = 20
 
 _HEADER = "throttle_met"
@@ -52,46 +54,68 @@ def headers(request: Any) -> dict[str, Any]:
 
 
 def add(request: Any, items: Iterable[Item]) -> None:
-    """It has met more."""
-    request.throttle_met = (*of(request), *((name, key, cost) for name, key, cost in items))[-MOST:]
-    request.__dict__.pop("throttle_limits", None)
+    """It has met more.
+
+    Raises:
+        LimitValueError: these are more than a run of it can be given.
+    """
+    met = (*of(request), *((name, key, cost) for name, key, cost in items))
+    if len(met) > MOST:
+        raise LimitValueError(
+            f"task {request.task.name!r} has met {len(met)} limits in its body, {met[-1][0]!r} the "
+            f"last; allowed: {MOST}, or let its clients wait in place (max_wait)"
+        )
+    request.throttle_met = met
+    request.__dict__.pop("throttle_joined", None)
 
 
 def limits_of(throttle: Throttle, request: Any) -> TaskLimits | None:
     """What a request needs: the limits of its task, and those that were met."""
+    return _joined(throttle, request)[0] if of(request) else throttle.task_limits(request.task)
+
+
+def give(request: Any) -> None:
+    """Tell the run that begins what it has; it need not be asked for in its body."""
+    throttle = request.app.throttle
+    if of(request):
+        _, given = _joined(throttle, request)
+    else:
+        own = throttle.task_limits(request.task)
+        given = [] if own is None else items_of(own.need_of(request))
+    delivered = Delivered(request.delivery_info)
+    delivered.given = given
+    request._delivery_info = request.request_dict["delivery_info"] = delivered  # noqa: SLF001  # all that goes to the run but the message itself
+
+
+def _joined(throttle: Throttle, request: Any) -> tuple[TaskLimits, Sequence[Item]]:
+    """The limits of a task and those that it met, found once; and what a run is given of them.
+
+    What goes beyond a burst no run can have from its start; it waits for that in place.
+    """
+    known: tuple[TaskLimits, Sequence[Item]] | None = request.__dict__.get("throttle_joined")
+    if known is not None:
+        return known
     own = throttle.task_limits(request.task)
-    met = of(request)
-    if not met:
-        return own
-    known: TaskLimits | None = request.__dict__.get("throttle_limits")
-    if known is None:
-        known = request.throttle_limits = _joined(throttle, own, request, met)
-    return known
-
-
-def _joined(throttle: Throttle, own: TaskLimits | None, request: Any, met: Items) -> TaskLimits:
-    base = TaskLimits.none() if own is None else own
     costs: dict[LimitRef, int] = {}
-    if own is not None:
-        need = own.need_of(request)
-        costs.update(zip(need.refs, need.costs, strict=True))
-    for name, key, cost in met:
+    given: list[Item] = []
+    items = [] if own is None else items_of(own.need_of(request))
+    for name, key, cost in (*items, *of(request)):
         ref = LimitRef(name, key)
-        costs[ref] = costs.get(ref, 0) + cost
+        limits = throttle.limits.get(name, ())
+        total = costs.get(ref, 0) + cost
+        # A slot is one, however often it is met.
+        again = ref in costs and any(map(has_slots, limits))
+        if ref in costs and (again or any(total > limit.burst * MILLION for limit in limits)):
+            continue
+        costs[ref] = total
+        given.append((name, key, cost))
     refs = tuple(costs)
     slots = tuple(
         place
         for place, ref in enumerate(refs)
         if any(map(has_slots, throttle.limits.get(ref.name, ())))
     )
-    return replace(base, fixed=Need(refs, tuple(costs.values())), slots=slots)
-
-
-def give(request: Any) -> None:
-    """Tell the run that begins what it has; it need not be asked for in its body."""
-    throttle = request.app.throttle
-    own = throttle.task_limits(request.task)
-    given = [] if own is None else items_of(own.need_of(request))
-    delivered = Delivered(request.delivery_info)
-    delivered.given = [*given, *of(request)]
-    request._delivery_info = request.request_dict["delivery_info"] = delivered  # noqa: SLF001  # all that goes to the run but the message itself
+    base = TaskLimits.none() if own is None else own
+    need = Need(refs, tuple(costs.values()))
+    request.throttle_joined = replace(base, fixed=need, slots=slots), given
+    return request.throttle_joined  # type: ignore[no-any-return]  # a request takes attributes

@@ -157,9 +157,15 @@ class Parking(Waiting):
 
 
 def identity(request: Any) -> str:
-    """Tells a message that is delivered once more from a retry, which has the same task id."""
+    """Tells a message that is delivered once more from others with the same task id.
+
+    These are a retry, and a task that came out of a line and goes into one again.
+    """
     headers = request.request_dict
-    return f"{request.id} {headers.get('retries') or 0} {headers.get('replaced_task_nesting') or 0}"
+    nesting = headers.get("replaced_task_nesting") or 0
+    told = f"{request.id} {headers.get('retries') or 0} {nesting}"
+    claim = getattr(request.message, "claim", None)
+    return told if claim is None else f"{told} {claim.name}"
 
 
 def expires_us(request: Any) -> int:

@@ -98,7 +98,7 @@ class Postponed:
         for request, entry in self._entries.items():
             if entry.timer is not None:
                 self._c.timer.cancel(entry.timer)
-            if request.acknowledged:
+            if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
         self._entries.clear()
 
@@ -122,14 +122,19 @@ class Postponed:
         if entry is not None and entry.free:
             self._c.qos.decrement_eventually()
 
-    def _send(self, request: Any, delay: float) -> None:
+    def send_back(self, request: Any, delay: float = 0.0) -> bool:
+        """Send it back to its queue; tells whether it is there."""
         headers = met.headers(request)
-        if request.throttle_turn:
-            headers[_HEADER] = request.throttle_turn
-        if self._sender.send_back(request, headers, delay):
+        if turn_of(request):
+            headers[_HEADER] = turn_of(request)
+        sent = self._sender.send_back(request, headers, delay)
+        if sent:
             state.task_ready(request)
             request.acknowledge()
-        else:  # the broker has it still
+        return sent
+
+    def _send(self, request: Any, delay: float) -> None:
+        if not self.send_back(request, delay):  # the broker has it still
             self._wait(request, WORTH, self._end)
 
 

@@ -65,9 +65,9 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         gate = self.app.throttle.gate
         if gate is not None and not gate.admit(self):
             raise StoppedAtGateError(self.id)
-        if gate is not None:
-            met.give(self)
         try:
+            if gate is not None:
+                met.give(self)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _ended(self)

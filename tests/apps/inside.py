@@ -35,6 +35,7 @@ throttle = Throttle(
         "pool": "2 at once",
         "never": "1/h",
         "loss": "2/s outage open",
+        "quick": "1000/s burst 2",
     },
 )
 
@@ -184,10 +185,30 @@ def directly(self: Task, number: int) -> None:
 
 @task()
 def fetch(self: Task, number: int, url: str) -> None:
+    _fetch(self, number, url)
+
+
+def _fetch(self: Task, number: int, url: str) -> None:
     answer = session().get(url, timeout=10)
     if answer.status_code == 429:
         answer = session().get(url, timeout=10)
     note(self, number, status=answer.status_code)
+
+
+@task(throttle="api")
+def fetch_own(self: Task, number: int, url: str) -> None:
+    """Its own limit is that of the client, which has stopped when it asks again."""
+    _fetch(self, number, url)
+
+
+@task()
+def ends(self: Task, number: int) -> None:
+    """Meets a limit that has room a moment later, while its worker ends."""
+    note(self, number, "begin")
+    time.sleep(1)
+    for _ in range(3):
+        throttle["quick"].acquire(max_wait=0)
+    note(self, number)
 
 
 @task()

@@ -126,9 +126,9 @@ class Looped(Client):
     def __init__(self, url: str, limit: Limits, **options: Any) -> None:
         super().__init__(url, limit, **options)
         self._loop = asyncio.new_event_loop()
-        self._client = self._do(self._made())
+        self._client = self.do(self._made())
 
-    def _do(self, work: Any) -> Any:
+    def do(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
 
     async def _made(self) -> Any:
@@ -137,10 +137,14 @@ class Looped(Client):
     async def _closed(self) -> None:
         raise NotImplementedError
 
+    async def asked(self) -> None:
+        """One call, in the loop."""
+        raise NotImplementedError
+
     def close(self) -> None:
-        self._do(self._closed())
+        self.do(self._closed())
         limit = self._limit if not isinstance(self._limit, list) else self._limit[0]
-        self._do(limit.limiter.store.aclose())  # type: ignore[union-attr]  # a limit, then
+        self.do(limit.limiter.store.aclose())  # type: ignore[union-attr]  # a limit, then
         self._loop.close()
 
 
@@ -150,15 +154,18 @@ class AsyncHttpx(Looped):
         return httpx.AsyncClient(base_url=self._url, transport=transport)
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
-        answer = self._do(self._client.get(path, headers=headers))
+        answer = self.do(self._client.get(path, headers=headers))
         return answer.status_code, answer.content
 
     @contextmanager
     def streamed(self) -> Iterator[Callable[[], bytes]]:
         stream = self._client.stream("GET", "/")
-        answer = self._do(stream.__aenter__())
-        yield lambda: self._do(answer.aread())
-        self._do(stream.__aexit__(None, None, None))
+        answer = self.do(stream.__aenter__())
+        yield lambda: self.do(answer.aread())
+        self.do(stream.__aexit__(None, None, None))
+
+    async def asked(self) -> None:
+        await self._client.get("/")
 
     async def _closed(self) -> None:
         await self._client.aclose()
@@ -174,20 +181,24 @@ class Aiohttp(Looped):
             async with self._client.get(path, headers=headers) as answer:
                 return answer.status, await answer.read()
 
-        answer: tuple[int, bytes] = self._do(get())
+        answer: tuple[int, bytes] = self.do(get())
         return answer
 
     @contextmanager
     def streamed(self) -> Iterator[Callable[[], bytes]]:
-        answer = self._do(self._client.get("/").__aenter__())
-        yield lambda: self._do(answer.read())
+        answer = self.do(self._client.get("/").__aenter__())
+        yield lambda: self.do(answer.read())
 
         async def close() -> None:
             answer.close()
             await asyncio.sleep(0)  # what was begun at its end
             await asyncio.sleep(0.01)
 
-        self._do(close())
+        self.do(close())
+
+    async def asked(self) -> None:
+        async with self._client.get("/") as answer:
+            await answer.read()
 
     async def _closed(self) -> None:
         await self._client.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,7 +20,17 @@ from celery_throttle import (
     Throttled,
     UnknownLimitError,
 )
-from tests.clients.api import EVERY, HTTP, Aiohttp, Answer, Api, Client, Requests
+from tests.clients.api import (
+    EVERY,
+    HTTP,
+    Aiohttp,
+    Answer,
+    Api,
+    AsyncHttpx,
+    Client,
+    Looped,
+    Requests,
+)
 from tests.servers import Server
 
 LIMITS = {
@@ -232,6 +244,33 @@ def test_a_slot_is_held_until_the_body_was_read_or_closed(make: Make, limiter: L
         client.get()
 
 
+@every
+def test_what_a_call_was_worth_and_its_slot(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(200, {}, b'{"used": 1}')] * 4
+    client = make(limiter["pool"], usage=used)
+    for _ in range(4):
+        client.get()
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+@pytest.mark.parametrize("make", [Requests], indirect=True)
+def test_of_several_limits_each_learns_of_its_own_unit(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    headers = {"x-ratelimit-remaining-requests": "1", "x-ratelimit-remaining-tokens": "700"}
+    limits = [limiter["api"], limiter["tokens"], limiter["mail"]]
+    units = {"api": "requests", "tokens": "tokens"}
+    api.answers = [Answer(200, headers), Answer(200, headers), Answer(429, {"Retry-After": "9"})]
+    make(limits).get()
+    assert [limit.peek(0).remaining for limit in limits] == [2, 999, 1]
+    client = make(limits, unit=units)
+    client.get()
+    assert [limit.peek(0).remaining for limit in limits] == [1, 700, 0]
+    limiter["mail"].reset()
+    client.get()
+    assert [bool(limit.peek(0).retry_after) for limit in limits] == [True, True, False]
+
+
 @pytest.mark.parametrize("make", [Requests], indirect=True)
 def test_a_slot_is_held_while_a_body_is_streamed(make: Make, limiter: Limiter, api: Api) -> None:
     api.answers = [Answer(200, {}, b"x" * 10_000_000)]
@@ -341,6 +380,7 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
         (limiter["api"], {"max_wait": -1}, "max_wait of -1 is not allowed"),
         (limiter["api"], {"cost": 0}, "cost 0 is not allowed"),
         (limiter["api"], {"unit": ""}, "unit '' is not allowed"),
+        (limiter["api"], {"unit": {"mail": "x"}}, "unit names 'mail', which is no limit of these"),
     ):
         with pytest.raises(ValueError, match=why.replace("[", r"\[")):
             make(limit, **options)
@@ -350,8 +390,6 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
 
 
 def test_a_coroutine_function_is_wrapped_as_one(limiter: Limiter) -> None:
-    import asyncio  # noqa: PLC0415
-
     async def twice(number: int) -> int:
         return 2 * number
 
@@ -363,6 +401,64 @@ def test_a_coroutine_function_is_wrapped_as_one(limiter: Limiter) -> None:
 
     assert asyncio.run(call()) == [2, 2, 4]
     assert limiter["api", 1].peek(0).remaining == 1
+
+
+def test_key_and_cost_of_a_function_come_from_its_arguments(limiter: Limiter) -> None:
+    def call(account: str, *, units: int = 1) -> tuple[str, int]:
+        return account, units
+
+    wrapped = limiter["mail"].wrap(
+        call,
+        key=lambda account, **_: account,
+        cost=lambda *_, units=1, **__: units,
+    )
+    assert wrapped("a", units=2) == ("a", 2)
+    assert wrapped(account="b") == ("b", 1)
+    assert limiter["mail", "a"].peek(0).remaining == 0
+    assert limiter["mail", "b"].peek(0).remaining == 1
+
+
+def test_a_function_that_gives_what_is_to_be_awaited(limiter: Limiter) -> None:
+    """It holds its slot until that has ended."""
+
+    async def held() -> int:
+        return limiter["pool"].peek(0).remaining
+
+    def call() -> Any:
+        return held()
+
+    async def calls() -> int:
+        found: int = await limiter["pool"].wrap(call)()
+        await limiter.store.aclose()
+        return found
+
+    assert asyncio.run(calls()) == 1
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+@pytest.mark.parametrize("kind", [AsyncHttpx, Aiohttp])
+def test_a_call_that_is_cancelled_again_and_again_gives_its_slot_back(
+    kind: type[Looped], limiter: Limiter, api: Api
+) -> None:
+    client = kind(api.url, limiter["pool"])
+
+    async def cancelled() -> None:
+        for moment in range(20):
+            call = asyncio.ensure_future(client.asked())
+            await asyncio.sleep(moment * 0.0002)
+            while not call.done():
+                call.cancel()
+                await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError):
+                await call
+
+    client.do(cancelled())
+    until = time.monotonic() + 10
+    while limiter["pool"].peek(0).remaining != 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert client.get() == (200, b"{}")  # it has a connection, too
+    client.close()
 
 
 def test_what_cannot_be_wrapped(limiter: Limiter) -> None:

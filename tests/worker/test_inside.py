@@ -233,6 +233,30 @@ def test_a_refusal_of_the_api_stops_all_workers(
     assert len(sent) == 251
 
 
+def test_a_refusal_of_the_api_where_the_task_has_the_limit_too(
+    site: Site, begin: Callable[..., Worker], api: Api
+) -> None:
+    begin()
+    api.answers = [Answer(), Answer(429, {"Retry-After": "2"})]
+    site.send(inside.fetch_own, *range(10), kwargs={"url": api.url})
+    done = site.wait(10)
+    assert {note["status"] for note in done} == {200}
+    assert len(api.log) == 11
+
+
+def test_a_task_that_meets_a_limit_while_its_worker_ends(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    worker = begin(concurrency=4)
+    site.send(inside.ends, *range(4))
+    site.wait(4, "begin")
+    worker.terminate()
+    worker.wait()
+    begin()
+    done = site.wait(4)
+    assert sorted(note["number"] for note in done) == [0, 1, 2, 3]
+
+
 def test_where_tasks_wait_at_the_broker(site: Site, begin: Callable[..., Worker]) -> None:
     """They go back to it, if they are acknowledged: what they met goes with them."""
     begin(env={"INSIDE_WAITING": "broker"})
