@@ -222,11 +222,12 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
     limits = met.limits_of(throttle, request)
     assert limits is not None
     need = limits.need_of(request)
-    costs = {str(ref): cost // MILLION for ref, cost in zip(need.refs, need.costs, strict=True)}
+    both = zip(need.refs, need.costs, strict=True)
+    costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
     assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
     met.give(request)
-    given = [(name, key, cost // MILLION) for name, key, cost in request.delivery_info.given]
+    given = [(name, key, cost // MILLION) for name, key, cost in request._delivery_info.given]
     assert given == [
         ("one", None, 1),
         ("pool", None, 1),

@@ -13,8 +13,10 @@ from celery.worker import state
 
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.scripts import Call, script
+from celery_throttle.worker import met
 from celery_throttle.worker.gate import Gate
 from celery_throttle.worker.lines import Parts
+from celery_throttle.worker.parking import identity
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.trying import RETRY
 
@@ -172,3 +174,40 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
     assert started == [kept]
     assert bench.ended == [dropped]
     assert bench.put_off == [(broken, RETRY)]
+
+
+def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more(
+    bench: Bench,
+) -> None:
+    """Neither what was taken with its claim, nor the process that ran it: that has others now."""
+    request: Any = bench.request(lambda: None)
+    claim = SimpleNamespace(admitted=True, slots=["slot"], name="worker 7")
+    request.message.claim = claim
+    request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
+    bench.gate.meets(request, [("api", None, 1_000_000)])
+    assert (claim.admitted, claim.slots) == (False, ())
+    assert (request.time_start, request.worker_pid, request._apply_result) == (None, None, None)
+    assert request in state.reserved_requests
+    (turn,) = bench.turns
+    turn()
+    assert bench.tries == 1
+
+
+def test_a_task_that_meets_more_limits_than_it_may_fails(bench: Bench) -> None:
+    request: Any = bench.request(lambda: None)
+    failed: list[Any] = []
+    request.on_failure = lambda info, **_: failed.append(info.exception)
+    request.acknowledge = lambda: None
+    bench.gate.meets(request, [("api", str(number), 1) for number in range(met.MOST + 1)])
+    assert "has met 21 limits" in str(failed[0])
+    assert not bench.turns
+
+
+def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
+    """A task that goes into a line again must not be taken for what it was the time before."""
+    request: Any = bench.request(lambda: None)
+    told = {identity(request)}
+    for name in ("worker 7", "worker 8"):
+        request.message.claim = SimpleNamespace(name=name)
+        told.add(identity(request))
+    assert len(told) == 3
