@@ -35,16 +35,10 @@ Item = tuple[str, str | None, int]
 PATIENCE = 60.0
 
 
-class Delivered(dict[str, Any]):
-    """Celery's delivery info of a request, as the task sees it, and what its run is given.
-
-    Where it is a plain dict, no worker would take the task back.
-
-    Attributes:
-        given: what the run has from its start.
-    """
-
-    given: Sequence[Item] = ()
+#: Where a worker tells a run what it is given, as items; empty for what its task says. Without it
+#: no worker would take the task back. It is a field of Celery's requests that its messages do not
+#: have any more: one of our own would be a header of the task, and go on with what it sends.
+GIVEN = "loglevel"
 
 
 class TaskThrottled(Throttled, Ignore):
@@ -69,11 +63,14 @@ def current_run(throttle: Throttle) -> Run | None:
     if task is None or getattr(task.app, "throttle", None) is not throttle:
         return None
     request = task.request
-    if not isinstance(request.delivery_info, Delivered):
+    given = getattr(request, GIVEN)
+    if not isinstance(given, (tuple, list)):
         return None
     run: Run | None = request.__dict__.get("throttle_run")
     if run is None:
-        run = request.throttle_run = Run(throttle, request.delivery_info.given)
+        limits = None if given else throttle.task_limits(task)
+        given = items_of(limits.need_of(request)) if limits else given
+        run = request.throttle_run = Run(throttle, given)
     return run
 
 

@@ -15,7 +15,7 @@ from celery.exceptions import Ignore
 
 from celery_throttle import CostError, LimitValueError, Throttle, Throttled
 from celery_throttle.costs import MILLION
-from celery_throttle.inside import Delivered, Item, TaskThrottled, current_run
+from celery_throttle.inside import GIVEN, Item, TaskThrottled, current_run
 from celery_throttle.worker import met
 
 LIMITS = {
@@ -43,16 +43,12 @@ class Running:
     def __init__(self, throttle: Throttle, *given: Item, plain: bool = False) -> None:
         app: Any = throttle.app
         self._task: Any = app.task(name="running", shared=False)(_nothing)
-        self._delivered: dict[str, Any] = {}
-        if not plain:
-            self._delivered = Delivered()
-            self._delivered.given = given
+        self._given = None if plain else given
 
     def __enter__(self) -> None:
         self._stack: Any = vars(_state)["_task_stack"]  # as Celery's tracer does
         self._stack.push(self._task)
-        info = pickle.loads(pickle.dumps(self._delivered))  # noqa: S301  # as it comes to a process
-        self._task.request_stack.push(Context(called_directly=False, delivery_info=info))
+        self._task.request_stack.push(Context({GIVEN: self._given}, called_directly=False))
 
     def __exit__(self, *_: object) -> None:
         self._task.request_stack.pop()
@@ -217,7 +213,6 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
     app.finalize()
     request: Any = Request([("api", None, 2 * MILLION), ("pool", None, MILLION)])
     request.task, request.app, request.args, request.kwargs = app.tasks["joined"], app, (), {}
-    request.delivery_info = {"exchange": ""}
     met.add(request, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
     limits = met.limits_of(throttle, request)
     assert limits is not None
@@ -227,7 +222,7 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
     assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
     met.give(request)
-    given = [(name, key, cost // MILLION) for name, key, cost in request._delivery_info.given]
+    given = [(name, key, cost // MILLION) for name, key, cost in request.request_dict[GIVEN]]
     assert given == [
         ("one", None, 1),
         ("pool", None, 1),
@@ -235,7 +230,6 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
         ("api", None, 1),
         ("pool", "k", 1),
     ]
-    assert request.request_dict["delivery_info"] == {"exchange": ""}
 
 
 def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.costs import MILLION
 from celery_throttle.errors import LimitValueError
-from celery_throttle.inside import Delivered, Item, items_of
+from celery_throttle.inside import GIVEN, Item, items_of
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Need, has_slots
 from celery_throttle.scope import LimitRef
@@ -33,7 +33,8 @@ def of(request: Any) -> Items:
     """What a task met in its runs before."""
     known: Items | None = request.__dict__.get(_HEADER)
     if known is None:
-        known = request.throttle_met = _read(request.request_dict.pop(_HEADER, ()))
+        header = request.request_dict.pop(_HEADER, None)
+        known = request.throttle_met = () if header is None else _read(header)
     return known
 
 
@@ -76,15 +77,7 @@ def limits_of(throttle: Throttle, request: Any) -> TaskLimits | None:
 
 def give(request: Any) -> None:
     """Tell the run that begins what it has; it need not be asked for in its body."""
-    throttle = request.app.throttle
-    if of(request):
-        _, given = _joined(throttle, request)
-    else:
-        own = throttle.task_limits(request.task)
-        given = [] if own is None else items_of(own.need_of(request))
-    delivered = Delivered(request.delivery_info)
-    delivered.given = given
-    request._delivery_info = request.request_dict["delivery_info"] = delivered  # noqa: SLF001  # all that goes to the run but the message itself
+    request.request_dict[GIVEN] = _joined(request.app.throttle, request)[1] if of(request) else ()
 
 
 def _joined(throttle: Throttle, request: Any) -> tuple[TaskLimits, Sequence[Item]]:
