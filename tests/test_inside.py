@@ -198,31 +198,29 @@ def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
     assert met.headers(request) == {}
 
 
-def test_a_task_meets_only_so_many() -> None:
-    request = Request([["api", "first", 1]])
-    met.add(request, [unit("api", key=str(number)) for number in range(met.MOST - 1)])
-    assert len(met.headers(request)["throttle_met"]) == met.MOST
-    with pytest.raises(LimitValueError, match=r"'shop.charge' has met 21 limits .* 'one' the last"):
-        met.add(request, [unit("one")])
-
-
-def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
-    """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
+@pytest.fixture
+def joined(throttle: Throttle) -> Any:
+    """A request of a task with two limits, which has met two before."""
     app: Any = throttle.app
     app.task(name="joined", shared=False, throttle=["one", "pool"])(_nothing)
     app.finalize()
     request: Any = Request([("api", None, 2 * MILLION), ("pool", None, MILLION)])
     request.task, request.app, request.args, request.kwargs = app.tasks["joined"], app, (), {}
-    met.add(request, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
-    limits = met.limits_of(throttle, request)
+    return request
+
+
+def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> None:
+    """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
+    met.add(throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
+    limits = met.limits_of(throttle, joined)
     assert limits is not None
-    need = limits.need_of(request)
+    need = limits.need_of(joined)
     both = zip(need.refs, need.costs, strict=True)
     costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
     assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
-    met.give(request)
-    given = [(name, key, cost // MILLION) for name, key, cost in request.request_dict[GIVEN]]
+    met.give(joined)
+    given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[GIVEN]]
     assert given == [
         ("one", None, 1),
         ("pool", None, 1),
@@ -230,6 +228,20 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle) -> None:
         ("api", None, 1),
         ("pool", "k", 1),
     ]
+
+
+def test_what_it_meets_again_and_again_is_not_remembered(throttle: Throttle, joined: Any) -> None:
+    for _ in range(100):
+        met.add(throttle, joined, [unit("one")])
+        met.add(throttle, joined, [unit("pool")])
+    assert met.of(joined) == (unit("api", 2),)
+
+
+def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
+    met.add(throttle, joined, [unit("api", key=str(number)) for number in range(met.MOST - 1)])
+    assert len(met.headers(joined)["throttle_met"]) == met.MOST
+    with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
+        met.add(throttle, joined, [unit("fast")])
 
 
 def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:

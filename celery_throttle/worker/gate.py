@@ -141,7 +141,7 @@ class Gate:
         state.task_reserved(request)
         self._processes.outside.add(request)
         try:
-            met.add(request, limits)
+            met.add(self._throttle, request, limits)
         except ThrottleError as error:
             self._trying.failed(request, error)
             return

@@ -54,20 +54,22 @@ def headers(request: Any) -> dict[str, Any]:
     return {_HEADER: met} if met else {}
 
 
-def add(request: Any, items: Iterable[Item]) -> None:
-    """It has met more.
+def add(throttle: Throttle, request: Any, items: Iterable[Item]) -> None:
+    """It has met more. What no run can be given from its start is not remembered.
 
     Raises:
-        LimitValueError: these are more than a run of it can be given.
+        LimitValueError: it has met too many.
     """
-    met = (*of(request), *((name, key, cost) for name, key, cost in items))
+    request.throttle_met = (*of(request), *((name, key, cost) for name, key, cost in items))
+    request.__dict__.pop("throttle_joined", None)
+    own = throttle.task_limits(request.task)
+    _, given = _joined(throttle, request)
+    met = request.throttle_met = tuple(given[len(own.need_of(request).refs) if own else 0 :])
     if len(met) > MOST:
         raise LimitValueError(
             f"task {request.task.name!r} has met {len(met)} limits in its body, {met[-1][0]!r} the "
             f"last; allowed: {MOST}, or let its clients wait in place (max_wait)"
         )
-    request.throttle_met = met
-    request.__dict__.pop("throttle_joined", None)
 
 
 def limits_of(throttle: Throttle, request: Any) -> TaskLimits | None:
