@@ -42,7 +42,7 @@ def pack(message: Message, more: Mapping[str, Any] | None = None) -> bytes:
     body = message.body
     about = json.dumps(
         {
-            "headers": {**message.headers, **more} if more else message.headers,
+            "headers": {**(message.headers or {}), **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
             "content_type": message.content_type,
