@@ -42,7 +42,7 @@ def pack(message: Message, more: Mapping[str, Any] | None = None) -> bytes:
     body = message.body
     about = json.dumps(
         {
-            "headers": {**(message.headers or {}), **more} if more else message.headers,
+            "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
             "content_type": message.content_type,
@@ -112,7 +112,7 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
         accept=accept,
     )
     # Set afterwards: a header of compression would make the constructor decompress once more.
-    message.headers = about["headers"]
+    message.headers = about["headers"] or {}
     message.claim = claim
     return message
 
