@@ -17,7 +17,7 @@ from celery.exceptions import Ignore
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, Throttled
-from celery_throttle.needs import Need, has_slots
+from celery_throttle.needs import Need, slot_places
 from celery_throttle.plans import Reserved
 from celery_throttle.rates import Concurrency
 from celery_throttle.scope import LimitRef
@@ -170,7 +170,7 @@ class Run:
         return longest
 
     def _has_slots(self, item: Item) -> bool:
-        return any(map(has_slots, self._throttle.limits.get(item[0], ())))
+        return bool(slot_places(item[:1], self._throttle.limits))
 
 
 def items_of(need: Need) -> list[Item]:

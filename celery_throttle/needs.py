@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from celery_throttle.clauses import CONCURRENCY
@@ -93,6 +93,13 @@ def read(written: Written, name: str) -> tuple[Limit, ...]:
 def has_slots(limit: Limit) -> bool:
     """Whether a limit is a number of slots."""
     return limit.algorithm == CONCURRENCY
+
+
+def slot_places(names: Iterable[str], known: Mapping[str, Sequence[Limit]]) -> tuple[int, ...]:
+    """The places of the names that are known to have slots."""
+    return tuple(
+        place for place, name in enumerate(names) if any(map(has_slots, known.get(name, ())))
+    )
 
 
 def needed(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> Need:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from inspect import isawaitable
 from typing import Any
 
@@ -20,6 +21,7 @@ from celery_throttle.errors import LimitValueError, StoreError, StoreUnavailable
 from celery_throttle.heard import Heard
 from celery_throttle.held import Slot
 from celery_throttle.limiter import Limiter
+from celery_throttle.limits import Limit
 from celery_throttle.needs import Need, has_slots
 from celery_throttle.plans import Reserved
 from celery_throttle.scope import LimitRef, encode_key
@@ -94,17 +96,28 @@ class Outbound:
         """The names of the limits."""
         return [bound.ref.name for bound in self._bounds]
 
-    def has(self, check: Callable[[Any], bool]) -> bool:
-        """Whether a check holds for one of the limits, as far as the code knows them."""
-        known = self.limiter.limits
-        return any(check(limit) for name in self.names() for limit in known.get(name, ()))
+    # What the code says of the limits: read at the first call, as an app's settings are.
 
+    @cached_property
+    def _known(self) -> list[Limit]:
+        known = self.limiter.limits
+        return [limit for name in self.names() for limit in known.get(name, ())]
+
+    @cached_property
+    def has_slots(self) -> bool:
+        """Whether one of them is a number of slots."""
+        return any(map(has_slots, self._known))
+
+    @cached_property
+    def adapts(self) -> bool:
+        """Whether one of them is adaptive, and hears of every answer."""
+        return any(limit.algorithm == ADAPTIVE for limit in self._known)
+
+    @cached_property
     def is_open(self) -> bool:
         """Whether calls go out while the server of the limits is lost."""
-        known = self.limiter.limits
-        return all(name in known for name in self.names()) and not self.has(
-            lambda limit: limit.outage != "open"
-        )
+        known = all(name in self.limiter.limits for name in self.names())
+        return known and all(limit.outage == "open" for limit in self._known)
 
     def stopped(self, seconds: float) -> None:
         """An answer has stopped the limits."""
@@ -129,7 +142,7 @@ class Passage:
         self._taken: Reserved | None = None
         #: The slot that is held until :meth:`end`, if there is one.
         self.slot: Slot | None = None
-        if outbound.has(has_slots):
+        if outbound.has_slots:
             self.slot = Slot(self._limiter, need, outbound.max_wait, _LEASE)
         self._began = 0.0
 
@@ -162,7 +175,7 @@ class Passage:
         self._began = time.monotonic()
 
     def _go_on_alone(self) -> None:
-        if not self._outbound.is_open():
+        if not self._outbound.is_open:
             raise  # noqa: PLE0704  # called where it was caught
         self.slot = None
 
@@ -203,7 +216,7 @@ class Passage:
     def _learning(self, heard: Heard, worth: Any) -> Plan[None]:
         plans, says = self._limiter.plans, heard.refused or heard.stop or heard.left is not None
         learners = self._outbound.learners(self._need)
-        if learners and (says or self._outbound.has(lambda limit: limit.algorithm == ADAPTIVE)):
+        if learners and (says or self._outbound.adapts):
             stop = yield from plans.learn(learners, heard)
             if stop:
                 self._outbound.stopped(stop)

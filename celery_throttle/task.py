@@ -13,7 +13,7 @@ from celery import Task
 from celery_throttle.changes import Limits, check_wait, unknown_limit
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
-from celery_throttle.needs import Need, has_slots
+from celery_throttle.needs import Need, slot_places
 from celery_throttle.scope import ArgumentReader, Scope
 from celery_throttle.settings import Spec
 
@@ -146,11 +146,7 @@ class TaskLimits:
             costs=amounts,
             cost_reader=ArgumentReader.for_signature(signature, tellers, where),
             fixed=None,
-            slots=tuple(
-                place
-                for place, scope in enumerate(scopes)
-                if any(map(has_slots, known[scope.name]))
-            ),
+            slots=slot_places((scope.name for scope in scopes), known),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),

@@ -5,11 +5,10 @@ It asks the server of the limits, and logs when that is lost and when it is back
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from celery_throttle.changes import check_wait
@@ -23,7 +22,7 @@ from celery_throttle.errors import (
 from celery_throttle.held import Slot
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import Bound, CostSpec, KeyFunction, KeySpec, Rules
-from celery_throttle.needs import Need, has_slots
+from celery_throttle.needs import Need, slot_places
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,6 @@ class Door:
     policies: Policies
     headers: bool
     outage: Outage
-    _releases: set[asyncio.Future[None]] = field(default_factory=set)
 
     @classmethod
     def read(
@@ -181,8 +179,7 @@ class Door:
                 self.outage.begins(error)
 
     def _slot(self, need: Need) -> Slot | None:
-        limits = self.rules.limiter.limits
-        if any(has_slots(limit) for ref in need.refs for limit in limits[ref.name]):
+        if slot_places((ref.name for ref in need.refs), self.rules.limiter.limits):
             return Slot(self.rules.limiter, need, self.max_wait or 0.0, self.lease)
         return None
 

@@ -15,7 +15,7 @@ from celery_throttle.bound import BoundLimit
 from celery_throttle.changes import Limits, unknown_limit
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limiter import Limiter, as_refs
-from celery_throttle.needs import Costs, Need, has_slots, needed
+from celery_throttle.needs import Costs, Need, needed
 from celery_throttle.scope import LimitRef, encode_key
 
 #: One limit, or several that all have to allow.
@@ -87,11 +87,6 @@ class Rules:
     def limits(self) -> Mapping[str, Limits]:
         """The limits by name, as the code defines them."""
         return {ref.name: self.limiter.limits[ref.name] for ref in self.refs}
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether one of them is a number of slots."""
-        return any(has_slots(limit) for limits in self.limits.values() for limit in limits)
 
     def need(self, request: Any) -> Need | None:
         """What a request needs; None: no limit counts for it.

@@ -14,7 +14,7 @@ from celery_throttle.costs import MILLION
 from celery_throttle.errors import LimitValueError
 from celery_throttle.inside import GIVEN, Item, items_of
 from celery_throttle.limits import check_name
-from celery_throttle.needs import Need, has_slots
+from celery_throttle.needs import Need, slot_places
 from celery_throttle.scope import LimitRef
 from celery_throttle.task import TaskLimits
 
@@ -99,17 +99,13 @@ def _joined(throttle: Throttle, request: Any) -> tuple[TaskLimits, Sequence[Item
         limits = throttle.limits.get(name, ())
         total = costs.get(ref, 0) + cost
         # A slot is one, however often it is met.
-        again = ref in costs and any(map(has_slots, limits))
+        again = ref in costs and slot_places([name], throttle.limits)
         if ref in costs and (again or any(total > limit.burst * MILLION for limit in limits)):
             continue
         costs[ref] = total
         given.append((name, key, cost))
     refs = tuple(costs)
-    slots = tuple(
-        place
-        for place, ref in enumerate(refs)
-        if any(map(has_slots, throttle.limits.get(ref.name, ())))
-    )
+    slots = slot_places((ref.name for ref in refs), throttle.limits)
     base = TaskLimits.none() if own is None else own
     need = Need(refs, tuple(costs.values()))
     request.throttle_joined = replace(base, fixed=need, slots=slots), given
