@@ -53,15 +53,16 @@ class Places:
         Raises:
             FanOutError: it cannot be told from what the app knows.
         """
-        if len(sent.queues) == 1:
-            return str(sent.queues[0].name)
         exchange, routing_key = sent.delivery_info["exchange"], sent.delivery_info["routing_key"]
-        queues = self._app.amqp.queues
-        for name, queue in queues.items():
-            if (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
-                return str(name)
-        if not exchange and routing_key in queues:
+        if not exchange:  # the default exchange of brokers
             return str(routing_key)
+        queues = [*sent.queues, *self._app.amqp.queues.values()]
+        bound = [queue for queue in queues if queue.exchange.name == exchange]
+        for queue in bound:
+            if queue.routing_key == routing_key:
+                return str(queue.name)
+        if len({queue.name for queue in bound}) == 1:  # bound by a pattern, say
+            return str(bound[0].name)
         raise FanOutError(
             f"task {sent.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
             f"{shown(routing_key)}, to which no queue of the app is bound; allowed: a route that "

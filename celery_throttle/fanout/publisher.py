@@ -39,6 +39,9 @@ LONGEST = 5.0
 #: Seconds for which a server that is out is waited for.
 PATIENCE = 60.0
 
+#: Seconds between two tries meanwhile.
+AGAIN = 1.0
+
 
 class Publisher:
     """Of one fan-out.
@@ -157,7 +160,7 @@ class Publisher:
                 if time.monotonic() > till:
                     raise
                 logger.warning("Fan-out %s waits for the server: %s", self._name, error)
-            time.sleep(1.0)
+            time.sleep(AGAIN)
 
     def _register(self, entries: list[Entry], reply: Reply, *, again: bool) -> None:
         """Tell the server what the code says of limits that it does not know."""

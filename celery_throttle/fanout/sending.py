@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from kombu import Queue
 
 
+#: What tells kombu how to publish, and nobody what was published.
+_OF_PUBLISH = (
+    *("retry", "retry_policy", "timeout", "confirm_timeout"),
+    *("mandatory", "immediate"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A message as a worker would get it, for :func:`celery_throttle.worker.messages.pack`.
@@ -83,7 +90,7 @@ def message_of(body: Any, options: Mapping[str, Any]) -> Sent:
     exchange, routing_key = about.pop("exchange"), about.pop("routing_key")
     serializer, compression = about.pop("serializer"), about.pop("compression")
     headers, declare = dict(about.pop("headers")), about.pop("declare") or ()
-    for name in ("retry", "retry_policy", "timeout", "confirm_timeout"):
+    for name in _OF_PUBLISH:
         about.pop(name, None)
     expiration = about.pop("expiration", None)
     if expiration is not None:

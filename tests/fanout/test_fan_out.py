@@ -1,0 +1,372 @@
+"""Fan-outs on a real server, without workers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, chain, group
+from celery.exceptions import TimeoutError as WaitedTooLong
+
+from celery_throttle import (
+    ConfigurationError,
+    CostError,
+    FanOutError,
+    KeysFullError,
+    KeyValueError,
+    StoreUnavailableError,
+    UnknownFanOutError,
+)
+from celery_throttle.fanout import publisher
+from celery_throttle.fanout.enlisting import number_of
+from celery_throttle.scripts import Call, script
+from celery_throttle.worker import messages
+from tests.fanout.conftest import MakeApp
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def waiting(app: Celery, queue: str = "celery") -> list[str]:
+    """Ids of all tasks in lines of a queue, line by line."""
+    found = in_line(app)
+    with redis.Redis.from_url(app.conf.broker_url) as client:
+        assert client.hlen(app.throttle.keys.queue(queue).messages) == len(found)
+    return found
+
+
+def in_line(app: Celery) -> list[str]:
+    """The same while others put tasks there."""
+    client: Any = redis.Redis.from_url(app.conf.broker_url)
+    with client:
+        lines = client.keys("{throttle}:line:*")
+        return [task_id.decode() for line in lines for task_id in client.zrange(line, 0, -1)]
+
+
+def end(app: Celery, name: str, *told: tuple[str, str]) -> None:
+    """Say of tasks how they ended, as a worker does."""
+    args: list[Any] = ["", 5_000_000]
+    for task_id, outcome in told:
+        args += (number_of(task_id), task_id, outcome)
+    app.throttle.store.run(Call(script("ended"), [app.throttle.keys.fan_out(name)], args))
+
+
+def some(app: Celery, count: int, name: str = "one") -> list[Any]:
+    return [app.tasks[name].s(n).set(task_id=f"{n}") for n in range(count)]
+
+
+def test_tasks_are_in_their_lines(app: Celery, client: Any) -> None:
+    handle = app.throttle.fan_out(iter(some(app, 1000)), "nightly")
+    assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
+    progress = handle.progress()
+    assert (progress.sent, progress.waiting, progress.running) == (1000, 1000, 0)
+    assert progress.closed
+    assert not progress.complete
+    assert client.llen("celery") == 0
+    assert client.get("{throttle}:backlog:api") == b"1000"
+    assert app.throttle.fan_out_named("nightly").progress() == progress
+
+
+def test_a_fan_out_of_nothing_is_complete(app: Celery) -> None:
+    progress = app.throttle.fan_out([]).wait(timeout=1)
+    assert (progress.sent, progress.complete) == (0, True)
+
+
+def test_they_keep_their_order_and_go_by_priority(app: Celery, client: Any) -> None:
+    signatures = some(app, 5)
+    signatures[3].set(priority=5)  # with Redis as the broker the lowest is first
+    app.throttle.fan_out([*signatures], "nightly")
+    assert waiting(app) == ["0", "1", "2", "4", "3"]
+
+
+def test_each_set_of_keys_has_a_line(app: Celery, client: Any) -> None:
+    tenants = [app.tasks["tenant"].s(f"t{n % 30}").set(task_id=str(n)) for n in range(300)]
+    app.throttle.fan_out(tenants, "nightly")
+    assert len(client.keys("{throttle}:line:*")) == 30
+    assert len(waiting(app)) == 300
+    assert client.get("{throttle}:backlog:api") == b"300"
+
+
+def test_it_is_not_sent_twice(app: Celery) -> None:
+    for count in (100, 250, 250):
+        handle = app.throttle.fan_out(iter(some(app, count)), "nightly")
+    assert sorted(waiting(app), key=int) == [str(n) for n in range(250)]
+    assert handle.progress().sent == 250
+
+
+def test_what_has_ended_is_not_sent_again(app: Celery) -> None:
+    app.throttle.fan_out(some(app, 3), "nightly")
+    end(app, "nightly", ("0", "done"), ("1", "failed"), ("1", "done"), ("9", "done"))
+    for number in range(3):
+        withdraw(app, str(number))
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    assert waiting(app) == []
+    progress = handle.progress()
+    assert (progress.sent, progress.done, progress.failed, progress.revoked) == (3, 1, 1, 0)
+
+
+def test_another_name_is_another_fan_out(app: Celery) -> None:
+    app.throttle.fan_out([app.tasks["one"].s(1)], "a")
+    app.throttle.fan_out([app.tasks["one"].s(1)], "b")
+    app.throttle.fan_out([app.tasks["one"].s(1)], "b")
+    assert len(waiting(app)) == 2
+
+
+def test_an_id_that_waits_already_is_not_put_there_twice(app: Celery) -> None:
+    for name in ("a", "b"):
+        app.throttle.fan_out(some(app, 2), name)
+    assert sorted(waiting(app)) == ["0", "1"]
+
+
+def test_a_publisher_holds_while_enough_wait(app: Celery) -> None:
+    taken: list[str] = []
+
+    def work() -> None:
+        while len(taken) < 20:
+            found = in_line(app)
+            assert len(found) <= 5
+            if len(found) == 5 or len(taken) == 15:
+                withdraw(app, found[0])
+                taken.append(found[0])
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    app.throttle.fan_out(some(app, 20), "nightly", max_waiting=5)
+    worker.join()
+    assert taken == [str(n) for n in range(20)]
+
+
+def withdraw(app: Celery, task_id: str) -> None:
+    """Take a task out of its line, as a worker does."""
+    keys = app.throttle.keys
+    names = [keys.workers, keys.claims("w"), *keys.queue("celery")]
+    app.throttle.store.run(Call(script("withdraw"), names, ["", "w", 1_000_000, 1, task_id]))
+
+
+@pytest.mark.parametrize("name", ["few", "keys"])
+def test_a_publisher_holds_where_a_limit_has_no_room(app: Celery, name: str) -> None:
+    sending = threading.Thread(
+        target=app.throttle.fan_out, args=(some(app, 5, name), "nightly"), daemon=True
+    )
+    sending.start()
+    least = {"few": 3, "keys": 2}[name]
+    seen = []
+    while sending.is_alive():
+        found = in_line(app)
+        seen.append(len(found))
+        if len(found) >= least:
+            withdraw(app, found[0])
+        time.sleep(0.01)
+    assert max(seen) == least
+    assert app.throttle.fan_out_named("nightly").progress().sent == 5
+
+
+def test_more_keys_than_there_may_ever_be(app: Celery) -> None:
+    app.tasks["keys"].throttle = ["keys:{key}", "keys:a", "keys:b"]
+    app.throttle._tasks.clear()
+    with pytest.raises(KeysFullError):
+        app.throttle.fan_out([app.tasks["keys"].s("c")], "nightly")
+
+
+WRONG = {
+    "no signature": (lambda app: "one", FanOutError, "'one' is no signature"),
+    "chain": (lambda app: chain(app.tasks["one"].s(), app.tasks["one"].s()), FanOutError, "chain"),
+    "group": (lambda app: group([app.tasks["one"].s()], app=app), FanOutError, "group"),
+    "unknown": (lambda app: app.signature("gone"), FanOutError, "task 'gone' is not known"),
+    "free": (lambda app: app.tasks["free"].s(), FanOutError, "has no limit"),
+    "eta": (lambda app: app.tasks["one"].s().set(countdown=9), FanOutError, "has countdown 9"),
+    "cost": (lambda app: app.tasks["costly"].s(7), CostError, "7"),
+    "no cost": (lambda app: app.tasks["costly"].s("x"), CostError, "'x'"),
+    "key": (lambda app: app.tasks["tenant"].s([]), KeyValueError, "list"),
+    "arguments": (lambda app: app.tasks["few"].s(), TypeError, "number"),
+    "route": (
+        lambda app: app.tasks["one"].s().set(exchange="x", routing_key="y"),
+        FanOutError,
+        "exchange 'x' with routing key 'y'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "text"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_and_what_came_before_is_sent(
+    app: Celery, make: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        app.throttle.fan_out([*some(app, 3), make(app), *some(app, 9)], "nightly")
+    assert waiting(app) == ["0", "1", "2"]
+    assert not app.throttle.fan_out_named("nightly").progress().closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": ""}, "'' cannot name a fan-out"),
+        ({"name": 7}, "7 cannot name a fan-out"),
+        ({"max_waiting": 0}, "max_waiting is 0"),
+        ({"max_waiting": True}, "max_waiting is True"),
+        ({"keep": -1}, "keep of -1"),
+    ],
+)
+def test_wrong_arguments(app: Celery, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError if "keep" in arguments else FanOutError, match=text):
+        app.throttle.fan_out(some(app, 1), **arguments)
+
+
+def test_eager_tasks_have_no_lines(make_app: MakeApp) -> None:
+    app = make_app(task_always_eager=True)
+    with pytest.raises(ConfigurationError, match="task_always_eager"):
+        app.throttle.fan_out(some(app, 1))
+
+
+def test_an_unknown_name(app: Celery) -> None:
+    with pytest.raises(UnknownFanOutError, match="'nightly'"):
+        app.throttle.fan_out_named("nightly")
+
+
+def test_signatures_are_taken_one_by_one(app: Celery) -> None:
+    """No more of them than two batches are ahead of what is in lines."""
+    ahead = []
+
+    def signatures() -> Iterator[Any]:
+        for number, signature in enumerate(some(app, 2000)):
+            if number % 100 == 0:
+                ahead.append(number - len(waiting(app)))
+            yield signature
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert max(ahead) <= 2 * publisher.MOST_TASKS
+
+
+def test_a_server_that_is_lost_for_a_while(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not answered is sent again, and is in its line once."""
+    store, calls = app.throttle.store, itertools.count()
+    finish, run = store.finish, store.run
+
+    def lost(begun: Any) -> Any:
+        reply = finish(begun)
+        if next(calls) == 1:
+            raise StoreUnavailableError("cut")
+        return reply
+
+    def run_later(call: Any) -> Any:
+        if next(calls) == 2:
+            raise StoreUnavailableError("cut")
+        return run(call)
+
+    monkeypatch.setattr(store, "finish", lost)
+    monkeypatch.setattr(store, "run", run_later)
+    monkeypatch.setattr(publisher, "AGAIN", 0.0)
+    app.throttle.fan_out(some(app, 1000), "nightly")
+    monkeypatch.undo()
+    assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
+    assert app.throttle.fan_out_named("nightly").progress().sent == 1000
+
+
+def test_a_server_that_is_lost_for_good(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "PATIENCE", 0.0)
+    monkeypatch.setattr(publisher, "AGAIN", 0.0)
+
+    def lost(_: Any) -> Any:
+        raise StoreUnavailableError("gone")
+
+    monkeypatch.setattr(app.throttle.store, "begin", lost)
+    monkeypatch.setattr(app.throttle.store, "run", lost)
+    with pytest.raises(StoreUnavailableError, match="gone"):
+        app.throttle.fan_out(some(app, 1000), "nightly")
+
+
+def test_cancel(app: Celery, client: Any) -> None:
+    signatures = [app.tasks["tenant"].s(f"t{n % 7}").set(task_id=str(n)) for n in range(700)]
+    handle = app.throttle.fan_out(signatures, "nightly")
+    app.throttle.fan_out([app.tasks["one"].s().set(task_id="other")], "other")
+    end(app, "nightly", ("5", "done"))
+    withdraw(app, "6")
+    withdraw(app, "5")
+    assert handle.cancel() == 698
+    assert waiting(app) == ["other"]
+    progress = handle.progress()
+    assert (progress.sent, progress.waiting, progress.running) == (700, 0, 1)
+    assert (progress.done, progress.revoked) == (1, 698)
+    assert progress.cancelled
+    assert handle.cancel() == 0
+    assert app.AsyncResult("8").state == "REVOKED"
+    assert client.get("{throttle}:backlog:api") == b"1"
+    app.throttle.fan_out([app.tasks["tenant"].s("new")], "nightly")
+    assert waiting(app) == ["other"]
+
+
+def test_a_publisher_stops_when_it_is_cancelled(app: Celery) -> None:
+    def signatures() -> Iterator[Any]:
+        for number in itertools.count():
+            if number == 1000:
+                app.throttle.fan_out_named("nightly").cancel()
+            yield app.tasks["one"].s(number)
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert waiting(app) == []
+
+
+def test_results_come_in_the_order_in_which_tasks_end(app: Celery) -> None:
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    for task_id in ("2", "0"):
+        app.backend.store_result(task_id, int(task_id) * 10, "SUCCESS")
+        end(app, "nightly", (task_id, "done"))
+    results = handle.results(timeout=0.1)
+    assert [next(results).get(), next(results).get()] == [20, 0]
+    with pytest.raises(WaitedTooLong):
+        next(results)
+    end(app, "nightly", ("1", "failed"))
+    assert [result.id for result in handle.results()] == ["2", "0", "1"]
+    assert handle.wait(timeout=1).failed == 1
+
+
+def test_waiting_for_it_has_an_end(app: Celery) -> None:
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    with pytest.raises(WaitedTooLong, match="nightly"):
+        handle.wait(timeout=0.1)
+
+
+def test_nothing_expires_while_tasks_wait_and_everything_after(app: Celery, client: Any) -> None:
+    def lifetimes() -> set[int]:
+        return {client.ttl(key) for key in client.keys("{throttle}:fan-out:*")}
+
+    handle = app.throttle.fan_out(some(app, 100), "nightly", keep=100)
+    end(app, "nightly", ("0", "done"))
+    assert lifetimes() == {-1}
+    for number in range(100):
+        withdraw(app, str(number))
+    assert lifetimes() == {100}
+    app.throttle.fan_out(some(app, 101), "nightly", keep=200)
+    assert lifetimes() == {-1}
+    withdraw(app, "100")
+    end(app, "nightly", *((str(n), "done") for n in range(101)))
+    assert lifetimes() == {200}
+    assert handle.progress().complete
+    client.flushall()
+    end(app, "nightly", ("0", "done"))
+    assert not client.keys("*")
+
+
+def test_a_pause_is_seen_and_ends(app: Celery) -> None:
+    handle = app.throttle.fan_out(some(app, 1), "nightly")
+    handle.pause()
+    assert handle.progress().paused == float("inf")
+    handle.resume()
+    assert handle.progress().paused == 0
+    handle.pause(60)
+    assert 59 < handle.progress().paused <= 60
+
+
+def test_packed_messages_can_be_read(app: Celery, client: Any) -> None:
+    app.throttle.fan_out(some(app, 3), "ä name")
+    entry = client.hget("{throttle}:messages:celery", "2")
+    start = entry.index(b'{"headers"') - 5
+    assert messages.headers(entry[start:])["throttle_fan_out"] == "ä name"

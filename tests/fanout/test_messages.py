@@ -1,0 +1,173 @@
+"""What is put into a line is what Celery would have sent, and what a worker would have parked."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, signals
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kombu import Exchange, Queue
+
+from celery_throttle.fanout.enlisting import HEADER
+from celery_throttle.fanout.entries import Entries
+from celery_throttle.worker import messages
+from celery_throttle.worker.claims import Claim
+from celery_throttle.worker.sender import _OF_THE_TRANSPORT
+from tests.fanout.conftest import MakeApp
+
+LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
+CLAIM: Claim = None  # type: ignore[assignment]  # no test lets go of it
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 7},
+    "queue": {"queue": "other"},
+    "exchange": {"exchange": "wide", "routing_key": "news.eu"},
+    "expires": {"expires": LATER},
+    "serializer": {"serializer": "pickle"},
+    "compression": {"compression": "gzip"},
+    "limits of time": {"time_limit": 10, "soft_time_limit": 5},
+    "headers": {"headers": {"trace": "abc"}, "shadow": "other name"},
+    "results": {"ignore_result": True, "reply_to": "somebody"},
+    "delivery": {"delivery_mode": 1},
+    "link": {"link": {"task": "free", "args": [], "kwargs": {}, "options": {}}},
+    "stamps": {"stamped_headers": ["who"], "who": ["me"]},
+}
+QUEUES = (
+    Queue("celery"),
+    Queue("other", Exchange("other"), "other"),
+    Queue("news", Exchange("wide", type="topic"), "news.eu"),
+)
+
+
+def told(message: Any) -> dict[str, Any]:
+    """What a worker gets of a message, however it came."""
+    properties = {
+        name: value for name, value in message.properties.items() if name not in _OF_THE_TRANSPORT
+    }
+    if "expiration" in properties:  # in milliseconds from when it was sent
+        properties["expiration"] = round(int(properties["expiration"]) / 1e6)
+    return {
+        "headers": dict(message.headers),
+        "properties": properties,
+        "exchange": message.delivery_info["exchange"],
+        "routing_key": message.delivery_info["routing_key"],
+        "content": (message.content_type, message.content_encoding),
+        "payload": message.payload,
+    }
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> None:
+    app = make_app(task_queues=QUEUES, accept_content=["json", "pickle"])
+    task = app.tasks["one"]
+    signature = task.s(1, text="ä").set(task_id="an id", **options)
+    queue = {"exchange": "news", "queue": "other"}.get(next(iter(options), ""), "celery")
+
+    entry = Entries(app.throttle, "nightly").entry(0, signature)
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        for each in QUEUES:
+            each(channel).declare()
+        more = {**(options.get("headers") or {}), HEADER: "nightly"}
+        signature.apply_async(headers=more)
+        sent: Any = channel.basic_get(queue, no_ack=True)
+        sent.accept = app.amqp.TaskConsumer(channel, accept=["json", "pickle"]).accept
+        found: Any = messages.unpack(entry.packed, sent.accept, CLAIM)
+        assert told(found) == told(sent)
+    assert queue in next(key for key in entry.place.keys if ":lines:" in key)
+
+
+def test_its_place_is_that_of_a_worker_that_parks_it(app: Celery) -> None:
+    keys, throttle = app.throttle.keys, app.throttle
+    entry = Entries(throttle, "nightly").entry(0, app.tasks["tenant"].s("ada").set(priority=3))
+    need = throttle.task_limits(app.tasks["tenant"]).need(("ada",), {})
+    assert entry.place.refs[:-1] == need.refs
+    assert entry.costs[:-1] == need.costs
+    assert entry.rank == 3  # with Redis as the broker the lowest is first
+    assert entry.place.keys[1:5] == tuple(keys.queue("celery"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    calls=st.lists(st.tuples(st.lists(JSON), st.dictionaries(st.text(), JSON)), max_size=5),
+    options=st.sampled_from([{}, {"priority": 3}, {"queue": "q%s"}, {"headers": {"a": '"%(id)s'}}]),
+)
+def test_a_template_gives_what_celery_does(
+    app: Celery, calls: list[tuple[list[Any], dict[str, Any]]], options: dict[str, Any]
+) -> None:
+    task, entries = app.tasks["one"], Entries(app.throttle, "nightly")
+    for position in range(2):
+        entries.entry(position, task.s(1).set(**options))
+    for position, (args, kwargs) in enumerate(calls):
+        signature = task.signature(args, kwargs).set(task_id=f'"{position}%s', **options)
+        kind = entries._kind_of(signature)
+        assert kind.template is not None
+        sent = entries._sent(kind, signature.args, kwargs, task_id=f'"{position}%s')
+        assert entries.entry(position, signature).packed == messages.pack(sent)
+
+
+def test_what_depends_on_the_time_comes_from_celery(app: Celery) -> None:
+    entries = Entries(app.throttle, "nightly")
+    for position in range(3):
+        signature = app.tasks["one"].s(1).set(expires=60)
+        assert entries.entry(position, signature).expires > 0
+        assert entries._kind_of(signature).template is None
+
+
+def test_signals_see_every_task(app: Celery) -> None:
+    seen: list[str] = []
+
+    def before(headers: dict[str, Any], **_: Any) -> None:
+        seen.append(f"before {headers['id']} {headers['ignore_result']}")
+        headers["more"] = "x"
+
+    def after(headers: dict[str, Any], **_: Any) -> None:
+        seen.append(f"after {headers['id']}")
+
+    signals.before_task_publish.connect(before)
+    signals.after_task_publish.connect(after)
+    try:
+        entries = Entries(app.throttle, "nightly")
+        for position in range(3):
+            signature = app.tasks["one"].s(1).set(task_id=str(position))
+            entry = entries.entry(position, signature)
+            assert messages.headers(entry.packed)["more"] == "x"
+    finally:
+        signals.before_task_publish.disconnect(before)
+        signals.after_task_publish.disconnect(after)
+    assert seen == [f"{what}" for n in range(3) for what in (f"before {n} False", f"after {n}")]
+
+
+def test_events_of_sent_tasks_go_to_the_broker(make_app: MakeApp, redis_url: str) -> None:
+    app = make_app(task_send_sent_event=True)
+    with redis.Redis.from_url(redis_url) as client, client.pubsub() as events:
+        events.psubscribe("*celeryev*")
+        assert events.get_message(timeout=5)["type"] == "psubscribe"  # type: ignore[index]
+        Entries(app.throttle, "nightly").entry(0, app.tasks["one"].s(1).set(task_id="an id"))
+        event = events.get_message(timeout=5)
+    body = b64decode(json.loads(event["data"])["body"])  # type: ignore[index]
+    assert (json.loads(body)["type"], json.loads(body)["uuid"]) == ("task-sent", "an id")
+
+
+def test_ids_are_those_of_the_same_tasks_in_the_same_places(app: Celery) -> None:
+    def ids(name: str, *numbers: int) -> list[str]:
+        entries, task = Entries(app.throttle, name), app.tasks["one"]
+        return [entries.entry(at, task.s(number)).task_id for at, number in enumerate(numbers)]
+
+    assert ids("a", 1, 2, 3, 3) == ids("a", 1, 2, 3, 3)
+    assert len(set(ids("a", 1, 2, 3, 3)) | set(ids("b", 1, 2, 3, 3))) == 8
+    assert not set(ids("a", 1, 2, 3)) & set(ids("a", 2, 3, 1))
