@@ -256,7 +256,14 @@ class Limiter:
         """:meth:`learn` for asyncio."""
         return await self.arun_plan(self.plans.learn(self.need(limits, 0, least=0), heard))
 
-    def define(self, name: str, limit: Written, *, key: Any = None) -> None:
+    def define(
+        self,
+        name: str,
+        limit: Written | None = None,
+        *,
+        key: Any = None,
+        weight: int | None = None,
+    ) -> None:
         """Define a limit at run time, for everyone at once, those that wait in lines included.
 
         It takes precedence over the code's own until :meth:`undefine`. Units in use stay in use:
@@ -264,26 +271,41 @@ class Limiter:
 
         Args:
             name: of the limit.
-            limit: text or :class:`Limit`, or several that all have to allow.
+            limit: text or :class:`Limit`, or several that all have to allow; None leaves it as it
+                is, and only tells the weight.
             key: only for this key of the limit ("gold tenants"); None is the limit itself.
+            weight: how many turns a line that needs it has for one turn of other lines that wait at
+                the same limit, this one or another: 1 to 100. None leaves it as it is: that of the
+                name for a key, 1 for a name. Of a line that needs several the greatest counts.
 
         Raises:
             LimitError: the definition is wrong, or would give slots to a name that has none, or
                 take them from one that has.
+            UnknownLimitError: a key, or only a weight, of a limit that nobody has defined.
         """
-        self.run_plan(self.plans.define(_keyed(name, key), limit))
+        self.run_plan(self.plans.define(_keyed(name, key), limit, weight))
 
-    async def adefine(self, name: str, limit: Written, *, key: Any = None) -> None:
+    async def adefine(
+        self,
+        name: str,
+        limit: Written | None = None,
+        *,
+        key: Any = None,
+        weight: int | None = None,
+    ) -> None:
         """:meth:`define` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), limit))
+        await self.arun_plan(self.plans.define(_keyed(name, key), limit, weight))
 
     def undefine(self, name: str, *, key: Any = None) -> None:
-        """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back."""
-        self.run_plan(self.plans.define(_keyed(name, key), None))
+        """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back.
+
+        So is the weight.
+        """
+        self.run_plan(self.plans.undefine(_keyed(name, key)))
 
     async def aundefine(self, name: str, *, key: Any = None) -> None:
         """:meth:`undefine` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), None))
+        await self.arun_plan(self.plans.undefine(_keyed(name, key)))
 
     def register(self) -> None:
         """Put the code's own limits in force, save those that were defined at run time."""

@@ -24,11 +24,14 @@ for key = 3, #KEYS, 4 do
       local at, about = unpack_line(found)
       taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
       token = token + 1
+      local limit = about.limits[at]
       if redis.call('EXISTS', line) == 0 then
-        redis.call('LREM', about.limits[at][WAITING], 1, line)
-        tidy(about.limits[at], about.queue)
+        redis.call('ZREM', limit[WAITING], line)
+        tidy(limit, about.queue)
+      else
+        follow(limit[WAITING], line, about)
       end
-      hurry(about.limits[at], about.queue, now, 0)
+      hurry(limit, about.queue, now, 0)
     end
   end
 end
