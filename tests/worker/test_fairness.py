@@ -48,14 +48,14 @@ def test_a_tenant_with_a_hundred_thousand_tasks_stands_in_nobodys_way(
         return bool(client.hlen(messages) == count)
 
     with Connection(redis_url) as connection:
-        tenants.call.apply_async(("big",), connection=connection)
+        tenants.app.send_task(tenants.call.name, ("big",), connection=connection)
         wait_until(lambda: waits(1), "one waits", SECONDS)
         [line] = client.keys("{throttle}:line:*")
         client.eval(MANY, 3, messages, line, "{throttle}:backlog:api", 100_000)
         assert client.zcard(line) == 100_001
         small = {f"small{number}" for number in range(99)}
         for name in sorted(small):
-            tenants.call.apply_async((name,), connection=connection)
+            tenants.app.send_task(tenants.call.name, (name,), connection=connection)
         wait_until(lambda: waits(100_100), "all wait", SECONDS)
     limiter["api"].reset()
     began = time.time()
