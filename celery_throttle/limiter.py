@@ -274,9 +274,10 @@ class Limiter:
             limit: text or :class:`Limit`, or several that all have to allow; None leaves it as it
                 is, and only tells the weight.
             key: only for this key of the limit ("gold tenants"); None is the limit itself.
-            weight: how many turns a line that needs it has for one turn of other lines that wait at
-                the same limit, this one or another: 1 to 100. None leaves it as it is: that of the
-                name for a key, 1 for a name. Of a line that needs several the greatest counts.
+            weight: how many turns a line that needs the limit, or that key of it, has for one of
+                other lines, at whichever limit they wait: 1 to 100. A key that was given none has
+                that of its name, a name 1. Of several that a line needs the greatest counts. None
+                leaves it as it is.
 
         Raises:
             LimitError: the definition is wrong, or would give slots to a name that has none, or

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
 from celery_throttle.limiter import Reference
+from celery_throttle.scripts import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
 
@@ -222,6 +223,14 @@ def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
     turns.limiter.undefine("tenant", key="gold")
     assert turns.limiter["tenant", "gold"].peek().limit == 70
     assert not turns.client.hexists("{throttle}:limits", "weight tenant:gold")
+
+
+def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
+    turns.limiter.define("tenant", "9/s", key="gold", weight=5)
+    turns.limiter.define("api", weight=2)
+    names = [turns.keys.fleet, turns.keys.limits, turns.keys.aside]
+    _, _, *told = turns.store.run(Call(script("beat"), names, [turns.now, "w", SECOND, 1000]))
+    assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
 
 
 def test_a_weight_that_cannot_be(turns: Turns, end_of: MakeEnd) -> None:
