@@ -325,23 +325,31 @@ def waiting(turns: Turns) -> str:
     return name
 
 
-def test_turns_go_on_when_passes_begin_anew(turns: Turns) -> None:
+@pytest.mark.parametrize("rank", [3, 255])
+def test_turns_go_on_after_the_last_pass(turns: Turns, rank: int) -> None:
     turns.weigh({"b": 2})
     for name in "abc":
-        turns.join(name, 60)
+        turns.join(name, 60, rank=rank)
     turns.serve(1)
-    before = turns.client.zrange(waiting(turns), 0, -1, withscores=True)
-    for line, place in before:
-        turns.client.zadd(waiting(turns), {line: place + (2**27 - STRIDE) * PASS})
-    served = turns.serve(24)
-    assert Counter(served[:8]) == Counter(served[-8:]) == {"a": 2, "b": 4, "c": 2}
+    end = (rank + 1) * RANK
+    for line, place in turns.client.zrange(waiting(turns), 0, -1, withscores=True):
+        turns.client.zadd(waiting(turns), {line: end - 4 * STRIDE * PASS + place % RANK})
+    served = []
+    for number in range(10):
+        served += turns.serve(4)
+        turns.join(f"new{number}", rank=rank)
+        served += turns.serve(5)
+        assert f"new{number}" in served[-5:]
+    found = Counter(served)
+    assert abs(found["a"] - found["c"]) <= 1
+    assert abs(found["b"] - 2 * found["a"]) <= 4
     scores = [place for _, place in turns.client.zrange(waiting(turns), 0, -1, withscores=True)]
-    assert max(scores) < 3 * RANK + 20 * STRIDE * PASS
+    assert rank * RANK <= min(scores) <= max(scores) < rank * RANK + 20 * STRIDE * PASS
 
 
 def test_a_line_alone_has_a_place_however_long_it_waits(turns: Turns) -> None:
     turns.join("a", 3)
-    last = 4 * RANK - 2 * STRIDE * PASS
+    last = 4 * RANK - STRIDE * PASS - 1
     turns.client.zadd(waiting(turns), {turns.client.zrange(waiting(turns), 0, 0)[0]: last})
     assert turns.serve(2) == ["a", "a"]
     [(_, place)] = turns.client.zrange(waiting(turns), 0, -1, withscores=True)

@@ -121,7 +121,7 @@ end
 -- processes enough for that, the other lists that are due come first the next time.
 local function serve(queue, waiting)
   while #taken < room and visits > 0 do
-    local line, score = unpack(redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES'))
+    local line, score = next_line(waiting)
     if not line then
       if redis.call('ZREM', queue[DUE], waiting) == 1 then
         mend()(queue, now)
