@@ -11,6 +11,7 @@ from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
     CostError,
+    FanOutError,
     KeysFullError,
     KeyTemplateError,
     KeyValueError,
@@ -22,6 +23,7 @@ from celery_throttle.errors import (
     StoreUnavailableError,
     Throttled,
     ThrottleError,
+    UnknownFanOutError,
     UnknownLimitError,
     WaitTooLongError,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "ConfigurationError",
     "CostError",
     "Decision",
+    "FanOutError",
     "Heard",
     "KeyTemplateError",
     "KeyValueError",
@@ -55,6 +58,7 @@ __all__ = [
     "ThrottleError",
     "Throttled",
     "ThrottledTask",
+    "UnknownFanOutError",
     "UnknownLimitError",
     "WaitTooLongError",
     "task_released",

@@ -13,15 +13,22 @@ from kombu.utils.imports import symbol_by_name
 from celery_throttle.changes import Limits, Plan
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.inside import current_run
-from celery_throttle.keys import Keys
+from celery_throttle.keys import FAN_OUT, Keys
 from celery_throttle.limiter import Limiter
+from celery_throttle.limits import Limit
 from celery_throttle.needs import Need, Written, read_limits
-from celery_throttle.plans import Holder, Reserved
+from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
 from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery.canvas import Signature
+
+    from celery_throttle.fanout import FanOut
+    from celery_throttle.fanout.delaying import Delaying
     from celery_throttle.worker.gate import Gate
 
 
@@ -33,7 +40,7 @@ class Throttle(Limiter):
 
     Args:
         app: the app; it is reachable as ``app.throttle`` from now on.
-        limits, routes, url, prefix, lease, timeout, checks, waiting, replicas: see
+        limits, routes, url, prefix, lease, timeout, checks, waiting, publish, replicas: see
             :class:`~celery_throttle.settings.Settings`; what is not given is read from ``app.conf``
             (``throttle_limits``, ...) when it is used.
 
@@ -54,6 +61,7 @@ class Throttle(Limiter):
         timeout: float | None = None,
         checks: str | None = None,
         waiting: str | None = None,
+        publish: str | None = None,
         replicas: int | None = None,
     ) -> None:
         if hasattr(app, "throttle"):
@@ -69,6 +77,7 @@ class Throttle(Limiter):
             "timeout": timeout,
             "checks": checks,
             "waiting": waiting,
+            "publish": publish,
             "replicas": replicas,
         }
         #: The gate of this worker process; None where no worker runs.
@@ -95,6 +104,12 @@ class Throttle(Limiter):
         return self.settings.limits
 
     @cached_property
+    def plans(self) -> Plans:
+        """What the operations do."""
+        any_rate = Limit.parse("1000000/s burst 1000000")
+        return Plans({**self.limits, FAN_OUT: (any_rate,)}, self.keys, self.clock)
+
+    @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
         """The names in Redis."""
         return Keys(self.settings.prefix)
@@ -103,6 +118,69 @@ class Throttle(Limiter):
     def store(self) -> Store:  # type: ignore[override]  # read at first use
         """The server."""
         return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
+
+    @cached_property
+    def delaying(self) -> Delaying | None:
+        """Sends tasks to the end of their lines, if the settings say so."""
+        if self.settings.publish != "line":
+            return None
+        from celery_throttle.fanout.delaying import Delaying  # noqa: PLC0415  # see fan_out
+
+        return Delaying(self)
+
+    def fan_out(
+        self,
+        signatures: Iterable[Signature],
+        name: str | None = None,
+        *,
+        max_waiting: int | None = None,
+        keep: float = 86_400.0,
+        bar: bool = False,
+    ) -> FanOut:
+        """Put many tasks straight into their lines, and give a handle to follow them by.
+
+        They do not pass the broker, and are what Celery would have sent otherwise, with one header
+        more. They stand in lines of their own, which take turns with others at the same limits.
+        Signatures are taken one by one, so a generator of any length needs no memory. The call ends
+        when all are in their lines.
+
+        Tasks that were sent before under the same name and id are not sent again, whatever became
+        of them. So a fan-out that was interrupted is started again by the same call. A task without
+        an id of its own (``charge.s(42).set(task_id=...)``) gets one from its place and arguments:
+        then the same tasks have to come in the same order.
+
+        Args:
+            signatures: of single tasks with limits, without ``eta`` and ``countdown``.
+            name: of the fan-out; by default one that is random.
+            max_waiting: how many of its tasks may wait at any time; this call goes on when there
+                are fewer. None for any number. It also waits where a limit has ``max-waiting`` or
+                ``max-keys``.
+            keep: seconds for which what is known of it is kept when nothing of it waits any more;
+                default a day. After that its name is free.
+            bar: whether to show a progress bar on the terminal (standard error) meanwhile.
+
+        Raises:
+            FanOutError: a signature cannot be part of a fan-out; those before it are in lines.
+            CostError, KeyValueError, TypeError: its cost, key or arguments are wrong; likewise.
+            KeysFullError: more keys are needed at once than there may ever be; likewise.
+            StoreUnavailableError: the server could not be reached for a minute.
+        """
+        # A layer above this one, which most apps need not.
+        from celery_throttle.fanout.start import fan_out  # noqa: PLC0415
+
+        return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
+
+    def fan_out_named(self, name: str) -> FanOut:
+        """The handle of a fan-out that was begun anywhere.
+
+        Raises:
+            UnknownFanOutError: nothing is known of it, or not any more.
+        """
+        from celery_throttle.fanout import FanOut  # noqa: PLC0415  # as above
+
+        found = FanOut(self, name)
+        found.progress()
+        return found
 
     def taking(
         self,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from celery_throttle import definitions
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
-from celery_throttle.keys import Keys
+from celery_throttle.keys import FAN_OUT, Keys
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Written, has_slots, read
 from celery_throttle.rates import check_whole
@@ -222,5 +222,5 @@ def check_wait(seconds: float, what: str) -> float:
 
 def unknown_limit(name: str, known: Iterable[str]) -> UnknownLimitError:
     """The error for a name that nobody has defined."""
-    names = ", ".join(repr(one) for one in sorted(known)) or "none"
+    names = ", ".join(repr(one) for one in sorted(known) if one != FAN_OUT) or "none"
     return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")

@@ -11,6 +11,8 @@
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
+    ├── FanOutError                         a task that cannot be part of a fan-out
+    │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── StoreError                          the server answered, but not as it must
     │   └── StoreUnavailableError           the server cannot be reached, or serve now
     └── Throttled                           the limit refused
@@ -60,6 +62,14 @@ class UnknownLimitError(ThrottleError, LookupError):
 
 class ConfigurationError(ThrottleError):
     """A setting that is missing, malformed, or at odds with another one."""
+
+
+class FanOutError(ThrottleError):
+    """A task, or an argument, that cannot be part of a fan-out."""
+
+
+class UnknownFanOutError(FanOutError, LookupError):
+    """No fan-out has this name, or nothing is known of it any more."""
 
 
 class StoreError(ThrottleError):

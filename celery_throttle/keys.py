@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from celery_throttle.scope import LimitRef
+from celery_throttle.scope import LimitRef, encode_key
 
 DEFAULT_PREFIX = "{throttle}"
+
+#: A limit that no user can name. Each fan-out is a key of it, so that it can be paused.
+FAN_OUT = "@fan-out"
 
 
 def has_hash_tag(prefix: str) -> bool:
@@ -135,11 +138,33 @@ class Keys:
         """Sorted set: lines of one queue that wait at one limit and key, the next first."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
+    def queue_with(self, lines: str) -> QueueKeys:
+        """The keys of the queue whose ``lines`` have a name."""
+        return self.queue(lines.removeprefix(f"{self.prefix}:lines:"))
+
+    def waiting_at(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
+        """The keys of one limit and key that a line of a queue has to do with.
+
+        In the scripts' order: state, entries, pause, pause of the key, backlog, waiting, waits,
+        waited.
+        """
+        state, *pauses = self.decision(ref)
+        lists = self.waiting(queue, ref), self.waits(ref), self.waited(ref.name)
+        return state, self.entries(ref), *pauses, self.backlog(ref), *lists
+
     def queue(self, name: str) -> QueueKeys:
         """The keys of one queue."""
         return QueueKeys(
             *(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks"))
         )
+
+    def fan_out(self, name: str) -> str:
+        """Hash: what is known of a fan-out; and the head of more names, see ``lua/fan_out.lua``."""
+        return f"{self.prefix}:fan-out:{encode_key(name)}"
+
+    def ended(self, name: str) -> str:
+        """List: ids of the tasks of a fan-out that have ended."""
+        return f"{self.fan_out(name)}:ended"
 
     def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
         """Sorted set: the line of a queue for a set of limits and keys.

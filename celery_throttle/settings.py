@@ -28,11 +28,14 @@ CHECKS = ("warn", "error", "off")
 #: Where tasks wait: in lines beside the limits, or at the broker.
 WAITING = ("lines", "broker")
 
+#: Where tasks are sent: always to the broker, or to the end of the line if there is one.
+PUBLISH = ("broker", "line")
+
 _NAMES = tuple(
     f"throttle_{name}"
     for name in (
         *("limits", "routes", "url", "prefix", "lease"),
-        *("timeout", "checks", "waiting", "replicas"),
+        *("timeout", "checks", "waiting", "publish", "replicas"),
     )
 )
 
@@ -128,6 +131,16 @@ class Settings:
     def waiting(self) -> str:
         """Where tasks wait (``throttle_waiting``, default "lines"), or "broker"."""
         return self._one_of("waiting", WAITING)
+
+    @cached_property
+    def publish(self) -> str:
+        """Where tasks with limits are sent (``throttle_publish``, default "broker"), or "line"."""
+        publish = self._one_of("publish", PUBLISH)
+        if publish == "line" and self.waiting == "broker":
+            raise ConfigurationError(
+                "throttle_publish is 'line', but there are no lines: throttle_waiting is 'broker'"
+            )
+        return publish
 
     def check(self) -> None:
         """Read all there is, but the URL: an app without limits needs none.

@@ -1,5 +1,5 @@
 -- lines.lua: lines of waiting tasks, and which limit each of them waits at.
--- uses: decide, places
+-- uses: decide, places, fan_out
 -- uses rarely: mend
 --
 -- Library. A line holds the tasks of one queue that need one set of limits and keys. A line that
@@ -21,7 +21,8 @@
 -- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
 -- pause, key_pause, backlog, waiting, waits, waited}, ...}, crowds = {{crowd, entries}, ...}}. The last is
 -- for limits with `max-keys`, and missing if none had that when the line began: then the line does not
--- count. `weight` is that of the line when it was looked at last, and missing if that was 1. Of a line whose
+-- count. `fan_out` is the record of the fan-out whose tasks wait in the line, missing if there is none.
+-- `weight` is that of the line when it was looked at last, and missing if that was 1. Of a line whose
 -- about-table the server has lost only the waiting list is known; that is its limit 0, and `limits` holds
 -- no other. What else may be missing is made anew, see `mend.lua`.
 
@@ -98,10 +99,37 @@ local function leave(line, about, at, id, now)
   redis.call('ZREM', line, id)
   redis.call('HDEL', queue[MESSAGES], id)
   count(about.limits[at], -1)
+  if about.fan_out then
+    fan_out_waits(about.fan_out, -1, ARGV[1])
+  end
   if redis.call('EXISTS', line) == 0 then
     redis.call('HDEL', queue[LINES], line)
     mark(about, -1, now)
   end
+end
+
+-- Where a task of a queue waits: its line, the limit at which that waits, its about-table, and what is kept of
+-- the task; nil if nowhere.
+local function line_of(queue, id)
+  local packed = redis.call('HGET', queue[MESSAGES], id)
+  local line = packed and cmsgpack.unpack(packed)[1]
+  local found = line and redis.call('ZSCORE', line, id) and redis.call('HGET', queue[LINES], line)
+  if found then
+    local at, about = unpack_line(found)
+    return line, at, about, packed
+  end
+end
+
+-- A task has left its line from anywhere in it: puts right where the line waits.
+local function close_up(line, about, at, now)
+  local limit = about.limits[at]
+  if redis.call('EXISTS', line) == 0 then
+    redis.call('ZREM', limit[WAITING], line)
+    tidy(limit, about.queue)
+  else
+    follow(limit[WAITING], line, about)
+  end
+  hurry(limit, about.queue, now, 0)
 end
 
 -- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
@@ -130,6 +158,9 @@ local function join(line, about, id, score, packed, now, wait, bound)
   local queue, known = about.queue, redis.call('HGET', about.queue[LINES], line)
   redis.call('HSET', queue[MESSAGES], id, packed)
   redis.call('ZADD', line, whole(score), id)
+  if about.fan_out then
+    fan_out_waits(about.fan_out, 1, ARGV[1])
+  end
   local alone = redis.call('ZCARD', line) == 1
   if known then
     local at = string.byte(known, 1)
@@ -155,6 +186,43 @@ local function join(line, about, id, score, packed, now, wait, bound)
     enter(about.limits[0][WAITING], line, about)
     redis.call('ZADD', queue[DUE], whole(now), about.limits[0][WAITING])
   end
+end
+
+-- Where the keys of refs are counted, see `crowd.lua`; nil if nowhere.
+local function crowds_of(refs)
+  local crowds
+  for _, ref in ipairs(refs) do
+    if ref.crowd then
+      crowds = crowds or {}
+      crowds[#crowds + 1] = { ref.crowd, ref.entries }
+    end
+  end
+  return crowds
+end
+
+-- How many more tasks may join lines at some refs, which one has the least room, and its `max-waiting`, or 0
+-- if that is the queue of a leaky-queue.
+local function room_of(refs, about)
+  local room, at, bound = math.huge, 0, 0
+  local function narrow(own, i, most)
+    if own < room then
+      room, at, bound = own, i, most
+    end
+  end
+  for i, ref in ipairs(refs) do
+    ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
+    local most = ref.max_waiting or 0
+    if most > 0 then
+      narrow(most - ref.waiting, i, most)
+    end
+    for _, limit in ipairs(ref.limits) do
+      -- What has not leaked yet takes room in the queue, too.
+      if limit.tag == LEAKY_QUEUE then
+        narrow(limit.burst - ref.waiting - math.ceil(limit.used / limit.p), i, 0)
+      end
+    end
+  end
+  return room, at, bound
 end
 
 -- A worker is known as long as it holds claims: so that these go back when its lease runs out,

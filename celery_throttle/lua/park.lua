@@ -17,11 +17,13 @@
 --       9   the message
 --       10  who takes a slot, if there are any
 --       11  how long (us) it is taken at first
---       12  '1' if it may run now, '0' if there is no process for it
+--       12  '1' if it may run now; '0' if there is no process for it; 'behind' if it is only to join others
+--           that wait, as it was sent just now
 --       13  how many limits
 --       then per limit: name, field, cost (millionths of a unit)
 --       then identities whose acknowledgement is done
--- Reply {'admitted', entries and waits of each slot}    a unit was free after all: run it
+-- Reply {'alone'}                                       nothing waits at its limits: nothing was done
+--       {'admitted', entries and waits of each slot}    a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
 --       {'known'}                                       parked before: acknowledge, no more
 --       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
@@ -59,13 +61,8 @@ local unknown = look_at(limits, about, refs, now, given, ARGV[10], tonumber(ARGV
 if unknown then
   return { 'unknown', unknown, whole(now) }
 end
-for i, ref in ipairs(refs) do
-  ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
-  if ref.crowd then
-    about.crowds = about.crowds or {}
-    about.crowds[#about.crowds + 1] = { ref.crowd, ref.entries }
-  end
-end
+local room, fullest, most = room_of(refs, about)
+about.crowds = crowds_of(refs)
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limits[place].burst }
@@ -76,11 +73,14 @@ if full > 0 and redis.call('EXISTS', line) == 0 then
 end
 local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
 if not parked then
-  local free = wait == 0 and ARGV[12] == '1'
+  local free, sent = wait == 0 and ARGV[12] == '1', ARGV[12] == 'behind'
   for i, ref in ipairs(refs) do
-    if free and ref.waiting > 0 then
-      free, bound = false, i
+    if (free or sent) and ref.waiting > 0 then
+      free, sent, bound = false, false, i
     end
+  end
+  if sent then
+    return { 'alone' }
   end
   if free then
     take(refs, now, now, given)
@@ -114,17 +114,8 @@ if parked then
   local position = (redis.call('ZRANK', line, id) or 0) + 1
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
-for i, ref in ipairs(refs) do
-  local most = ref.max_waiting or 0
-  if most > 0 and ref.waiting >= most then
-    return { 'full', i, most }
-  end
-  for _, limit in ipairs(ref.limits) do
-    -- What has not leaked yet takes room in the queue, too.
-    if limit.tag == LEAKY_QUEUE and ref.waiting + math.ceil(limit.used / limit.p) >= limit.burst then
-      return { 'full', i, 0 }
-    end
-  end
+if room <= 0 then
+  return { 'full', fullest, most }
 end
 local score = score_of(line, tonumber(ARGV[5]), now)
 local position = redis.call('ZCOUNT', line, '-inf', whole(score)) + 1
@@ -138,8 +129,10 @@ local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9], sco
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join(line, about, id, score, packed, now, wait, bound)
 local memory = tonumber(ARGV[8])
-redis.call('ZADD', parks, whole(now), identity)
-redis.call('PEXPIRE', parks, expiry(memory, given))
+if ARGV[12] ~= 'behind' then
+  redis.call('ZADD', parks, whole(now), identity)
+  redis.call('PEXPIRE', parks, expiry(memory, given))
+end
 if not earliest or now + wait < tonumber(earliest) then
   wake(queue, now, now + wait)
 end

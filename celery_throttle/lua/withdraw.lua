@@ -15,23 +15,13 @@
 local now, token = clock(ARGV[1]), tonumber(ARGV[4])
 local taken = {}
 for key = 3, #KEYS, 4 do
-  local messages = KEYS[key + 1]
+  local queue = { unpack(KEYS, key, key + 3) }
   for i = 5, #ARGV do
-    local packed = redis.call('HGET', messages, ARGV[i])
-    local line = packed and cmsgpack.unpack(packed)[1]
-    local found = line and redis.call('ZSCORE', line, ARGV[i]) and redis.call('HGET', KEYS[key], line)
-    if found then
-      local at, about = unpack_line(found)
+    local line, at, about, packed = line_of(queue, ARGV[i])
+    if line then
       taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
       token = token + 1
-      local limit = about.limits[at]
-      if redis.call('EXISTS', line) == 0 then
-        redis.call('ZREM', limit[WAITING], line)
-        tidy(limit, about.queue)
-      else
-        follow(limit[WAITING], line, about)
-      end
-      hurry(limit, about.queue, now, 0)
+      close_up(line, about, at, now)
     end
   end
 end

@@ -158,6 +158,6 @@ class Claiming:
         return Asked(max(0, wait) / MICROSECONDS if room else 0.0, dead.decode(), tasks)
 
     def _register_missing(self) -> None:
-        refs = [LimitRef(name, None) for name in self._throttle.limits]
+        refs = [LimitRef(name, None) for name in self._throttle.plans.limits]
         with suppress(StoreError):  # then the gate finds what is missing, task by task
             self._throttle.run_plan(self._throttle.plans.register_missing(refs))

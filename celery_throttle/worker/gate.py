@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.needs import Need
     from celery_throttle.worker.outage import Outage
+    from celery_throttle.worker.outcomes import Outcomes
     from celery_throttle.worker.pace import Pace
     from celery_throttle.worker.postponed import Postponed
     from celery_throttle.worker.processes import Processes
@@ -52,6 +53,7 @@ class Gate:
         postponed: where tasks wait then.
         pace: of calls to the server.
         processes: those of the pool.
+        outcomes: of the tasks of fan-outs.
         bring: brings a request to the gate once more.
         later: see :data:`~celery_throttle.worker.holds.Later`.
         soon: calls something in the worker's loop, from whatever thread.
@@ -67,10 +69,12 @@ class Gate:
         postponed: Postponed,
         pace: Pace,
         processes: Processes,
+        outcomes: Outcomes,
         bring: Callable[[Any], None],
         later: Later,
         soon: Callable[..., Any],
     ) -> None:
+        self.outcomes = outcomes
         self._throttle = throttle
         self._slots = slots
         self._parking = parking

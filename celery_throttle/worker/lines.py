@@ -19,6 +19,7 @@ from celery.worker import state
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
+from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.aside import Aside
 from celery_throttle.worker.asking import Asking
 from celery_throttle.worker.blocks import HORIZON
@@ -31,6 +32,7 @@ from celery_throttle.worker.handover import HandOver
 from celery_throttle.worker.leases import Leases, let_go_of_dropped
 from celery_throttle.worker.origin import Origin
 from celery_throttle.worker.outage import Outage
+from celery_throttle.worker.outcomes import Outcomes
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
@@ -122,6 +124,8 @@ class Parts:
             pace=self._pace,
             listen=self.wake.listen,
         )
+        self._outcomes = Outcomes(throttle, self._tell_in)
+        self._telling = Alarm(consumer, self._outcomes.tell)
         self._registered = False
         self._running = False
 
@@ -133,6 +137,10 @@ class Parts:
 
     def _on_wake(self) -> None:
         self._asking.on_wake()
+
+    def _tell_in(self, seconds: float) -> None:
+        if self._running:
+            self._telling.set_from_elsewhere(seconds)
 
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
@@ -152,6 +160,7 @@ class Parts:
             postponed=postponed,
             pace=self._pace,
             processes=processes,
+            outcomes=self._outcomes,
             bring=self._bring_again,
             later=c.timer.call_after,
             soon=self._soon,
@@ -173,6 +182,7 @@ class Parts:
         if self._fleet.aside:
             self._aside.recall()
         self._asking.ask_in(0)
+        self._telling.set(0)
 
     def _make_waiting(self, postponed: Postponed) -> Waiting:
         def token() -> int:
@@ -194,6 +204,7 @@ class Parts:
             return
         self._running = False
         self._asking.stop()
+        self._telling.cancel()
         self._pace.stop()
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
@@ -211,6 +222,7 @@ class Parts:
         for request in self._slots.requests():
             self._slots.end(request)
         self._claims.give_back(self._claims.held())
+        self._outcomes.tell()
 
     def stats(self) -> dict[str, Any]:
         """What this worker holds and does."""

@@ -37,21 +37,30 @@ class UnreadableMessageError(ValueError):
     """A packed message that this code cannot read: of another version, or damaged."""
 
 
-def pack(message: Message, more: Mapping[str, Any] | None = None) -> bytes:
-    """One message as bytes; ``more``: headers to be added."""
-    body = message.body
-    about = json.dumps(
+def pack(message: Any, more: Mapping[str, Any] | None = None) -> bytes:
+    """One message, kombu's or what has the same attributes, as bytes; ``more``: more headers."""
+    return join(about(message, more), message.body)
+
+
+def about(message: Any, more: Mapping[str, Any] | None = None) -> str:
+    """All but the body of a message, as JSON."""
+    return json.dumps(
         {
             "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
-            "text": isinstance(body, str),
+            "text": isinstance(message.body, str),
         }
-    ).encode()
+    )
+
+
+def join(told: str, body: str | bytes) -> bytes:
+    """What :func:`about` tells of a message, and its body, as bytes."""
+    head = told.encode()
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b"")
-    return b"".join((_VERSION, _LENGTH.pack(len(about)), about, data))
+    return b"".join((_VERSION, _LENGTH.pack(len(head)), head, data))
 
 
 def version_of(packed: bytes) -> str:
@@ -65,8 +74,8 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
     start = 1 + _LENGTH.size
     try:
         end = start + _LENGTH.unpack_from(packed, 1)[0]
-        about = json.loads(packed[start:end].decode())
-        told = {name: about[name] for name in _ABOUT}
+        found = json.loads(packed[start:end].decode())
+        told = {name: found[name] for name in _ABOUT}
     except Exception as error:  # kombu's decoders raise whatever they meet
         raise _damaged(packed) from error
     if not all(isinstance(told[name], types) for name, types in _ABOUT.items()):
@@ -98,21 +107,21 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     Raises:
         UnreadableMessageError: it cannot be read.
     """
-    about, data = _split(packed)
+    told, data = _split(packed)
     try:
-        body = data.decode("utf-8", "surrogatepass") if about["text"] else data
+        body = data.decode("utf-8", "surrogatepass") if told["text"] else data
     except UnicodeDecodeError as error:
         raise _damaged(packed) from error
     message = ClaimedMessage(
         body=body,  # type: ignore[arg-type]  # bytes as well as text
-        content_type=about["content_type"],
-        content_encoding=about["content_encoding"],
-        delivery_info=about["delivery_info"],
-        properties=about["properties"],
+        content_type=told["content_type"],
+        content_encoding=told["content_encoding"],
+        delivery_info=told["delivery_info"],
+        properties=told["properties"],
         accept=accept,
     )
     # Set afterwards: a header of compression would make the constructor decompress once more.
-    message.headers = about["headers"] or {}
+    message.headers = told["headers"] or {}
     message.claim = claim
     return message
 

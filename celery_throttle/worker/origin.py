@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+#: Priorities are 0 to 255.
+_HIGHEST = 255
+
+
+def rank_of(priority: Any, driver_type: str) -> int:
+    """Rank of a message's priority, 0 to 255, the lowest first.
+
+    With Redis as the broker a low number is served first, with the others a high one.
+    """
+    level = min(_HIGHEST, max(0, priority)) if isinstance(priority, int) else 0
+    return level if driver_type == "redis" else _HIGHEST - level
+
 
 class Origin:
     """Reads messages of one consumer."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._lowest_first = consumer.connection.transport.driver_type == "redis"
+        self._driver_type = str(consumer.connection.transport.driver_type)
 
     def names(self) -> tuple[str, ...]:
         """The queues this worker consumes now."""
@@ -48,10 +60,5 @@ class Origin:
         return names[0]
 
     def rank_of(self, message: Any) -> int:
-        """Rank of a message's priority, 0 to 255, the lowest first.
-
-        With Redis as the broker a low number is served first, with the others a high one.
-        """
-        priority = (message.properties or {}).get("priority")
-        priority = min(255, max(0, priority)) if isinstance(priority, int) else 0
-        return priority if self._lowest_first else 255 - priority
+        """See :func:`rank_of`."""
+        return rank_of((message.properties or {}).get("priority"), self._driver_type)

@@ -116,9 +116,7 @@ class Parking(Waiting):
             len(need.refs),
         ]
         for ref, cost in zip(need.refs, need.costs, strict=True):
-            state, *pauses = keys.decision(ref)
-            names += (state, keys.entries(ref), *pauses, keys.backlog(ref))
-            names += (keys.waiting(queue, ref), keys.waits(ref), keys.waited(ref.name))
+            names += keys.waiting_at(queue, ref)
             args += (ref.name, keys.field(ref), cost)
         args += self.acknowledged()
         return Call(script("park"), names, args)

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]  # missing in the stubs
 from celery import Task
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import Ignore, Retry, TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.inside import TaskThrottled
 from celery_throttle.worker import met
+from celery_throttle.worker.outcomes import DONE, FAILED, REVOKED
 from celery_throttle.worker.trying import fail
 
 
@@ -36,16 +38,31 @@ class GatedRequest:
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """The task has failed, is to be retried or ended otherwise, or its process was lost."""
-        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
+            error = error.exc
         if isinstance(error, TaskThrottled):
             state.task_ready(self)
             _ended(self)
             self.app.throttle.gate.meets(self, error.met)  # type: ignore[attr-defined]  # see above
             return None
+        self.throttle_returns = isinstance(error, Retry)
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
         finally:
-            _ended(self)
+            _ended(self, None if self.throttle_returns else _outcome_of(error))
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002  # as in Celery
+        """The message is not acknowledged; it may come again."""
+        self.throttle_returns = requeue
+        super().reject(requeue=requeue)  # type: ignore[misc]  # mixed in
+
+    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
+        """It was revoked, or has expired."""
+        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
+        gate = self.app.throttle.gate  # type: ignore[attr-defined]  # see above
+        if gate is not None:
+            gate.outcomes.note(self, REVOKED)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
         """A time limit has passed; it is the end of the task unless it is the soft one."""
@@ -53,7 +70,7 @@ class GatedRequest:
             super().on_timeout(soft, timeout)  # type: ignore[misc]  # mixed in
         finally:
             if not soft:
-                _ended(self)
+                _ended(self, FAILED)
 
 
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,15 +110,23 @@ def _then_ended(inner: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return inner(self, result, **kwargs)
         finally:
-            _ended(self)
+            _ended(self, DONE)
 
     return on_success
 
 
-def _ended(request: Any) -> None:
+def _outcome_of(error: Any) -> str:
+    """Of a task that ended by an exception. What it ignores is up to the task."""
+    return DONE if isinstance(error, Ignore) else FAILED
+
+
+def _ended(request: Any, outcome: str | None = None) -> None:
+    """It has left its process: for good, if there is an outcome."""
     gate = request.app.throttle.gate
     if gate is not None:
         gate.end(request)
+        if outcome is not None:
+            gate.outcomes.note(request, outcome)
 
 
 class ThrottledRequest(GatedRequest, Request):

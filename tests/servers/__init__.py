@@ -34,6 +34,7 @@ WHILE_TASKS_WAIT = (
     "waited:",
     "backlog:",
     "crowd:",
+    "fan-out:",
     "workers",
 )
 

@@ -283,6 +283,7 @@ class Pool:
             postponed=NOWHERE,
             pace=Pace(NOWHERE),
             processes=Free(),
+            outcomes=NOWHERE,
             bring=self.bring,
             later=lambda *timer: self.timers.append(timer),
             soon=lambda call, *args: call(*args),

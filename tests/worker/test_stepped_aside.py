@@ -64,6 +64,7 @@ class Bench:
                 put_off=lambda request, seconds: self.put_off.append((request, seconds))
             ),
             pace=pace,
+            outcomes=nothing,
             processes=SimpleNamespace(
                 outside=WeakSet(),
                 free=lambda: 100,

@@ -1,0 +1,81 @@
+"""A fan-out on a terminal: a bar, how fast it goes, and when it will be done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from celery_throttle.fanout.handle import FanOut, Progress
+
+#: Seconds between two looks.
+EVERY = 0.5
+
+
+@contextmanager
+def sending(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar while tasks are sent.
+
+    Args:
+        name: of the fan-out.
+        expected: how many tasks, if that is known; 0 if it is not.
+
+    Gives a function to be called with how many were dealt with, and how many wait.
+    """
+    with _bar() as bar:
+        row = bar.add_task(f"sending {name}", total=expected or None, told="")
+        began = time.monotonic()
+
+        def show(dealt: int, waiting: int) -> None:
+            rate = dealt / max(1e-3, time.monotonic() - began)
+            told = f"{dealt:,} tasks, {rate:,.0f}/s, {waiting:,} wait"
+            bar.update(row, completed=dealt, told=told)
+
+        yield show
+
+
+def watch(fan_out: FanOut, timeout: float | None) -> Progress:
+    """A bar until a fan-out is complete; see :meth:`FanOut.watch`."""
+    with _bar() as bar:
+        row = bar.add_task(fan_out.name, total=None, told="")
+
+        def show(progress: Progress) -> None:
+            total = progress.sent if progress.closed or progress.cancelled else None
+            told = describe(progress, fan_out.expected(progress))
+            bar.update(row, completed=progress.ended, total=total, told=told)
+
+        return fan_out.wait(timeout, show)
+
+
+def _bar() -> Bar:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}")
+    return Bar(*columns, console=Console(stderr=True), refresh_per_second=1 / EVERY)
+
+
+def describe(progress: Progress, expected: float | None) -> str:
+    """How far a fan-out is, in words."""
+    told = [f"{progress.ended:,} of {progress.sent:,}"]
+    told += [
+        f"{count:,} {what}"
+        for count, what in (
+            (progress.running, "running"),
+            (progress.failed, "failed"),
+            (progress.revoked, "revoked"),
+        )
+        if count
+    ]
+    if progress.rate is not None and not progress.complete:
+        told.append(f"{progress.rate:,.1f}/s")
+    if progress.paused:
+        told.append("paused")
+    elif expected is not None and not progress.complete:
+        at = time.strftime("%H:%M:%S", time.localtime(time.time() + expected))
+        told.append(f"done in {timedelta(seconds=round(expected))}, at {at}")
+    return ", ".join(told)

@@ -1,0 +1,89 @@
+"""``throttle_publish = "line"``: a task that is sent joins those that wait for its limits.
+
+Through the broker it would come to a worker only to be parked. Where nothing waits, and for tasks
+without limits or with a time of their own, the broker has it as ever; also while the server of the
+limits cannot be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+from celery.utils.log import get_logger
+
+from celery_throttle.changes import MICROSECONDS, to_us
+from celery_throttle.errors import StoreError
+from celery_throttle.fanout.places import Places
+from celery_throttle.fanout.sending import Keeping, Sent
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.worker import messages
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.needs import Need
+    from celery_throttle.task import TaskLimits
+
+logger = get_logger(__name__)
+
+#: Options of tasks that are sent as they are.
+_OWN_WAY = ("eta", "countdown", "producer", "publisher", "connection")
+
+
+class Delaying:
+    """Of one app."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._places = Places(throttle)
+        self._producer = Keeping(throttle.app, self._keep)
+
+    def send(
+        self, task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any
+    ) -> Any:
+        """Send a task by Celery's own ``apply_async``."""
+        own_way = any(options.get(name) for name in _OWN_WAY)
+        if own_way or self._throttle.task_limits(task) is None:
+            return apply_async(args, kwargs, **options)
+        return apply_async(args, kwargs, **options, producer=self._producer)
+
+    def _keep(self, sent: Sent, publish: Callable[[], Any]) -> Any:
+        limits = self._throttle.task_limits(self._throttle.app.tasks[sent.headers["task"]])
+        if limits is None or not self._has_joined(sent, limits):
+            return publish()
+        return None
+
+    def _has_joined(self, sent: Sent, limits: TaskLimits) -> bool:
+        """Whether a message is in its line now. If nobody knows, the broker is to have it too."""
+        throttle = self._throttle
+        try:
+            call = self._call(sent, limits)
+            outcome, *about = throttle.store.run(call)
+            if outcome == b"unknown":
+                refs = self._need(sent, limits).refs
+                throttle.run_plan(throttle.plans.register_missing(refs, int(about[1])))
+                outcome, *_ = throttle.store.run(call)
+        except StoreError as error:
+            logger.debug("Task %s goes to the broker: %s", sent.headers["id"], error)
+            return False
+        return bool(outcome == b"parked")
+
+    @staticmethod
+    def _need(sent: Sent, limits: TaskLimits) -> Need:
+        args, kwargs, _ = sent.payload
+        return limits.fixed or limits.need(args, kwargs)
+
+    def _call(self, sent: Sent, limits: TaskLimits) -> Call:
+        """Of ``park.lua``; it takes no unit for a task that was sent just now."""
+        keys, places, need = self._throttle.keys, self._places, self._need(sent, limits)
+        place = places.line(places.queue_of(sent), need.refs)
+        max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
+        args: list[Argument] = [
+            *("", sent.headers["id"], "", "0", places.rank_of(sent), places.expires_us(sent)),
+            *(max_wait, MICROSECONDS, messages.pack(sent), "", 0, "behind", len(need.refs)),
+        ]
+        _, *about = place.args
+        for position, cost in enumerate(need.costs):
+            args += (*about[2 * position : 2 * position + 2], cost)
+        return Call(script("park"), [keys.limits, keys.parks, *place.keys], args)

@@ -1,0 +1,258 @@
+"""A fan-out by its name: how far it is, pause, cancel, results. From any process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import TimeoutError as WaitedTooLong
+from celery.result import AsyncResult
+
+from celery_throttle.changes import MICROSECONDS
+from celery_throttle.errors import UnknownFanOutError, shown
+from celery_throttle.extras import needed
+from celery_throttle.fanout.enlisting import NUMBERS
+from celery_throttle.keys import FAN_OUT
+from celery_throttle.scope import LimitRef, encode_key
+from celery_throttle.scripts import Argument, Call, script
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+
+#: Seconds of a pause without an end: some thirty years.
+_FOR_EVER = 1e9
+
+#: Seconds between two looks of who waits for a fan-out.
+LOOK = 0.2
+
+#: Ids of tasks that have ended which are read at once.
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a fan-out is.
+
+    Attributes:
+        name: of the fan-out.
+        sent: tasks that were put into lines.
+        waiting: of these, tasks that still wait there.
+        running: tasks that have left their lines and not ended: they run, or are to be retried, or
+            their worker was killed after it had acknowledged them.
+        done, failed: tasks that have ended.
+        revoked: tasks that were cancelled, revoked, or have expired.
+        rate: tasks a second that ended of late (in five to ten seconds); None if too little is
+            known.
+        paused: seconds for which it is paused, 0 if it is not; infinity for no known end.
+        closed: whether all tasks that were given have been sent.
+        cancelled: whether it was.
+    """
+
+    name: str
+    sent: int
+    waiting: int
+    running: int
+    done: int
+    failed: int
+    revoked: int
+    rate: float | None
+    paused: float
+    closed: bool
+    cancelled: bool
+
+    @property
+    def ended(self) -> int:
+        """Tasks that have ended, in whatever way."""
+        return self.done + self.failed + self.revoked
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tasks were sent, if it was not cancelled, and all have ended."""
+        return (self.closed or self.cancelled) and self.ended >= self.sent
+
+
+class FanOut:
+    """A fan-out; made by ``throttle.fan_out(...)`` and ``throttle.fan_out_named(name)``.
+
+    Attributes:
+        name: its name.
+    """
+
+    def __init__(self, throttle: Throttle, name: str) -> None:
+        self._throttle = throttle
+        self.name = name
+        self._ref = LimitRef(FAN_OUT, encode_key(name))
+        self._record = throttle.keys.fan_out(name)
+
+    def __repr__(self) -> str:
+        return f"FanOut({self.name!r})"
+
+    def progress(self) -> Progress:
+        """How far it is now.
+
+        Raises:
+            UnknownFanOutError: nothing is known of it, or not any more.
+            StoreUnavailableError: the server cannot be reached.
+        """
+        now, paused, facts = self._facts()
+        sent, waiting, done, failed, revoked = (
+            max(0, int(facts.get(name, 0)))
+            for name in ("sent", "waiting", "done", "failed", "revoked")
+        )
+        return Progress(
+            name=self.name,
+            sent=sent,
+            waiting=waiting,
+            running=max(0, sent - waiting - done - failed - revoked),
+            done=done,
+            failed=failed,
+            revoked=revoked,
+            rate=_rate(now, done + failed + revoked, facts),
+            paused=paused,
+            closed="closed" in facts,
+            cancelled="cancelled" in facts,
+        )
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Let none of its waiting tasks start, for some seconds or until :meth:`resume`.
+
+        Those that have started go on. A pause is never shortened by another. Raises as
+        :meth:`progress`, and LimitValueError for seconds below 0.
+        """
+        self._facts()
+        pause = self._throttle.plans.pause(self._ref, _FOR_EVER if seconds is None else seconds)
+        self._throttle.run_plan(pause)
+
+    def resume(self) -> None:
+        """End a pause. Raises as :meth:`progress`."""
+        self._facts()
+        self._throttle.run_plan(self._throttle.plans.reset(self._ref))
+
+    def cancel(self) -> int:
+        """Take all its waiting tasks out of their lines for good; gives how many there were.
+
+        They are revoked: their results, if the app keeps any, say so, but no worker hears of them.
+        Those that have started go on, their retries too. The process that still sends stops. Raises
+        as :meth:`progress`.
+        """
+        self.pause()
+        _, _, facts = self._facts()
+        queues = [name.removeprefix("queue:") for name in facts if name.startswith("queue:")]
+        names = [self._record]
+        for lines in queues:
+            names += self._throttle.keys.queue_with(lines)
+        cancelled = 0
+        for number in range(NUMBERS):
+            cursor: Argument = "0"
+            while cursor != b"0":
+                call = Call(script("cancel"), names, ["", number, cursor])
+                cursor, ids = self._throttle.store.run(call)
+                cancelled += len(ids)
+                self._mark_revoked(ids)
+        self._throttle.run_plan(self._throttle.plans.reset(self._ref))
+        return cancelled
+
+    def _mark_revoked(self, ids: list[bytes]) -> None:
+        """As a worker does; who waits for a result would wait for ever."""
+        app = self._throttle.app
+        if app.conf.task_ignore_result:
+            return
+        for task_id in ids:
+            app.backend.mark_as_revoked(task_id.decode(), "cancelled with its fan-out")
+
+    def expected(self, progress: Progress | None = None) -> float | None:
+        """Seconds until all tasks that were sent have ended, by how fast they end now.
+
+        None if nobody knows. Raises as :meth:`progress`.
+        """
+        now = progress or self.progress()
+        left = now.sent - now.ended
+        return 0.0 if left == 0 else left / now.rate if now.rate else None
+
+    def watch(self, timeout: float | None = None) -> Progress:
+        """:meth:`wait` with a bar on the terminal (standard error)."""
+        with needed("rich", "a progress bar", "bar"):
+            from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
+
+        return bar.watch(self, timeout)
+
+    def wait(
+        self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None
+    ) -> Progress:
+        """Wait until it is complete.
+
+        Args:
+            timeout: seconds to wait at most; None for any time.
+            seen: called with each look at it, five times a second.
+
+        Raises:
+            celery.exceptions.TimeoutError: it took longer. Others as :meth:`progress`.
+        """
+        looks = _looks(timeout, f"fan-out {self.name!r} is not complete")
+        while True:
+            progress = self.progress()
+            if seen is not None:
+                seen(progress)
+            if progress.complete:
+                return progress
+            next(looks)
+
+    def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
+        """The results of its tasks in the order in which they end, until it is complete.
+
+        Each of them has ended: ``get()`` does not wait, and raises what the task raised. Needs a
+        result backend that any process can read, so not ``rpc://``.
+
+        Args:
+            timeout: seconds to wait at most for the next; None for any time.
+
+        Raises:
+            celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
+        """
+        read, looks = 0, _looks(timeout, f"no task of fan-out {self.name!r} has ended")
+        while True:
+            complete = self.progress().complete
+            call = Call(
+                script("page"), [self._throttle.keys.ended(self.name)], [read, read + _PAGE - 1]
+            )
+            ids: list[bytes] = self._throttle.store.run(call)
+            for task_id in ids:
+                yield self._throttle.app.AsyncResult(task_id.decode())
+            read += len(ids)
+            if ids:
+                looks = _looks(timeout, f"no other task of fan-out {self.name!r} has ended")
+            elif complete:
+                return
+            else:
+                next(looks)
+
+    def _facts(self) -> tuple[int, float, Mapping[str, str]]:
+        """The server's time in microseconds, seconds of a pause, and the record."""
+        names = [self._record, self._throttle.keys.pause(self._ref)]
+        now, paused, *rest = self._throttle.store.run(Call(script("progress"), names, [""]))
+        texts = [text.decode() for text in rest]
+        if not texts:
+            raise UnknownFanOutError(
+                f"nothing is known of fan-out {shown(self.name)}, or not any more"
+            )
+        seconds = int(paused) / MICROSECONDS
+        facts = dict(zip(texts[::2], texts[1::2], strict=True))
+        return int(now), math.inf if seconds > _FOR_EVER / 2 else seconds, facts
+
+
+def _rate(now: int, ended: int, facts: Mapping[str, str]) -> float | None:
+    seconds = (now - int(facts["old_at"])) / MICROSECONDS
+    tasks = ended - int(facts["old_ended"])
+    return tasks / seconds if tasks > 0 and seconds >= 1 else None
+
+
+def _looks(timeout: float | None, what: str) -> Iterator[None]:
+    """Look now and then; ``what`` is said of it when time is up."""
+    till = None if timeout is None else time.monotonic() + timeout
+    while till is None or time.monotonic() < till:
+        time.sleep(LOOK)
+        yield
+    raise WaitedTooLong(f"{what} in {timeout} seconds")

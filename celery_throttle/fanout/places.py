@@ -1,0 +1,81 @@
+"""Which line a message belongs in: that of its queue and of the limits and keys that it needs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from celery_throttle.changes import to_us
+from celery_throttle.errors import FanOutError, shown
+from celery_throttle.worker.origin import rank_of
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.fanout.sending import Sent
+    from celery_throttle.scope import LimitRef
+
+#: Lines whose names are kept.
+_KEPT = 4096
+
+
+class Place(NamedTuple):
+    """A line, as ``enlist.lua`` takes it."""
+
+    refs: tuple[LimitRef, ...]
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+
+
+class Places:
+    """Of one app."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._app = throttle.app
+        self._keys = throttle.keys
+        self._driver_type = str(self._app.connection_for_write().transport.driver_type)
+        self.line = lru_cache(_KEPT)(self._line)
+
+    def _line(self, queue: str, refs: tuple[LimitRef, ...]) -> Place:
+        """The line of a queue for some limits and keys."""
+        keys = self._keys
+        names = [keys.line(queue, refs), *keys.queue(queue)]
+        args: list[str | int] = [len(refs)]
+        for ref in refs:
+            names += keys.waiting_at(queue, ref)
+            args += (ref.name, keys.field(ref))
+        return Place(refs, tuple(names), tuple(args))
+
+    def queue_of(self, sent: Sent) -> str:
+        """The queue that a message would be in.
+
+        Raises:
+            FanOutError: it cannot be told from what the app knows.
+        """
+        if len(sent.queues) == 1:
+            return str(sent.queues[0].name)
+        exchange, routing_key = sent.delivery_info["exchange"], sent.delivery_info["routing_key"]
+        queues = self._app.amqp.queues
+        for name, queue in queues.items():
+            if (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
+                return str(name)
+        if not exchange and routing_key in queues:
+            return str(routing_key)
+        raise FanOutError(
+            f"task {sent.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
+            f"{shown(routing_key)}, to which no queue of the app is bound; allowed: a route that "
+            "names a queue"
+        )
+
+    def rank_of(self, sent: Sent) -> int:
+        """See :func:`celery_throttle.worker.origin.rank_of`."""
+        return rank_of(sent.properties["priority"], self._driver_type)
+
+    def expires_us(self, sent: Sent) -> int:
+        """When a message expires, in microseconds since the epoch; 0 for never."""
+        text: Any = sent.headers.get("expires")
+        if text is None:
+            return 0
+        expires: Any = maybe_iso8601(text)
+        return to_us(maybe_make_aware(expires, self._app.timezone).timestamp())

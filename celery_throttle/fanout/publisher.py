@@ -1,0 +1,183 @@
+"""Goes through the signatures of a fan-out and puts them into their lines, batch by batch.
+
+Law at stake here: *never lost*, and never twice: what a call that failed has done is not known, so
+its batch is sent again as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from celery.utils.log import get_logger
+
+from celery_throttle.changes import MICROSECONDS, unknown_limit
+from celery_throttle.errors import KeysFullError, StoreUnavailableError
+from celery_throttle.fanout.enlisting import Entry, Reply, enlist
+from celery_throttle.fanout.entries import Entries
+from celery_throttle.plans import cost_too_high
+
+if TYPE_CHECKING:
+    from celery.canvas import Signature
+
+    from celery_throttle.app import Throttle
+    from celery_throttle.scripts import Call
+    from celery_throttle.store import Begun
+
+logger = get_logger(__name__)
+
+#: Tasks, and bytes of messages, that one call takes: the server does nothing else meanwhile.
+MOST_TASKS, MOST_BYTES = 200, 400_000
+
+#: Seconds between two looks whether more tasks may wait.
+LOOK = 0.1
+
+#: Seconds between two looks at most, whatever the server says.
+LONGEST = 5.0
+
+#: Seconds for which a server that is out is waited for.
+PATIENCE = 60.0
+
+
+class Publisher:
+    """Of one fan-out.
+
+    Args:
+        throttle: the app's limits.
+        name: of the fan-out.
+        max_waiting: its tasks that may wait; None for any number.
+        keep: seconds for which what is known of it is kept after nothing waits.
+        show: called with how many tasks were dealt with, and how many wait.
+
+    Attributes:
+        dealt: tasks that are in their lines, or were sent before.
+        sent: of these, tasks that had not been sent before.
+    """
+
+    def __init__(
+        self,
+        throttle: Throttle,
+        name: str,
+        *,
+        max_waiting: int | None,
+        keep: float,
+        show: Callable[[int, int], None] | None,
+    ) -> None:
+        self._throttle = throttle
+        self._name = name
+        self._max_waiting = max_waiting
+        self._keep = keep
+        self._show = show
+        self.dealt = self.sent = 0
+        self._entries = Entries(throttle, name)
+        self._on_way: tuple[list[Entry], bool, Begun | None] | None = None
+        self._cancelled = False
+
+    def publish(self, signatures: Iterable[Signature]) -> None:
+        """Put all into their lines, or those before the one that raises an error."""
+        batch: list[Entry] = []
+        size = 0
+        try:
+            for position, signature in enumerate(signatures):
+                entry = self._entries.entry(position, signature)
+                batch.append(entry)
+                size += len(entry.packed)
+                if len(batch) >= MOST_TASKS or size >= MOST_BYTES:
+                    full, batch, size = batch, [], 0
+                    self._send(full)
+                    if self._cancelled:
+                        return
+        except Exception:
+            self._send(batch)
+            self._settle()
+            raise
+        self._send(batch, closed=True)
+        self._settle()
+
+    def _send(self, entries: list[Entry], *, closed: bool = False) -> None:
+        """While the server deals with this batch, the next is made."""
+        self._settle()
+        try:
+            begun = self._throttle.store.begin(self._call(entries, closed=closed))
+        except StoreUnavailableError:  # it is sent again when it is to be settled
+            begun = None
+        self._on_way = entries, closed, begun
+
+    def _call(self, entries: list[Entry], *, closed: bool) -> Call:
+        return enlist(
+            self._throttle.keys,
+            self._name,
+            entries,
+            max_waiting=self._max_waiting,
+            keep=self._keep,
+            closed=closed,
+        )
+
+    def _settle(self) -> None:
+        """See to it that all of the batch on its way is in its lines."""
+        if self._on_way is None:
+            return
+        (entries, closed, begun), self._on_way = self._on_way, None
+        reply = self._first_reply(begun) or self._ask(entries, closed=closed)
+        registered = False
+        while True:
+            self._count(reply)
+            entries = entries[reply.dealt :]
+            if reply.outcome in ("done", "cancelled"):
+                self._cancelled = reply.outcome == "cancelled"
+                return
+            if reply.outcome == "unknown":
+                self._register(entries, reply, again=registered)
+            else:
+                self._wait_or_raise(entries[0], reply)
+            registered = reply.outcome == "unknown"
+            reply = self._ask(entries, closed=closed)
+
+    def _count(self, reply: Reply) -> None:
+        self.dealt += reply.dealt
+        self.sent += reply.sent
+        if self._show is not None:
+            self._show(self.dealt, reply.waiting)
+
+    def _first_reply(self, begun: Begun | None) -> Reply | None:
+        try:
+            return None if begun is None else Reply.read(self._throttle.store.finish(begun))
+        except StoreUnavailableError:
+            return None
+
+    def _ask(self, entries: list[Entry], *, closed: bool) -> Reply:
+        """Insist, as long as the server may come back soon."""
+        call = self._call(entries, closed=closed)
+        till = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return Reply.read(self._throttle.store.run(call))
+            except StoreUnavailableError as error:
+                if time.monotonic() > till:
+                    raise
+                logger.warning("Fan-out %s waits for the server: %s", self._name, error)
+            time.sleep(1.0)
+
+    def _register(self, entries: list[Entry], reply: Reply, *, again: bool) -> None:
+        """Tell the server what the code says of limits that it does not know."""
+        line, index, now = reply.about
+        places = list(dict.fromkeys(entry.place for entry in entries))
+        refs = places[line - 1].refs
+        if again:
+            raise unknown_limit(refs[index - 1].name, self._throttle.limits)
+        self._throttle.run_plan(self._throttle.plans.register_missing(refs, now))
+
+    def _wait_or_raise(self, entry: Entry, reply: Reply) -> None:
+        """The next entry cannot join its line now, or never."""
+        if reply.outcome == "never":
+            index, burst = reply.about
+            raise cost_too_high(entry.costs[index - 1], entry.place.refs[index - 1], burst)
+        wait = LOOK
+        if reply.outcome == "crowded":
+            wait_us, index, most = reply.about
+            ref = entry.place.refs[index - 1]
+            if wait_us < 0:
+                raise KeysFullError(ref.name, ref.key, None, most)
+            wait = max(LOOK, wait_us / MICROSECONDS)
+        time.sleep(min(wait, LONGEST))

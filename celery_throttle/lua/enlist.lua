@@ -1,0 +1,184 @@
+-- enlist.lua: tasks of a fan-out join their lines, each of them once, whatever became of it since.
+-- uses: lines
+--
+-- KEYS  1   hash: definitions of limits
+--       2   record of the fan-out, see `fan_out.lua`
+--       then per line: line, the queue's lines, messages, due, asks; then per limit of it: state, entries,
+--       pause, pause of the key, backlog, waiting, waits, waited
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   how many tasks of the fan-out may wait; 0 for any number
+--       3   how long (us) to keep what is known of the fan-out after nothing waits
+--       4   '1' if no more will come
+--       5   how many lines
+--       then per line: how many limits; per limit: name, field
+--       then per task: packed {which line (2 bytes), its number in the record (1), rank of its priority (1; 0
+--       to 255, the lowest first), when it expires (us; 0 for never; 8), per limit: cost (millionths of a
+--       unit; 8)}, its id, its message
+-- Reply {'done', tasks dealt with, of these sent now, waiting}
+--       {'hold', ...the same}    as many wait as may, for the fan-out or for a limit: go on with the next later
+--       {'crowded', ...the same, wait (us), index of its limit, max-keys}    likewise: so many other keys are in
+--                       use, for so long; -1 for ever
+--       {'never', ...the same, index of its limit, burst}    the cost of the next can never pass
+--       {'cancelled', ...the same}    the fan-out was; the rest is not to be sent
+--       {'unknown', line, index, now (us)}    nothing was done: a limit is not defined, or the windows of a
+--                       calendar have run out
+
+local given, most, keep, record = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[2]
+local now = clock(given)
+local lines, key, arg = {}, 3, 6
+
+local function line_at(about, costs)
+  local refs = refs_of(about, costs)
+  local unknown = look_at(KEYS[1], about, refs, now, given, '', 0)
+  return refs, unknown
+end
+
+for i = 1, tonumber(ARGV[5]) do
+  local about = { queue = { unpack(KEYS, key + 1, key + 4) }, limits = {}, fan_out = record }
+  local line, count = { name = KEYS[key], about = about, last = {}, more = {} }, tonumber(ARGV[arg])
+  line.costs = '<' .. string.rep('d', count)
+  local costs = {}
+  for j = 1, count do
+    local from = key + 8 * j - 3
+    about.limits[j] = { ARGV[arg + 2 * j - 1], ARGV[arg + 2 * j], unpack(KEYS, from, from + 7) }
+    costs[j] = MILLION
+  end
+  local refs, unknown = line_at(about, costs)
+  if unknown then
+    return { 'unknown', i, unknown, whole(now) }
+  end
+  about.crowds = crowds_of(refs)
+  line.refs, line.room = refs, room_of(refs, about)
+  line.known = redis.call('EXISTS', line.name) == 1
+  lines[i], key, arg = line, key + 5 + 8 * count, arg + 1 + 2 * count
+end
+
+redis.call('HSETNX', record, 'began', whole(now))
+for _, field in ipairs({ 'old_at', 'new_at' }) do
+  redis.call('HSETNX', record, field, whole(now))
+end
+for _, field in ipairs({ 'waiting', 'sent', 'old_ended', 'new_ended' }) do
+  redis.call('HSETNX', record, field, 0)
+end
+redis.call('HSET', record, 'keep', whole(keep))
+for _, line in ipairs(lines) do
+  redis.call('HSET', record, 'queue:' .. line.about.queue[LINES], '')
+end
+
+-- Why a task may not join its line, nil if it may.
+local function refused(line, costs, waiting)
+  if most > 0 and waiting >= most or line.room <= 0 then
+    return { 'hold' }
+  end
+  local full, till = 0, 0
+  if not line.known then
+    full, till = full_crowd(line.refs, now)
+  end
+  if full > 0 then
+    return { 'crowded', till, full, line.refs[full].max_keys }
+  end
+  for i, ref in ipairs(line.refs) do
+    for _, limit in ipairs(ref.limits) do
+      if costs[i] > limit.burst * MILLION and limit.tag ~= SLOTS then
+        return { 'never', i, limit.burst }
+      end
+    end
+  end
+end
+
+-- The first task of a line in this call joins as any does.
+local function add_first(line, id, rank, score, packed, costs)
+  local about = line.about
+  if redis.call('HEXISTS', about.queue[MESSAGES], id) == 1 then
+    return false
+  end
+  for i, ref in ipairs(line.refs) do
+    for _, limit in ipairs(ref.limits) do
+      limit.cost = costs[i]
+    end
+  end
+  local wait, bound = decide(line.refs, now, true)
+  local earliest = redis.call('ZRANGE', about.queue[DUE], 0, 0, 'WITHSCORES')[2]
+  join(line.name, about, id, score, packed, now, wait, bound)
+  line.known, line.first = true, rank
+  if not earliest or now + wait < tonumber(earliest) then
+    wake(about.queue, now, now + wait)
+  end
+  return true
+end
+
+-- Those behind it need only be counted. Returns whether the task was added: it may wait there already.
+local function add(line, id, rank, expires, message, costs)
+  local about = line.about
+  local score = line.last[rank] and line.last[rank] + 1 or score_of(line.name, rank, now)
+  local packed = cmsgpack.pack({ line.name, costs, expires, now, message, score, about.crowds })
+  if not line.first or rank < line.first then
+    if not add_first(line, id, rank, score, packed, costs) then
+      return false
+    end
+  elseif redis.call('HSETNX', about.queue[MESSAGES], id, packed) == 1 then
+    local more = line.more
+    more[#more + 1], more[#more + 2] = whole(score), id
+  else
+    return false
+  end
+  line.last[rank], line.room = score, line.room - 1
+  return true
+end
+
+-- What `join` has not done for those behind the first.
+local function add_more()
+  local all = 0
+  for _, line in ipairs(lines) do
+    local more = #line.more / 2
+    if more > 0 then
+      redis.call('ZADD', line.name, unpack(line.more))
+      local found = redis.call('HGET', line.about.queue[LINES], line.name)
+      if found then
+        local at, about = unpack_line(found)
+        count(about.limits[at], more)
+      end
+    end
+    all = all + more
+  end
+  if all > 0 then
+    fan_out_waits(record, all, given)
+  end
+end
+
+local sent, dealt, reason = 0, 0, { 'done' }
+local waiting = tonumber(redis.call('HGET', record, 'waiting'))
+if redis.call('HEXISTS', record, 'cancelled') == 1 then
+  reason, arg = { 'cancelled' }, #ARGV + 1
+end
+while arg <= #ARGV do
+  local head, id = ARGV[arg], ARGV[arg + 1]
+  local at, number, rank, expires = struct.unpack('<HBBd', head)
+  local line, tasks = lines[at], record .. ':' .. number
+  local costs = { struct.unpack(line.costs, head, 13) }
+  costs[#costs] = nil -- where it ends
+  local why = refused(line, costs, waiting)
+  if why and redis.call('HEXISTS', tasks, id) == 0 then
+    reason = why
+    break
+  end
+  if not why and redis.call('HSETNX', tasks, id, '') == 1 then
+    sent = sent + 1
+    if add(line, id, rank, expires, ARGV[arg + 2], costs) then
+      waiting = waiting + 1
+    end
+  end
+  dealt, arg = dealt + 1, arg + 3
+end
+add_more()
+redis.call('HINCRBY', record, 'sent', sent)
+if ARGV[4] == '1' and reason[1] == 'done' then
+  redis.call('HSET', record, 'closed', whole(now))
+elseif sent > 0 then
+  redis.call('HDEL', record, 'closed')
+end
+if waiting == 0 then
+  fan_out_waits(record, 0, given)
+end
+local why = table.remove(reason, 1)
+return { why, dealt, sent, waiting, unpack(reason) }

@@ -1,0 +1,78 @@
+"""Tells how the tasks of fan-outs have ended.
+
+Told late or twice it does no harm; what a worker had not told when it was killed counts as running,
+if it is not delivered once more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from celery_throttle.changes import to_us
+from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.fanout.enlisting import HEADER, number_of
+from celery_throttle.scripts import Argument, Call, script
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+
+logger = get_logger(__name__)
+
+DONE, FAILED, REVOKED = "done", "failed", "revoked"
+
+#: Seconds for which outcomes are gathered, and how many one call tells.
+GATHER, MANY = 0.05, 500
+
+#: Seconds until a server that could not be told is told again.
+AGAIN = 1.0
+
+#: Seconds over which it is seen how fast tasks end.
+SEEN = 5.0
+
+
+class Outcomes:
+    """Of one worker. Called from any thread.
+
+    Args:
+        throttle: the app's limits.
+        later: called with seconds, after which :meth:`tell` is to be called.
+    """
+
+    def __init__(self, throttle: Throttle, later: Callable[[float], None]) -> None:
+        self._throttle = throttle
+        self._later = later
+        self._untold: deque[tuple[str, str, str]] = deque()
+
+    def note(self, request: Any, outcome: str) -> None:
+        """A task has ended."""
+        name = request.request_dict.get(HEADER)
+        if name is not None:
+            self._untold.append((str(name), request.id, outcome))
+            self._later(GATHER)
+
+    def tell(self) -> None:
+        """Tell the server, or try again later."""
+        while self._untold:
+            told = [self._untold.popleft() for _ in range(min(MANY, len(self._untold)))]
+            try:
+                self._tell(told)
+            except StoreUnavailableError:
+                self._untold.extendleft(reversed(told))
+                self._later(AGAIN)
+                return
+            except StoreError as error:
+                logger.warning("Could not tell how tasks of fan-outs ended: %s", error)
+
+    def _tell(self, told: list[tuple[str, str, str]]) -> None:
+        for name in dict.fromkeys(name for name, _, _ in told):
+            args: list[Argument] = ["", to_us(SEEN)]
+            for of, task_id, outcome in told:
+                if of == name:
+                    args += (number_of(task_id), task_id, outcome)
+            self._throttle.store.run(
+                Call(script("ended"), [self._throttle.keys.fan_out(name)], args)
+            )
