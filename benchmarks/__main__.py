@@ -26,6 +26,7 @@ NAMES = (
     "parks",
     "memory",
     "decisions",
+    "claims",
     "slots",
     "clients",
     "speed",

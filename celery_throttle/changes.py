@@ -12,6 +12,7 @@ from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.keys import FAN_OUT, Keys
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Written, has_slots, read
+from celery_throttle.rates import check_whole
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 
@@ -22,6 +23,9 @@ MICROSECONDS = 1_000_000
 #: Seconds that a wait or a pause may last at most: some thirty years.
 _LONGEST = 1e9
 
+
+#: How many turns a line may have for one of another.
+MAX_WEIGHT = 100
 
 #: The limits of one name: all of them have to allow.
 Limits = tuple[Limit, ...]
@@ -89,13 +93,21 @@ class Changes:
         limits = [definitions.unpack(packed) for _, packed in found]
         yield from self._define("windows", [ref for ref, _ in found], limits, now)
 
-    def define(self, ref: LimitRef, written: Written | None) -> Plan[None]:
-        """Define the limits of a name, or of one key of it, at run time; None takes that back.
+    def define(
+        self, ref: LimitRef, written: Written | None, weight: int | None = None
+    ) -> Plan[None]:
+        """Define the limits of a name, or of one key of it, at run time, its weight, or both.
 
         Raises:
             LimitError: they are wrong, or would give slots to a name without, or the reverse.
-            UnknownLimitError: a key of no limit, or nothing to take back.
+            UnknownLimitError: a key of no limit, or a weight of one.
         """
+        if written is None and weight is None:
+            raise LimitValueError(
+                f"nothing is said of {self.keys.field(ref)!r}; allowed: a limit, a weight, or both"
+            )
+        if weight is not None:
+            check_whole(f"{self.keys.field(ref)!r}: weight", weight, MAX_WEIGHT)
         if written is None or ref.key is not None:
             yield from self._check_known(ref)
         if written is not None:
@@ -104,11 +116,26 @@ class Changes:
             if any(map(has_slots, limits)) != any(map(has_slots, known)):
                 raise _other_sort(ref.name, limits)
             yield from self._define("set", [ref], [limits])
-        elif ref.key is None and ref.name in self.limits:
+            yield from self._touch(ref.name)
+        if weight is not None:
+            yield self._weigh(ref, weight)
+
+    def undefine(self, ref: LimitRef) -> Plan[None]:
+        """Take back what was defined at run time of a name, or of one key of it.
+
+        Raises:
+            UnknownLimitError: there is no limit of the name.
+        """
+        yield from self._check_known(ref)
+        if ref.key is None and ref.name in self.limits:
             yield from self._define("reset", [ref], [self.limits[ref.name]])
         else:
             yield from self._define("drop", [ref], [None])
+        yield self._weigh(ref, "")
         yield from self._touch(ref.name)
+
+    def _weigh(self, ref: LimitRef, weight: Argument) -> Call:
+        return Call(script("weigh"), [self.keys.limits], [self.keys.weight(ref), weight])
 
     def _check_known(self, ref: LimitRef) -> Plan[None]:
         """Raise UnknownLimitError if neither the code nor the server has a limit of the name."""

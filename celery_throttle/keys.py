@@ -48,7 +48,7 @@ class Keys:
 
     @property
     def limits(self) -> str:
-        """Hash: definitions of limits, by :meth:`field`."""
+        """Hash: definitions of limits, by :meth:`field`, and weights, by :meth:`weight`."""
         return f"{self.prefix}:limits"
 
     @property
@@ -83,6 +83,11 @@ class Keys:
     def field(ref: LimitRef) -> str:
         """Field of a limit, or of one key of it, in the hash of definitions."""
         return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
+
+    @classmethod
+    def weight(cls, ref: LimitRef) -> str:
+        """Field of the weight of a limit, or of one key of it, in the same hash."""
+        return f"weight {cls.field(ref)}"
 
     def state(self, ref: LimitRef) -> str:
         """String: what the algorithm remembers of one limit and key."""
@@ -130,7 +135,7 @@ class Keys:
         return f"{self.prefix}:waited:{name}"
 
     def waiting(self, queue: str, ref: LimitRef) -> str:
-        """List: lines of one queue that wait at one limit and key."""
+        """Sorted set: lines of one queue that wait at one limit and key, the next first."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
     def queue_with(self, lines: str) -> QueueKeys:

@@ -256,7 +256,14 @@ class Limiter:
         """:meth:`learn` for asyncio."""
         return await self.arun_plan(self.plans.learn(self.need(limits, 0, least=0), heard))
 
-    def define(self, name: str, limit: Written, *, key: Any = None) -> None:
+    def define(
+        self,
+        name: str,
+        limit: Written | None = None,
+        *,
+        key: Any = None,
+        weight: int | None = None,
+    ) -> None:
         """Define a limit at run time, for everyone at once, those that wait in lines included.
 
         It takes precedence over the code's own until :meth:`undefine`. Units in use stay in use:
@@ -264,26 +271,42 @@ class Limiter:
 
         Args:
             name: of the limit.
-            limit: text or :class:`Limit`, or several that all have to allow.
+            limit: text or :class:`Limit`, or several that all have to allow; None leaves it as it
+                is, and only tells the weight.
             key: only for this key of the limit ("gold tenants"); None is the limit itself.
+            weight: how many turns a line that needs the limit, or that key of it, has for one of
+                other lines, at whichever limit they wait: 1 to 100. A key that was given none has
+                that of its name, a name 1. Of several that a line needs the greatest counts. None
+                leaves it as it is.
 
         Raises:
             LimitError: the definition is wrong, or would give slots to a name that has none, or
                 take them from one that has.
+            UnknownLimitError: a key, or only a weight, of a limit that nobody has defined.
         """
-        self.run_plan(self.plans.define(_keyed(name, key), limit))
+        self.run_plan(self.plans.define(_keyed(name, key), limit, weight))
 
-    async def adefine(self, name: str, limit: Written, *, key: Any = None) -> None:
+    async def adefine(
+        self,
+        name: str,
+        limit: Written | None = None,
+        *,
+        key: Any = None,
+        weight: int | None = None,
+    ) -> None:
         """:meth:`define` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), limit))
+        await self.arun_plan(self.plans.define(_keyed(name, key), limit, weight))
 
     def undefine(self, name: str, *, key: Any = None) -> None:
-        """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back."""
-        self.run_plan(self.plans.define(_keyed(name, key), None))
+        """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back.
+
+        So is the weight.
+        """
+        self.run_plan(self.plans.undefine(_keyed(name, key)))
 
     async def aundefine(self, name: str, *, key: Any = None) -> None:
         """:meth:`undefine` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), None))
+        await self.arun_plan(self.plans.undefine(_keyed(name, key)))
 
     def register(self) -> None:
         """Put the code's own limits in force, save those that were defined at run time."""

@@ -19,6 +19,9 @@ from celery_throttle.testing import ManualClock
 SECOND = 1_000_000
 FOREVER = -1
 
+#: Scores of tasks in lines, and of lines in waiting lists, begin with a rank.
+RANK = 2**45
+
 
 @dataclass
 class Parked:
@@ -210,7 +213,7 @@ class Protocol:
         places = Counter(
             line
             for key in client.keys("{throttle}:waiting:*")
-            for line in client.lrange(key, 0, -1)
+            for line in client.zrange(key, 0, -1)
         )
         assert set(client.keys("{throttle}:line:*")) == set(lines), "a line that is not known"
         assert places == Counter(list(lines)), "a line waits at exactly one limit"
@@ -235,7 +238,9 @@ class Protocol:
         waiting: Counter[bytes] = Counter()
         for key in client.keys("{throttle}:waiting:*"):
             limit = key.removeprefix(b"{throttle}:waiting:").rpartition(b"/")[0]
-            for line in client.lrange(key, 0, -1):
+            for line, place in client.zrange(key, 0, -1, withscores=True):
+                [(_, first)] = client.zrange(line, 0, 0, withscores=True)
+                assert place // RANK == first // RANK, "a line is of the rank of its first task"
                 waiting[limit] += client.zcard(line)
         assert waiting == {
             key.removeprefix(b"{throttle}:backlog:"): int(client.get(key))

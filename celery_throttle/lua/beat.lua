@@ -23,7 +23,7 @@ redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
 
 local reply = { redis.call('ZCARD', KEYS[1]), redis.call('HLEN', KEYS[3]) }
 local function tell(field, packed)
-  if packed then
+  if packed and not string.find(field, ' ', 1, true) then -- a weight
     reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)
   end
 end

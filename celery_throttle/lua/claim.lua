@@ -72,18 +72,9 @@ local function read_line(queue, waiting, line)
   return 0, { queue = queue, limits = { [0] = { [WAITING] = waiting } }, crowds = crowds }, id, message
 end
 
--- The line that comes first in a waiting list had its turn.
-local function next_line(queue, waiting, line, limit)
-  redis.call('LPOP', waiting)
-  if redis.call('EXISTS', line) == 1 then
-    redis.call('RPUSH', waiting, line)
-  end
-  tidy(limit, queue)
-end
-
 -- Hands out the first task of a line, which comes first in its waiting list, or lets the line wait. Returns
 -- whether its limit has no room left.
-local function serve_line(queue, waiting, line, at, about, id, packed)
+local function serve_line(queue, waiting, line, score, at, about, id, packed)
   local _, costs, expires = unpack(cmsgpack.unpack(packed))
   local refs, holder = refs_of(about, costs), holder_of(worker, token)
   local kind, wait, bound = 0, 0, 0
@@ -106,7 +97,9 @@ local function serve_line(queue, waiting, line, at, about, id, packed)
     row[7] = kind == 1 and slots_of(refs, about) or {}
     taken[#taken + 1] = row
     token = token + 1
-    next_line(queue, waiting, line, about.limits[at])
+    if not next_turn(waiting, line, about, score) then
+      tidy(about.limits[at], queue)
+    end
   elseif bound == at then
     -- What cannot be booked ahead is not to be looked at ahead, again and again.
     local later = refs.held and ahead or 0
@@ -117,18 +110,18 @@ local function serve_line(queue, waiting, line, at, about, id, packed)
     end
     return true
   else
-    redis.call('LPOP', waiting)
+    redis.call('ZREM', waiting, line)
     count(about.limits[at], -redis.call('ZCARD', line))
     tidy(about.limits[at], queue)
     attach(line, about, bound, now, wait)
   end
 end
 
--- Serves one waiting list in turn, until its limit has no room left or the list is empty. If there are not
+-- Serves one waiting list, until its limit has no room left or the list is empty. If there are not
 -- processes enough for that, the other lists that are due come first the next time.
 local function serve(queue, waiting)
   while #taken < room and visits > 0 do
-    local line = redis.call('LINDEX', waiting, 0)
+    local line, score = next_line(waiting)
     if not line then
       if redis.call('ZREM', queue[DUE], waiting) == 1 then
         mend()(queue, now)
@@ -138,12 +131,14 @@ local function serve(queue, waiting)
     visits = visits - 1
     local at, about, id, packed = read_line(queue, waiting, line)
     if packed then
-      if serve_line(queue, waiting, line, at, about, id, packed) then
+      if serve_line(queue, waiting, line, score, at, about, id, packed) then
         return
       end
     elseif id or at == 0 then
       leave(line, about, at, id or '', now)
-      next_line(queue, waiting, line, about.limits[at])
+      if not next_turn(waiting, line, about, score) then
+        tidy(about.limits[at], queue)
+      end
     else
       mend()(queue, now)
     end

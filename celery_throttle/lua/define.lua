@@ -12,6 +12,8 @@
 --       {0, index}    'set' would give slots to this one, or take them from it: nothing was done, since
 --                     workers know from the code whether there is a slot to give back
 --
+-- Weights are in the same hash, see `weigh.lua`; they stay as they are.
+--
 -- What is in use of the name or key itself is converted at once. The keys of a name that are not
 -- defined themselves may be many: their states are converted when they are read, by what the
 -- definition says of the one before it.

@@ -12,7 +12,8 @@
 --   <queue>.lines      hash   line -> index of the limit it waits at (one byte), packed about-table
 --   <queue>.due        zset   waiting list -> when (us) its limit next has room for its first line
 --   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next
---   waiting            list   lines that wait at one limit and key, in turn, of one queue
+--   waiting            zset   lines of one queue that wait at one limit and key -> rank of its first task,
+--                             then when it has its turn, see `places.lua`
 --   backlog            string how many tasks wait at one limit and key, over all queues
 --   waits              hash   waiting list -> packed {due, asks}, for one limit and key
 --   waited             set    keys `waits` of one limit's name
@@ -20,8 +21,10 @@
 -- The about-table: {queue = {lines, messages, due, asks}, limits = {{name, field, state, entries,
 -- pause, key_pause, backlog, waiting, waits, waited}, ...}, crowds = {{crowd, entries}, ...}}. The last is
 -- for limits with `max-keys`, and missing if none had that when the line began: then the line does not
--- count. `fan_out` is the record of the fan-out whose tasks wait in the line, missing if there is none. Of a line whose about-table the server has lost only the waiting list is known; that is its limit
--- 0, and `limits` holds no other. What else may be missing is made anew, see `mend.lua`.
+-- count. `fan_out` is the record of the fan-out whose tasks wait in the line, missing if there is none.
+-- `weight` is that of the line when it was looked at last, and missing if that was 1. Of a line whose
+-- about-table the server has lost only the waiting list is known; that is its limit 0, and `limits` holds
+-- no other. What else may be missing is made anew, see `mend.lua`.
 
 local function refs_of(about, costs)
   local refs = {}
@@ -32,15 +35,29 @@ local function refs_of(about, costs)
   return refs
 end
 
--- Looks at the refs of a line, see `look`. A slot is for the holder, and first for `lease` (us).
+-- The weight of a line: the greatest of its limits, of which that of a key goes before that of the name.
+-- Nil for 1. They come after the definitions, two for each.
+local function weight_of(found, count)
+  local weight = 1
+  for i = 2 * count + 1, 4 * count, 2 do
+    weight = math.max(weight, tonumber(found[i] or found[i + 1] or 1))
+  end
+  return weight > 1 and weight or nil
+end
+
+-- Looks at the refs of a line, see `look`, and at its weight. A slot is for the holder, and first for
+-- `lease` (us).
 local function look_at(definitions, about, refs, now, given, holder, lease)
   local fields, keys = {}, {}
   for i, names in ipairs(about.limits) do
+    local weight = 2 * (#refs + i)
     fields[2 * i - 1], fields[2 * i] = names[2], names[1]
+    fields[weight - 1], fields[weight] = 'weight ' .. names[2], 'weight ' .. names[1]
     keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = names[3], names[5], names[6]
   end
-  local unknown = look(refs, redis.call('HMGET', definitions, unpack(fields)), 2,
-                       redis.call('MGET', unpack(keys)), 3, now, given)
+  local found = redis.call('HMGET', definitions, unpack(fields))
+  local unknown = look(refs, found, 2, redis.call('MGET', unpack(keys)), 3, now, given)
+  about.weight = weight_of(found, #refs)
   for i = 1, unknown and 0 or #refs do
     for _, limit in ipairs(refs[i].limits) do
       limit.holder, limit.lease = holder, lease
@@ -49,12 +66,18 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
   return unknown
 end
 
--- Lets the line wait at its limit `at`, from now on in the last place.
+-- Another task is the first to pass: what it waits for may come sooner, as it may cost less.
+local function hurry(limit, queue, now, wait)
+  redis.call('ZADD', queue[DUE], 'XX', 'LT', due_time(now, wait), limit[WAITING])
+end
+
+-- Lets the line wait at its limit `at`.
 local function attach(line, about, at, now, wait)
   local limit, queue = about.limits[at], about.queue
   redis.call('HSET', queue[LINES], line, pack_line(at, about))
   count(limit, redis.call('ZCARD', line))
-  if redis.call('RPUSH', limit[WAITING], line) == 1 then
+  enter(limit[WAITING], line, about)
+  if redis.call('ZCARD', limit[WAITING]) == 1 then
     redis.call('ZADD', queue[DUE], due_time(now, wait), limit[WAITING])
     -- A list that could be found before has lost its other lines; one that alone is due, all others.
     local new = register(limit, queue)
@@ -64,16 +87,13 @@ local function attach(line, about, at, now, wait)
     if not new or redis.call('ZCARD', queue[DUE]) == 1 and redis.call('HLEN', queue[LINES]) > 1 then
       mend()(queue, now)
     end
+  elseif redis.call('ZRANK', limit[WAITING], line) == 0 then
+    hurry(limit, queue, now, wait)
   end
 end
 
--- Another task is the first to pass: what it waits for may come sooner, as it may cost less.
-local function hurry(limit, queue, now, wait)
-  redis.call('ZADD', queue[DUE], 'XX', 'LT', due_time(now, wait), limit[WAITING])
-end
-
--- A task waits no more. A line that is left empty is gone from Redis but still in its waiting list: the
--- caller takes it out.
+-- A task waits no more, and another may be the first. A line that is left empty is gone from Redis but
+-- still in its waiting list: the caller takes it out, or gives it the place of its first task.
 local function leave(line, about, at, id, now)
   local queue = about.queue
   redis.call('ZREM', line, id)
@@ -104,8 +124,10 @@ end
 local function close_up(line, about, at, now)
   local limit = about.limits[at]
   if redis.call('EXISTS', line) == 0 then
-    redis.call('LREM', limit[WAITING], 1, line)
+    redis.call('ZREM', limit[WAITING], line)
     tidy(limit, about.queue)
+  else
+    follow(limit[WAITING], line, about)
   end
   hurry(limit, about.queue, now, 0)
 end
@@ -122,8 +144,6 @@ end
 -- Puts a task into its line. Within a priority the order is by age; the clock may stand still or
 -- step back, so a task is never put before the one that came last. A score fits a double exactly:
 -- 8 bits of priority, 45 bits of time in units of 64 us.
-local RANK = 2 ^ 45
-
 local function score_of(line, rank, now)
   local from, to = rank * RANK, (rank + 1) * RANK - 1
   local last = redis.call('ZRANGE', line, whole(to), whole(from),
@@ -150,6 +170,7 @@ local function join(line, about, id, score, packed, now, wait, bound)
       mend()(queue, now, line)
     end
     if redis.call('ZRANK', line, id) == 0 then
+      follow(limit[WAITING], line, about)
       hurry(limit, queue, now, wait)
     end
   elseif about.limits[1] then
@@ -157,12 +178,12 @@ local function join(line, about, id, score, packed, now, wait, bound)
       mark(about, 1, now)
     end
     for _, limit in ipairs(alone and {} or about.limits) do
-      redis.call('LREM', limit[WAITING], 0, line)
+      redis.call('ZREM', limit[WAITING], line)
       tidy(limit, queue)
     end
     attach(line, about, math.max(1, bound), now, wait)
   elseif alone then
-    redis.call('RPUSH', about.limits[0][WAITING], line)
+    enter(about.limits[0][WAITING], line, about)
     redis.call('ZADD', queue[DUE], whole(now), about.limits[0][WAITING])
   end
 end

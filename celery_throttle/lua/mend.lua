@@ -16,7 +16,7 @@ return function(queue, now, again)
       missing[waiting] = redis.call('EXISTS', waiting) == 0
     end
     if missing[waiting] then
-      redis.call('RPUSH', waiting, line)
+      enter(waiting, line, about)
       register(limit, queue)
     end
     if missing[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
@@ -43,9 +43,11 @@ return function(queue, now, again)
     local about, limit = unpack(parts)
     if redis.call('EXISTS', line) == 0 then
       redis.call('HDEL', queue[LINES], line)
-      redis.call('LREM', limit[WAITING], 0, line)
+      redis.call('ZREM', limit[WAITING], line)
       mark(about, -1, now)
       tidy(limit, queue)
+    else
+      follow(limit[WAITING], line, about)
     end
   end
 end

@@ -88,13 +88,14 @@ if not parked then
   end
 end
 
--- Lines at one limit are served in turn, so a task in place n waits for at most n of each line. When
--- a slot will be given back, nobody knows: that counts as no wait.
+-- Lines at one limit have their turns, those of worse priority later: so a task in place n waits for n of
+-- each other line, if they are of one priority and weight. More than that nobody counts. When a slot will
+-- be given back, nobody knows: that counts as no wait.
 local function expected(position)
-  local longest, at = 0, math.max(1, bound)
+  local longest, at, later = 0, math.max(1, bound), whole((tonumber(ARGV[5]) + 1) * RANK)
   for i, ref in ipairs(refs) do
     local before = math.max(position - 1, math.min(ref.waiting,
-      position * redis.call('LLEN', about.limits[i][WAITING])))
+      position * redis.call('ZCOUNT', about.limits[i][WAITING], '-inf', '(' .. later)))
     for _, limit in ipairs(ref.limits) do
       local own = ref.paused
       if limit.tag ~= SLOTS then

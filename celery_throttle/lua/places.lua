@@ -6,6 +6,13 @@
 local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
 local ENTRIES, BACKLOG, WAITING, WAITS, WAITED = 4, 7, 8, 9, 10
 
+-- Scores begin with 8 bits of rank: a task's in its line, and a line's in its waiting list, which goes on
+-- with 28 bits of pass, and 17 bits that tell which of those with one pass came first. A line of weight 1
+-- passes so much further with each turn; it can be divided by most weights. After the last pass comes 0
+-- again: no two lines of a rank are farther apart than a stride, so it is known which are behind.
+local RANK, PASS, PASSES, STRIDE = 2 ^ 45, 2 ^ 17, 2 ^ 28, 55440
+local NEAR = 2 * STRIDE
+
 local function pack_line(at, about)
   return string.char(at) .. cmsgpack.pack(about)
 end
@@ -45,6 +52,80 @@ local function tidy(limit, queue)
       end
     end
   end
+end
+
+-- Of a score, or nil.
+local function rank_of(score)
+  return score and math.floor(score / RANK)
+end
+
+local function pass_of(score)
+  return math.floor(score % RANK / PASS)
+end
+
+-- Which tasks of a line come first is told by their ranks. Nil if it has none.
+local function rank_of_line(line)
+  return rank_of(redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2])
+end
+
+local function stride_of(about)
+  return math.floor(STRIDE / (about.weight or 1))
+end
+
+-- The line that has the next turn of those of its rank, and its score: the one that was found at the head
+-- of them, if that does not come after the last pass.
+local function next_of_rank(waiting, found)
+  if found[2] and pass_of(found[2]) < NEAR then
+    local ends = (rank_of(found[2]) + 1) * RANK
+    local before = redis.call('ZRANGE', waiting, whole(ends - NEAR * PASS), whole(ends - 1),
+                              'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    return before[1] and before or found
+  end
+  return found
+end
+
+-- The line of a waiting list that has the next turn, and its score.
+local function next_line(waiting)
+  return unpack(next_of_rank(waiting, redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')))
+end
+
+-- Puts a line into a waiting list, behind those of its rank and pass.
+local function put(waiting, line, rank, pass)
+  local from = rank * RANK + pass % PASSES * PASS
+  local last = redis.call('ZRANGE', waiting, whole(from + PASS - 1), whole(from),
+                          'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  redis.call('ZADD', waiting, whole(last and math.min(last + 1, from + PASS - 1) or from), line)
+end
+
+-- A line comes to a waiting list, or to another rank there. It waits for one turn, as if it had just had
+-- one: so nobody gains by coming again.
+local function enter(waiting, line, about)
+  local rank = rank_of_line(line) or 0
+  local found = redis.call('ZRANGE', waiting, whole(rank * RANK), whole((rank + 1) * RANK - 1),
+                           'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local first = next_of_rank(waiting, found)[2]
+  put(waiting, line, rank, first and pass_of(first) + stride_of(about) or 0)
+end
+
+-- The first task of a line may be another: then the line is of the rank of that.
+local function follow(waiting, line, about)
+  local rank = rank_of(redis.call('ZSCORE', waiting, line))
+  if rank and rank ~= rank_of_line(line) then
+    enter(waiting, line, about)
+  end
+end
+
+-- The line that has the next turn, by its score, had it. Returns whether it goes on.
+local function next_turn(waiting, line, about, score)
+  local rank = rank_of_line(line)
+  if not rank then
+    redis.call('ZREM', waiting, line)
+  elseif rank ~= rank_of(score) then
+    enter(waiting, line, about)
+  else
+    put(waiting, line, rank, pass_of(score) + stride_of(about))
+  end
+  return rank
 end
 
 -- A line begins (1) or ends (-1): as long as it holds tasks, its keys are in use.

@@ -30,7 +30,8 @@ BEAT = 10.0
 #: Seconds after which a server that was lost counts as steady again.
 STEADY = 30.0
 
-#: Definitions that are told with each beat; where there are more, those of the code's names.
+#: Definitions that are told with each beat; where there are more, those of the code's names. The
+#: weights are counted with them.
 _MOST = 1000
 
 

@@ -68,7 +68,8 @@ def define(server: Server, ref: LimitRef, written: Written | None) -> None:
     """Define the limits of a name or a key, or take that back."""
     limiter = server.protocol.limiter
     server.advance(1)  # no two scripts run at the same time
-    limiter.run_plan(limiter.plans.define(ref, written))
+    plans = limiter.plans
+    limiter.run_plan(plans.undefine(ref) if written is None else plans.define(ref, written))
     if written is None and ref.key is None:
         written = tables.LIMITS[ref.name]
     server.world.define(ref, None if written is None else read(written, ref.name))

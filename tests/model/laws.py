@@ -16,7 +16,7 @@ from tests.model.server import Server
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD, Worker
 from tests.model.world import QUEUES, World
-from tests.protocol import SECOND
+from tests.protocol import RANK, SECOND
 
 _SOURCE = (Path(__file__).parent / "look.lua").read_bytes()
 _LOOK = Call(Script("look", _SOURCE, sha1(_SOURCE, usedforsecurity=False).hexdigest()), ())
@@ -57,6 +57,11 @@ class Kept:
 
     def names(self, kind: str) -> list[bytes]:
         return list(self.by_kind[kind])
+
+    def ranks(self, waiting: bytes) -> dict[bytes, int]:
+        """Lines of a waiting list, the next first, and the ranks that they have there."""
+        found = self.times("waiting", waiting.decode())
+        return {line: score // RANK for line, score in found.items()}
 
 
 def check(server: Server, workers: Iterable[Worker], refs: Iterable[LimitRef]) -> Kept:
@@ -133,8 +138,11 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
         assert set(due) == set(at.values()), "a list at which no claim looks"
         assert all(till <= world.clock + world.back + FARTHEST for till in due.values())
         for waiting in due:
-            lines = kept.by_kind["waiting"][waiting]
-            places.update(lines)
+            lines = kept.ranks(waiting)
+            places.update(list(lines))
+            for line, rank in lines.items():
+                first, *_ = kept.times("line", line.decode()).values()
+                assert rank == first // RANK, "a line has not the rank of its first task"
             assert all(at[line] == waiting for line in lines), "a line that waits elsewhere"
         for ref in refs:
             waiting = keys.waiting(queue, ref).encode()
@@ -179,7 +187,7 @@ def check_due(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
             waiting = keys.waiting(queue, ref).encode()
             if waiting not in due:
                 continue
-            line = kept.by_kind["waiting"][waiting][0].decode()
+            line = next(iter(kept.ranks(waiting))).decode()
             first = next(iter(kept.pairs("line", line))).decode()
             kind = world.lines[queue][first].message.task.kind
             late = due[waiting] - world.clock - _wait(server, kind) - _slack(world, kind)
@@ -211,23 +219,32 @@ def _wait(server: Server, kind: Kind) -> int:
 def check_turns(
     before: Kept, after: Kept, served: Mapping[bytes, int], lines: Collection[bytes]
 ) -> None:
-    """Lines that wait for one limit, and need no other, are served in turn.
+    """Lines that wait for one limit, and need no other, are served by rank, then in turn.
 
     Args:
         before, after: what was kept around a claim.
         served: tasks it took, by their lines.
         lines: those that need one limit. Others may wait elsewhere for a moment.
     """
-    for waiting, found in before.by_kind["waiting"].items():
-        rest = after.by_kind["waiting"].get(waiting, [])
-        stayed = [line for line in found if line in rest and line in lines]
-        times = [served.get(line, 0) for line in stayed]
-        assert times == sorted(times, reverse=True), "a line was served out of turn"
-        assert not times or times[0] - times[-1] <= 1, "a line was served twice in a turn"
-        least = times[-1] if times else 0
-        expected = [line for line in stayed if served.get(line, 0) == least]
-        expected += [line for line in stayed if served.get(line, 0) > least]
-        assert [line for line in rest if line in stayed] == expected, "a line lost its turn"
+    for waiting in before.names("waiting"):
+        found, rest = before.ranks(waiting), after.ranks(waiting)
+        found = {line: rank for line, rank in found.items() if line in lines}
+        worst = max((rank for line, rank in found.items() if line in served), default=0)
+        stayed = {line: rank for line, rank in found.items() if line in rest}
+        assert all(rest[line] >= worst for line in stayed), "one of better rank had to wait"
+        for rank in set(stayed.values()):
+            same = [line for line in stayed if stayed[line] == rest[line] == rank]
+            _check_turns_of(same, [line for line in rest if line in same], served)
+
+
+def _check_turns_of(before: list[bytes], after: list[bytes], served: Mapping[bytes, int]) -> None:
+    times = [served.get(line, 0) for line in before]
+    assert times == sorted(times, reverse=True), "a line was served out of turn"
+    assert not times or times[0] - times[-1] <= 1, "a line was served twice in a turn"
+    least = times[-1] if times else 0
+    expected = [line for line in before if served.get(line, 0) == least]
+    expected += [line for line in before if served.get(line, 0) > least]
+    assert after == expected, "a line lost its turn"
 
 
 def _encoded(times: Mapping[str, int]) -> dict[bytes, int]:

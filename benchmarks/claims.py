@@ -1,0 +1,162 @@
+"""Time of a claim, with many tasks in one line, and with many lines at one limit.
+
+A claim is the call of a worker that takes one task with its quota, and settles the one before. It
+is timed with 1,000,000 tasks in a line and, in short turns one after the other, with 1,000 (theirs)
+in a line of the same server, under a prefix of its own; and so with 100,000 lines of two tasks,
+one for each tenant, that wait at the limit they share, and 1,000 of them. What a claim took is
+parked again before the next one, so that as many wait as before. A figure is the median of single
+calls, with all that the client adds.
+
+Tasks are parked by the script that workers call, with messages of 300 bytes, without workers. Of a
+long line the first one is; the others are copies, see ``copies.lua``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import QUEUE, Stage
+from celery_throttle import Limiter
+from celery_throttle.keys import Keys
+from celery_throttle.scope import LimitRef
+from celery_throttle.scripts import Argument, Call, script
+
+TURNS, CALLS = 20, 100
+FEW = 1_000
+LIMITS = {"api": "1000000/s burst 1000000", "tenant": "1000000/s burst 1000000"}
+MESSAGE = b"m" * 300
+BAR = 1.3
+
+#: Parks in one round trip, and copies in one call.
+AT_ONCE = 10_000
+
+
+def run(options: Options) -> Result:
+    """Fill the lines, then time the calls."""
+    tasks, lines = options.pick(1_000_000, 50_000), options.pick(100_000, 10_000)
+    with Stage() as stage:
+        options.say(f"claims: {tasks:,} tasks go into a line")
+        few, many = _Waiting(stage, "{few}", 1), _Waiting(stage, "{many}", 1)
+        few.fill(FEW)
+        many.fill(tasks)
+        options.say("claims: timing")
+        in_line = _time([few, many])
+    with Stage() as stage:
+        options.say(f"claims: {lines:,} lines at one limit")
+        few, many = _Waiting(stage, "{few}", FEW), _Waiting(stage, "{many}", lines)
+        few.fill(2)
+        many.fill(2)
+        options.say("claims: timing")
+        at_limit = _time([few, many])
+    return Result(
+        name="claims",
+        theirs=f"ours with {FEW:,}",
+        figures=[
+            *_figures(f"{tasks:,} tasks in a line", in_line),
+            *_figures(f"{lines:,} lines at one limit", at_limit),
+        ],
+    )
+
+
+def _figures(what: str, took: Sequence[float]) -> Iterator[Figure]:
+    few, many = took
+    yield Figure(f"claim, {what}", "us", many, few)
+    yield Figure(f"claim, {what}, to {FEW:,}", "", many / few, at_most=BAR)
+
+
+class _Waiting:
+    """Tasks of some tenants that wait at the limit they share, under a prefix of their own."""
+
+    def __init__(self, stage: Stage, prefix: str, tenants: int) -> None:
+        self._server = stage.store
+        self._keys = Keys(prefix)
+        self._limiter = Limiter(stage.store_url, LIMITS, prefix=prefix)
+        self._limiter.register()
+        self._tenants = tenants
+        self._refs = (LimitRef("api", None), LimitRef("tenant", "0"))
+        self._sent = self._token = 0
+        self._settled: list[int] = []
+        self._parked: list[str] = []
+
+    def fill(self, tasks: int) -> None:
+        """Park so many tasks of each tenant.
+
+        Raises:
+            RuntimeError: not all of them wait.
+        """
+        parked = tasks if self._tenants > 1 else 1
+        with self._server.pipeline(transaction=False) as pipe:
+            pipe.script_load(script("park").source.decode())
+            for number in range(self._tenants * parked):
+                call = self._park(number % self._tenants)
+                pipe.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+                if len(pipe) >= AT_ONCE:
+                    pipe.execute()
+            pipe.execute()
+        self._copy(tasks - parked)
+        waiting = self._server.hlen(self._keys.queue(QUEUE).messages)
+        if waiting != self._tenants * tasks:
+            raise RuntimeError(f"{waiting} tasks wait, not {self._tenants * tasks}")
+
+    def _copy(self, count: int) -> None:
+        source = (Path(__file__).parent / "copies.lua").read_text(encoding="utf-8")
+        copies = self._server.register_script(source)
+        line = self._keys.line(QUEUE, self._refs)
+        messages, backlog = self._keys.queue(QUEUE).messages, self._keys.backlog(self._refs[0])
+        for first in range(1, count + 1, AT_ONCE):
+            numbers = [first, min(first + AT_ONCE - 1, count)]
+            copies(keys=[line, messages, backlog], args=numbers)
+
+    def _park(self, tenant: int) -> Call:
+        """The call by which a worker without a free process parks a task, see ``lua/park.lua``."""
+        self._sent += 1
+        keys, task_id = self._keys, f"{tenant} {self._sent}"
+        refs = (self._refs[0], LimitRef("tenant", str(tenant)))
+        names = [keys.limits, keys.parks, keys.line(QUEUE, refs), *keys.queue(QUEUE)]
+        redelivered = expires = may_run = 0
+        rank, longest, remembered, lease = 3, -1, 86_400_000_000, 30_000_000
+        about = [redelivered, rank, expires, longest, remembered]
+        args: list[Argument] = ["", task_id, task_id, *about]
+        args += [MESSAGE, task_id, lease, may_run, len(refs)]
+        for ref in refs:
+            state, *pauses = keys.decision(ref)
+            names += [state, keys.entries(ref), *pauses, keys.backlog(ref)]
+            names += [keys.waiting(QUEUE, ref), keys.waits(ref), keys.waited(ref.name)]
+            args += [ref.name, keys.field(ref), 1_000_000]
+        acknowledged, self._parked = self._parked, [task_id]
+        return Call(script("park"), names, [*args, *acknowledged])
+
+    def claim(self) -> float:
+        """Take a task, see ``lua/claim.lua``, then park it again; gives the seconds it took.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        keys, worker = self._keys, "benchmark"
+        self._token += 1
+        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker), *keys.queue(QUEUE)]
+        lease, room, ahead, longest = 30_000_000, 1, 20_000, 1_000_000
+        told = [lease, room, ahead, self._token, longest, len(self._settled), 0, 0, *self._settled]
+        claim = Call(script("claim"), names, ["", worker, keys.channel(worker), *told])
+        began = time.perf_counter()
+        rows = self._limiter.store.run(claim)[2:]
+        seconds = time.perf_counter() - began
+        if [row[0] for row in rows] != [self._token]:
+            raise RuntimeError("a claim took no task")
+        self._settled = [self._token]
+        tenant, _, number = rows[0][5].partition(b" ")
+        self._limiter.store.run(self._park(int(tenant) if number else 0))
+        return seconds
+
+
+def _time(sides: Sequence[_Waiting]) -> list[float]:
+    """Median microseconds of a claim of each."""
+    took: list[list[float]] = [[] for _ in sides]
+    for _ in range(TURNS):
+        for side, seconds in zip(sides, took, strict=True):
+            seconds += [side.claim() for _ in range(CALLS)]
+    return [median(seconds) * 1e6 for seconds in took]
