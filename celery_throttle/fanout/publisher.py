@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from celery.utils.log import get_logger
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.scripts import Call
     from celery_throttle.store import Begun
+
+T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -150,12 +152,15 @@ class Publisher:
             return None
 
     def _ask(self, entries: list[Entry], *, closed: bool) -> Reply:
-        """Insist, as long as the server may come back soon."""
         call = self._call(entries, closed=closed)
+        return self._insist(lambda: Reply.read(self._throttle.store.run(call)))
+
+    def _insist(self, action: Callable[[], T]) -> T:
+        """Do something as often as needed, as long as the server may come back soon."""
         till = time.monotonic() + PATIENCE
         while True:
             try:
-                return Reply.read(self._throttle.store.run(call))
+                return action()
             except StoreUnavailableError as error:
                 if time.monotonic() > till:
                     raise
@@ -169,7 +174,8 @@ class Publisher:
         refs = places[line - 1].refs
         if again:
             raise unknown_limit(refs[index - 1].name, self._throttle.limits)
-        self._throttle.run_plan(self._throttle.plans.register_missing(refs, now))
+        plans = self._throttle.plans
+        self._insist(lambda: self._throttle.run_plan(plans.register_missing(refs, now)))
 
     def _wait_or_raise(self, entry: Entry, reply: Reply) -> None:
         """The next entry cannot join its line now, or never."""
