@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, chain, group
+from celery import chain, group
 from celery.exceptions import TimeoutError as WaitedTooLong
 
 from celery_throttle import (
@@ -35,7 +35,7 @@ def client(redis_url: str) -> Iterator[Any]:
         yield client
 
 
-def waiting(app: Celery, queue: str = "celery") -> list[str]:
+def waiting(app: Any, queue: str = "celery") -> list[str]:
     """Ids of all tasks in lines of a queue, line by line."""
     found = in_line(app)
     with redis.Redis.from_url(app.conf.broker_url) as client:
@@ -43,7 +43,7 @@ def waiting(app: Celery, queue: str = "celery") -> list[str]:
     return found
 
 
-def in_line(app: Celery) -> list[str]:
+def in_line(app: Any) -> list[str]:
     """The same while others put tasks there."""
     client: Any = redis.Redis.from_url(app.conf.broker_url)
     with client:
@@ -51,7 +51,7 @@ def in_line(app: Celery) -> list[str]:
         return [task_id.decode() for line in lines for task_id in client.zrange(line, 0, -1)]
 
 
-def end(app: Celery, name: str, *told: tuple[str, str]) -> None:
+def end(app: Any, name: str, *told: tuple[str, str]) -> None:
     """Say of tasks how they ended, as a worker does."""
     args: list[Any] = ["", 5_000_000]
     for task_id, outcome in told:
@@ -59,11 +59,11 @@ def end(app: Celery, name: str, *told: tuple[str, str]) -> None:
     app.throttle.store.run(Call(script("ended"), [app.throttle.keys.fan_out(name)], args))
 
 
-def some(app: Celery, count: int, name: str = "one") -> list[Any]:
+def some(app: Any, count: int, name: str = "one") -> list[Any]:
     return [app.tasks[name].s(n).set(task_id=f"{n}") for n in range(count)]
 
 
-def test_tasks_are_in_their_lines(app: Celery, client: Any) -> None:
+def test_tasks_are_in_their_lines(app: Any, client: Any) -> None:
     handle = app.throttle.fan_out(iter(some(app, 1000)), "nightly")
     assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
     progress = handle.progress()
@@ -75,19 +75,19 @@ def test_tasks_are_in_their_lines(app: Celery, client: Any) -> None:
     assert app.throttle.fan_out_named("nightly").progress() == progress
 
 
-def test_a_fan_out_of_nothing_is_complete(app: Celery) -> None:
+def test_a_fan_out_of_nothing_is_complete(app: Any) -> None:
     progress = app.throttle.fan_out([]).wait(timeout=1)
     assert (progress.sent, progress.complete) == (0, True)
 
 
-def test_they_keep_their_order_and_go_by_priority(app: Celery, client: Any) -> None:
+def test_they_keep_their_order_and_go_by_priority(app: Any) -> None:
     signatures = some(app, 5)
     signatures[3].set(priority=5)  # with Redis as the broker the lowest is first
     app.throttle.fan_out([*signatures], "nightly")
     assert waiting(app) == ["0", "1", "2", "4", "3"]
 
 
-def test_each_set_of_keys_has_a_line(app: Celery, client: Any) -> None:
+def test_each_set_of_keys_has_a_line(app: Any, client: Any) -> None:
     tenants = [app.tasks["tenant"].s(f"t{n % 30}").set(task_id=str(n)) for n in range(300)]
     app.throttle.fan_out(tenants, "nightly")
     assert len(client.keys("{throttle}:line:*")) == 30
@@ -95,14 +95,14 @@ def test_each_set_of_keys_has_a_line(app: Celery, client: Any) -> None:
     assert client.get("{throttle}:backlog:api") == b"300"
 
 
-def test_it_is_not_sent_twice(app: Celery) -> None:
+def test_it_is_not_sent_twice(app: Any) -> None:
     for count in (100, 250, 250):
         handle = app.throttle.fan_out(iter(some(app, count)), "nightly")
     assert sorted(waiting(app), key=int) == [str(n) for n in range(250)]
     assert handle.progress().sent == 250
 
 
-def test_what_has_ended_is_not_sent_again(app: Celery) -> None:
+def test_what_has_ended_is_not_sent_again(app: Any) -> None:
     app.throttle.fan_out(some(app, 3), "nightly")
     end(app, "nightly", ("0", "done"), ("1", "failed"), ("1", "done"), ("9", "done"))
     for number in range(3):
@@ -113,20 +113,20 @@ def test_what_has_ended_is_not_sent_again(app: Celery) -> None:
     assert (progress.sent, progress.done, progress.failed, progress.revoked) == (3, 1, 1, 0)
 
 
-def test_another_name_is_another_fan_out(app: Celery) -> None:
+def test_another_name_is_another_fan_out(app: Any) -> None:
     app.throttle.fan_out([app.tasks["one"].s(1)], "a")
     app.throttle.fan_out([app.tasks["one"].s(1)], "b")
     app.throttle.fan_out([app.tasks["one"].s(1)], "b")
     assert len(waiting(app)) == 2
 
 
-def test_an_id_that_waits_already_is_not_put_there_twice(app: Celery) -> None:
+def test_an_id_that_waits_already_is_not_put_there_twice(app: Any) -> None:
     for name in ("a", "b"):
         app.throttle.fan_out(some(app, 2), name)
     assert sorted(waiting(app)) == ["0", "1"]
 
 
-def test_a_publisher_holds_while_enough_wait(app: Celery) -> None:
+def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
     sending = threading.Thread(
         target=app.throttle.fan_out,
         args=(some(app, 20), "nightly"),
@@ -145,7 +145,7 @@ def test_a_publisher_holds_while_enough_wait(app: Celery) -> None:
     assert (most, taken + len(in_line(app))) == (5, 20)
 
 
-def withdraw(app: Celery, task_id: str) -> None:
+def withdraw(app: Any, task_id: str) -> None:
     """Take a task out of its line, as a worker does."""
     keys = app.throttle.keys
     names = [keys.workers, keys.claims("w"), *keys.queue("celery")]
@@ -153,7 +153,7 @@ def withdraw(app: Celery, task_id: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["few", "keys"])
-def test_a_publisher_holds_where_a_limit_has_no_room(app: Celery, name: str) -> None:
+def test_a_publisher_holds_where_a_limit_has_no_room(app: Any, name: str) -> None:
     sending = threading.Thread(
         target=app.throttle.fan_out, args=(some(app, 5, name), "nightly"), daemon=True
     )
@@ -170,7 +170,7 @@ def test_a_publisher_holds_where_a_limit_has_no_room(app: Celery, name: str) -> 
     assert app.throttle.fan_out_named("nightly").progress().sent == 5
 
 
-def test_more_keys_than_there_may_ever_be(app: Celery) -> None:
+def test_more_keys_than_there_may_ever_be(app: Any) -> None:
     app.tasks["keys"].throttle = ["keys:{key}", "keys:a", "keys:b"]
     app.throttle._tasks.clear()
     with pytest.raises(KeysFullError):
@@ -178,7 +178,7 @@ def test_more_keys_than_there_may_ever_be(app: Celery) -> None:
 
 
 WRONG = {
-    "no signature": (lambda app: "one", FanOutError, "'one' is no signature"),
+    "no signature": (lambda _: "one", FanOutError, "'one' is no signature"),
     "chain": (lambda app: chain(app.tasks["one"].s(), app.tasks["one"].s()), FanOutError, "chain"),
     "group": (lambda app: group([app.tasks["one"].s()], app=app), FanOutError, "group"),
     "unknown": (lambda app: app.signature("gone"), FanOutError, "task 'gone' is not known"),
@@ -198,7 +198,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("make", "error", "text"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_said_and_what_came_before_is_sent(
-    app: Celery, make: Any, error: type[Exception], text: str
+    app: Any, make: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         app.throttle.fan_out([*some(app, 3), make(app), *some(app, 9)], "nightly")
@@ -216,7 +216,7 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
         ({"keep": -1}, "keep of -1"),
     ],
 )
-def test_wrong_arguments(app: Celery, arguments: dict[str, Any], text: str) -> None:
+def test_wrong_arguments(app: Any, arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError if "keep" in arguments else FanOutError, match=text):
         app.throttle.fan_out(some(app, 1), **arguments)
 
@@ -227,12 +227,12 @@ def test_eager_tasks_have_no_lines(make_app: MakeApp) -> None:
         app.throttle.fan_out(some(app, 1))
 
 
-def test_an_unknown_name(app: Celery) -> None:
+def test_an_unknown_name(app: Any) -> None:
     with pytest.raises(UnknownFanOutError, match="'nightly'"):
         app.throttle.fan_out_named("nightly")
 
 
-def test_signatures_are_taken_one_by_one(app: Celery) -> None:
+def test_signatures_are_taken_one_by_one(app: Any) -> None:
     """No more of them than two batches are ahead of what is in lines."""
     ahead = []
 
@@ -246,7 +246,7 @@ def test_signatures_are_taken_one_by_one(app: Celery) -> None:
     assert max(ahead) <= 2 * publisher.MOST_TASKS
 
 
-def test_a_server_that_is_lost_for_a_while(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not answered is sent again, and is in its line once."""
     store = app.throttle.store
     app.throttle.register()
@@ -274,7 +274,7 @@ def test_a_server_that_is_lost_for_a_while(app: Celery, monkeypatch: pytest.Monk
     assert app.throttle.fan_out_named("nightly").progress().sent == 1000
 
 
-def test_a_server_that_is_lost_for_good(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_lost_for_good(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.0)
     monkeypatch.setattr(publisher, "AGAIN", 0.0)
 
@@ -287,7 +287,7 @@ def test_a_server_that_is_lost_for_good(app: Celery, monkeypatch: pytest.MonkeyP
         app.throttle.fan_out(some(app, 1000), "nightly")
 
 
-def test_cancel(app: Celery, client: Any) -> None:
+def test_cancel(app: Any, client: Any) -> None:
     signatures = [app.tasks["tenant"].s(f"t{n % 7}").set(task_id=str(n)) for n in range(700)]
     handle = app.throttle.fan_out(signatures, "nightly")
     app.throttle.fan_out([app.tasks["one"].s().set(task_id="other")], "other")
@@ -307,7 +307,7 @@ def test_cancel(app: Celery, client: Any) -> None:
     assert waiting(app) == ["other"]
 
 
-def test_a_publisher_stops_when_it_is_cancelled(app: Celery) -> None:
+def test_a_publisher_stops_when_it_is_cancelled(app: Any) -> None:
     def signatures() -> Iterator[Any]:
         for number in itertools.count():
             if number == 1000:
@@ -318,7 +318,7 @@ def test_a_publisher_stops_when_it_is_cancelled(app: Celery) -> None:
     assert waiting(app) == []
 
 
-def test_results_come_in_the_order_in_which_tasks_end(app: Celery) -> None:
+def test_results_come_in_the_order_in_which_tasks_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     for task_id in ("2", "0"):
         app.backend.store_result(task_id, int(task_id) * 10, "SUCCESS")
@@ -332,13 +332,13 @@ def test_results_come_in_the_order_in_which_tasks_end(app: Celery) -> None:
     assert handle.wait(timeout=1).failed == 1
 
 
-def test_waiting_for_it_has_an_end(app: Celery) -> None:
+def test_waiting_for_it_has_an_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     with pytest.raises(WaitedTooLong, match="nightly"):
         handle.wait(timeout=0.1)
 
 
-def test_nothing_expires_while_tasks_wait_and_everything_after(app: Celery, client: Any) -> None:
+def test_nothing_expires_while_tasks_wait_and_everything_after(app: Any, client: Any) -> None:
     def lifetimes() -> set[int]:
         return {client.ttl(key) for key in client.keys("{throttle}:fan-out:*")}
 
@@ -359,7 +359,7 @@ def test_nothing_expires_while_tasks_wait_and_everything_after(app: Celery, clie
     assert not client.keys("*")
 
 
-def test_a_pause_is_seen_and_ends(app: Celery) -> None:
+def test_a_pause_is_seen_and_ends(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 1), "nightly")
     handle.pause()
     assert handle.progress().paused == float("inf")
@@ -369,7 +369,7 @@ def test_a_pause_is_seen_and_ends(app: Celery) -> None:
     assert 59 < handle.progress().paused <= 60
 
 
-def test_packed_messages_can_be_read(app: Celery, client: Any) -> None:
+def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
     app.throttle.fan_out(some(app, 3), "ä name")
     entry = client.hget("{throttle}:messages:celery", "2")
     start = entry.index(b'{"headers"') - 5

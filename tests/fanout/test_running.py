@@ -1,0 +1,155 @@
+"""Fan-outs with workers, and with publishers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle import UnknownFanOutError
+from tests.apps import bulk
+from tests.servers import wait_until
+from tests.tether import Tethered
+from tests.workers import ROOT, StartWorker
+
+pytestmark = pytest.mark.workers
+
+SECONDS = 20
+CALL = bulk.call
+MESSAGES = "{throttle}:messages:celery"
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    """The same server for all tests of a run: Celery keeps the connections it has."""
+    bulk.app.conf.update(broker_url=redis_url, result_backend=redis_url)
+    bulk.throttle.__dict__.pop("settings", None)
+    bulk.throttle.__dict__.pop("store", None)
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def runs(client: Any) -> list[list[str]]:
+    """Of each run: the number of its task, how often that was retried, and when it began."""
+    return [row.decode().split() for row in client.lrange("bulk", 0, -1)]
+
+
+def test_every_end_of_a_task_is_counted_once(
+    client: Any, redis_url: str, start_worker: StartWorker
+) -> None:
+    start_worker("tests.apps.bulk", redis_url)
+    ways = ["", "fail", "retry", "ignore", "reject", ""]
+    signatures = [CALL.s(n, ways[n % 6]).set(task_id=str(n)) for n in range(60)]
+    late = CALL.s(60).set(expires=0.01, task_id="60")
+    handle = bulk.throttle.fan_out([*signatures, late], "ways")
+    progress = handle.wait(timeout=SECONDS)
+    assert (progress.sent, progress.waiting, progress.running) == (61, 0, 0)
+    assert (progress.done, progress.failed, progress.revoked) == (40, 20, 1)
+    begun = Counter(number for number, *_ in runs(client))
+    assert begun == {str(n): 2 if ways[n % 6] == "retry" else 1 for n in range(60)}
+    ended: dict[str, Any] = {result.id: result.state for result in handle.results(timeout=SECONDS)}
+    assert ended["1"] == "FAILURE"
+    assert ended["2"] == "SUCCESS"
+    assert ended["60"] == "REVOKED"
+    assert len(ended) == 61
+    client.flushall()
+
+
+def test_a_paused_fan_out_lets_others_pass(
+    client: Any, redis_url: str, start_worker: StartWorker
+) -> None:
+    start_worker("tests.apps.bulk", redis_url)
+    first = bulk.throttle.fan_out((CALL.s(n) for n in range(200)), "first")
+    wait_until(lambda: len(runs(client)) > 10, "it runs", SECONDS)
+    first.pause()
+    time.sleep(0.1)  # what is claimed already
+    waiting = first.progress().waiting
+    second = bulk.throttle.fan_out((CALL.s(1000 + n) for n in range(20)), "second")
+    assert second.wait(timeout=SECONDS).done == 20
+    assert first.progress().waiting == waiting
+    assert CALL.delay(2000).get(timeout=SECONDS) == 2000
+    first.resume()
+    wait_until(lambda: first.progress().waiting < waiting, "it goes on", SECONDS)
+    first.cancel()
+    assert first.wait(timeout=SECONDS).cancelled
+    client.flushall()
+
+
+def test_a_task_that_is_sent_joins_those_that_wait(
+    client: Any, redis_url: str, start_worker: StartWorker
+) -> None:
+    """It comes to the worker once, in its order, and without a broker in between."""
+    client.flushall()
+    bulk.throttle["api"].reset()
+    bulk.throttle["api"].pause(60)
+    bulk.throttle.fan_out([CALL.s(0)], "one")
+    sent = [CALL.delay(number) for number in range(1, 21)]
+    assert client.llen("celery") == 0
+    bulk.plain.delay()
+    CALL.apply_async((100,), countdown=0.1)
+    assert client.llen("celery") == 2
+    start_worker("tests.apps.bulk", redis_url, pool="solo")
+    bulk.throttle["api"].reset()
+    assert [result.get(timeout=SECONDS) for result in sent] == list(range(1, 21))
+    order = [int(number) for number, *_ in runs(client) if 0 < int(number) < 100]
+    assert order == list(range(1, 21))
+    wait_until(lambda: len(runs(client)) == 22, "all have run", SECONDS)
+    client.flushall()
+
+
+def test_a_task_that_is_sent_first_passes_the_broker(client: Any) -> None:
+    CALL.delay(1)
+    assert client.llen("celery") == 1
+    assert not client.keys("{throttle}:line:*")
+
+
+def test_the_broker_has_what_the_server_of_the_limits_does_not_take(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from celery_throttle import StoreUnavailableError  # noqa: PLC0415
+
+    def lost(_: Any) -> Any:
+        raise StoreUnavailableError("gone")
+
+    monkeypatch.setattr(bulk.throttle.store, "run", lost)
+    CALL.delay(1)
+    assert client.llen("celery") == 1
+
+
+def _wait_at_least(client: Any, count: int) -> bool:
+    return bool(client.hlen(MESSAGES) >= count)
+
+
+def test_a_publisher_that_is_killed_and_started_again(
+    client: Any, redis_url: str, tmp_path: Path
+) -> None:
+    """Every task is in its line once."""
+    count = 6_000
+    command = [sys.executable, "-m", "tests.apps.bulk", "nightly", str(count)]
+    env = {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)}
+    for least in (500, 2_500, None):
+        publisher = Tethered(command, tmp_path / "log", env)
+        if least is None:
+            assert publisher.process.wait(SECONDS) == 0
+            continue
+        wait_until(partial(_wait_at_least, client, least), "half is sent", SECONDS)
+        os.kill(publisher.process.pid, signal.SIGKILL)
+        publisher.process.wait()
+        assert client.hlen(MESSAGES) < count
+        publisher.end()
+    [line] = client.keys("{throttle}:line:*")
+    assert (client.zcard(line), client.hlen(MESSAGES)) == (count, count)
+    progress = bulk.throttle.fan_out_named("nightly").progress()
+    assert (progress.sent, progress.waiting, progress.closed) == (count, count, True)
+    client.flushall()
+    with pytest.raises(UnknownFanOutError):
+        bulk.throttle.fan_out_named("nightly")
