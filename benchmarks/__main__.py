@@ -27,6 +27,7 @@ NAMES = (
     "memory",
     "decisions",
     "claims",
+    "fanout",
     "slots",
     "clients",
     "speed",

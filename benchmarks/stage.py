@@ -202,6 +202,16 @@ class Stage:
         self._ends.callback(worker.end)
         return worker
 
+    def publish(self, count: int, way: str = "fan_out") -> dict[str, float]:
+        """Let a process of its own send so many tasks; what it says: see ``apps/publisher.py``."""
+        command = (sys.executable, "-m", "benchmarks.apps.publisher", str(count), way)
+        urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
+        settings = {**self._settings, **urls, "marks": str(self._root)}
+        env = {**os.environ, "BENCHMARK": json.dumps(settings)}
+        done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
+        told: dict[str, float] = json.loads(done.stdout)
+        return told
+
     def workers(self, *apps: str, queue: str = QUEUE) -> list[Worker]:
         """Start workers and wait until they are ready."""
         workers = [self.worker(app, queue) for app in apps]

@@ -34,6 +34,11 @@ def run_keyed(self: Any, key: str) -> None:  # noqa: ARG001  # it is the key of 
     leave(_STARTS, self.request.id)
 
 
+def run_padded(self: Any, text: str) -> None:  # noqa: ARG001  # it makes the message longer
+    """The body of a task with an argument that it does not need."""
+    leave(_STARTS, self.request.id)
+
+
 def run_held(self: Any) -> None:
     """The body of a task that takes a while: 50 ms from one mark to the other."""
     leave(_STARTS, self.request.id)
@@ -42,12 +47,13 @@ def run_held(self: Any) -> None:
 
 
 def define(app: Celery, limited: dict[str, Any], keyed: dict[str, Any]) -> None:
-    """Define the tasks on an app: ``free`` without a limit, and three with these options."""
+    """Define the tasks on an app: ``free`` without a limit, and four with these options."""
     task: Any = app.task
     task(bind=True, name="free")(run)
     task(bind=True, name="limited", **limited)(run)
     task(bind=True, name="keyed", **keyed)(run_keyed)
     task(bind=True, name="held", **limited)(run_held)
+    task(bind=True, name="padded", **limited)(run_padded)
 
 
 if SETTINGS["watch"]:

@@ -22,7 +22,7 @@ app: Any = Celery("bulk", broker=URL, backend=URL, set_as_current=False)
 throttle = Throttle(app, {"api": "50/s", "rare": "1/h"}, publish="line")
 
 
-@app.task(name="bulk.call", throttle="api", bind=True, max_retries=1, shared=False, lazy=False)
+@app.task(name="bulk.call", throttle="api", bind=True, max_retries=1, shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
 def call(self: Task, number: int, what: str = "") -> int:
     note(f"{number} {self.request.retries}")
     if what == "fail":
@@ -32,15 +32,15 @@ def call(self: Task, number: int, what: str = "") -> int:
     if what == "ignore":
         raise Ignore
     if what == "reject":
-        raise Reject(number, requeue=False)
+        raise Reject("no", requeue=False)
     return number
 
 
-@app.task(name="bulk.rare", throttle="rare", shared=False, lazy=False)
+@app.task(name="bulk.rare", throttle="rare", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
 def rare(number: int) -> None: ...
 
 
-@app.task(name="bulk.plain", shared=False, lazy=False)
+@app.task(name="bulk.plain", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
 def plain() -> None: ...
 
 

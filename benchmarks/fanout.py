@@ -1,0 +1,73 @@
+"""A fan-out of 1,000,000 tasks of 300 bytes into one line, while a worker takes from it.
+
+One process sends them (``apps/publisher.py``); one prefork worker with two processes starts ten a
+second, as its limit allows. The rate is that of the whole call, with what makes the signatures. The
+memory of the publisher is what it grew by from the first thousand tasks on, at most; that of the
+worker, what its main process grew by while the tasks were sent. What Redis takes for a task is
+compared with the bytes of its packed message.
+
+Theirs is ``delay()`` in a loop, of fewer tasks, which puts them into the broker's queue.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import mean
+from typing import Any
+
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import QUEUE, Stage, wait_until
+from celery_throttle.keys import Keys
+
+#: Tasks whose packed messages are read for their size.
+SOME = 1_000
+
+
+def run(options: Options) -> Result:
+    """Send them, then look at what there is."""
+    count, theirs = options.pick(1_000_000, 50_000), options.pick(20_000, 2_000)
+    with Stage(api="10/s") as stage:
+        [worker] = stage.workers("ours")
+        stage.send("limited", 1)
+        worker.wait_for(1)
+        worker_before, redis_before = worker.memory(), _used(stage)
+        options.say(f"fanout: {count:,} tasks are sent")
+        told = stage.publish(count)
+        wait_until(lambda: worker.count() > 1, "the first task to start")
+        first = worker.marks(skip=1)[0].time - told["began"]
+        time.sleep(1)  # the worker has had its turn
+        waiting = stage.store.hlen(Keys().queue(QUEUE).messages)
+        redis, packed = (_used(stage) - redis_before) / waiting, _packed(stage)
+        grown = worker.memory() - worker_before
+    options.say(f"fanout: {theirs:,} tasks are sent by delay()")
+    with Stage(api="10/s") as stage:
+        loop = stage.publish(theirs, "delay")
+    return Result(
+        name="fanout",
+        theirs="delay() in a loop",
+        figures=[
+            Figure(
+                f"{count:,} tasks, sent",
+                "/s",
+                count / told["seconds"],
+                theirs / loop["seconds"],
+                at_least=15_000,
+            ),
+            Figure("publisher, growth", "MB", told["grown"] / 1e6, at_most=20),
+            Figure("worker, growth", "MB", grown / 1e6, at_most=20),
+            Figure("first task starts", "s", first, at_most=1),
+            Figure("packed message", "bytes", packed),
+            Figure("in Redis, of the packed message", "", redis / packed, at_most=1.5),
+        ],
+    )
+
+
+def _used(stage: Stage) -> int:
+    return int(stage.store.info("memory")["used_memory"])
+
+
+def _packed(stage: Stage) -> float:
+    """Mean bytes of some packed messages, with all that is kept beside them."""
+    messages = Keys().queue(QUEUE).messages
+    found: Any = stage.store.hscan(messages, count=SOME)[1]
+    return mean(len(packed) for packed in found.values())
