@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_throttle.scope import LimitRef
 
 #: Lines whose names are kept.
-_KEPT = 4096
+_KEPT = 2048
 
 
 class Place(NamedTuple):

@@ -131,13 +131,16 @@ class Publisher:
             entries = entries[reply.dealt :]
             if reply.outcome in ("done", "cancelled"):
                 self._cancelled = reply.outcome == "cancelled"
-                return
+                break
             if reply.outcome == "unknown":
                 self._register(entries, reply, again=registered)
             else:
                 self._wait_or_raise(entries[0], reply)
             registered = reply.outcome == "unknown"
             reply = self._ask(entries, closed=closed)
+        replicas = self._throttle.settings.replicas
+        if replicas:
+            self._insist(lambda: self._throttle.store.confirm(replicas))
 
     def _count(self, reply: Reply) -> None:
         self.dealt += reply.dealt

@@ -57,6 +57,10 @@ def _check(throttle: Throttle, name: str | None, max_waiting: int | None, keep: 
         raise ConfigurationError(
             "task_always_eager is set: tasks would run here and now, and none can wait in a line"
         )
+    if throttle.settings.waiting == "broker":
+        raise ConfigurationError(
+            "throttle_waiting is 'broker': no messages are to be in Redis, so there are no lines"
+        )
     if name is None:
         name = uuid4().hex
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:

@@ -19,6 +19,7 @@ from celery_throttle import (
     FanOutError,
     KeysFullError,
     KeyValueError,
+    StoreError,
     StoreUnavailableError,
     UnknownFanOutError,
 )
@@ -225,6 +226,19 @@ def test_eager_tasks_have_no_lines(make_app: MakeApp) -> None:
     app = make_app(task_always_eager=True)
     with pytest.raises(ConfigurationError, match="task_always_eager"):
         app.throttle.fan_out(some(app, 1))
+
+
+def test_without_lines_there_are_no_fan_outs(make_app: MakeApp) -> None:
+    app = make_app(throttle_waiting="broker")
+    with pytest.raises(ConfigurationError, match="throttle_waiting is 'broker'"):
+        app.throttle.fan_out(some(app, 1))
+
+
+def test_replicas_have_to_confirm(make_app: MakeApp) -> None:
+    app = make_app(throttle_replicas=1)
+    with pytest.raises(StoreError, match="only 0 confirmed"):
+        app.throttle.fan_out(some(app, 3), "nightly")
+    assert waiting(app) == ["0", "1", "2"]
 
 
 def test_an_unknown_name(app: Any) -> None:
