@@ -77,13 +77,15 @@ class Delaying:
     def _call(self, sent: Sent, limits: TaskLimits) -> Call:
         """Of ``park.lua``; it takes no unit for a task that was sent just now."""
         keys, places, need = self._throttle.keys, self._places, self._need(sent, limits)
-        place = places.line(places.queue_of(sent), need.refs)
+        queue = places.queue_of(sent)
+        place = places.line(queue, need.refs)
+        names = [keys.limits, keys.parks, place.line, *keys.queue(queue)]
         max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
         args: list[Argument] = [
             *("", sent.headers["id"], "", "0", places.rank_of(sent), places.expires_us(sent)),
             *(max_wait, MICROSECONDS, messages.pack(sent), "", 0, "behind", len(need.refs)),
         ]
-        _, *about = place.args
-        for position, cost in enumerate(need.costs):
-            args += (*about[2 * position : 2 * position + 2], cost)
-        return Call(script("park"), [keys.limits, keys.parks, *place.keys], args)
+        for ref, cost in zip(need.refs, need.costs, strict=True):
+            names += keys.waiting_at(queue, ref)
+            args += (ref.name, keys.field(ref), cost)
+        return Call(script("park"), names, args)

@@ -11,18 +11,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from celery_throttle.changes import MICROSECONDS, to_us
+from celery_throttle.changes import to_us
 from celery_throttle.scripts import Argument, Call, script
 
 if TYPE_CHECKING:
     from celery_throttle.fanout.places import Place
     from celery_throttle.keys import Keys
+    from celery_throttle.scope import LimitRef
 
 #: The header by which a worker knows that a task, or its retry, is part of a fan-out: its name.
 HEADER = "throttle_fan_out"
 
 #: Over so many numbers the tasks of a fan-out are spread; see ``fan_out.lua``.
 NUMBERS = 64
+
+#: Tasks, bytes of messages, and limits, each for a key and queue, that one call takes at most: the
+#: server does nothing else meanwhile.
+MOST_TASKS, MOST_BYTES, MOST_REFS = 200, 400_000, 400
 
 # Which line, the number, the rank, when it expires.
 _HEAD = struct.Struct("<HBBd")
@@ -82,43 +87,67 @@ class Reply(NamedTuple):
         return cls(name, dealt, sent, waiting, more)
 
 
-def enlist(
-    keys: Keys,
-    fan_out: str,
-    entries: Sequence[Entry],
-    *,
-    max_waiting: int | None,
-    keep: float,
-    closed: bool,
-) -> Call:
-    """The call for a batch.
+class Batch:
+    """Entries that go in one call, with the queues, limits and lines that they have in common.
 
     Args:
         keys: the names in Redis.
-        fan_out: its name.
-        entries: of the batch.
-        max_waiting: tasks of the fan-out that may wait.
-        keep: seconds for which what is known of it is kept after nothing waits.
-        closed: whether no more will come.
     """
-    places: list[Place] = []
-    lines: dict[str, int] = {}
-    tasks: list[Argument] = []
-    for place, task_id, rank, expires, packed, costs in entries:
-        line = lines.get(place.keys[0])
-        if line is None:
-            places.append(place)
-            line = lines[place.keys[0]] = len(places)
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.entries: list[Entry] = []
+        self.size = 0
+        self._queues: dict[str, int] = {}
+        self.refs: dict[tuple[str, LimitRef], int] = {}
+        self._lines: dict[str, int] = {}
+        self._heads: list[bytes] = []
+        self._tasks: list[Argument] = []
+
+    def add(self, entry: Entry) -> None:
+        """One more."""
+        place, task_id, rank, expires, packed, costs = entry
+        line = self._lines.get(place.line) or self._new_line(place)
         head = _HEAD.pack(line, number_of(task_id), rank, expires)
-        tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
-    names = [keys.limits, keys.fan_out(fan_out)]
-    args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed), len(places)]
-    for place in places:
-        names += place.keys
-        args += place.args
-    return Call(script("enlist"), names, args + tasks)
+        self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
+        self.entries.append(entry)
+        self.size += len(packed)
 
+    def _new_line(self, place: Place) -> int:
+        queue = self._queues.setdefault(place.queue, len(self._queues) + 1)
+        refs = [self.refs.setdefault((place.queue, ref), len(self.refs) + 1) for ref in place.refs]
+        self._heads.append(struct.pack(f"<{len(refs) + 1}H", queue, *refs))
+        line = self._lines[place.line] = len(self._lines) + 1
+        return line
 
-def retry_in(reply: Reply) -> float:
-    """Seconds after which a ``crowded`` entry may try again."""
-    return max(0.0, reply.about[0] / MICROSECONDS)
+    def is_full(self) -> bool:
+        """Whether the server has enough to do with it."""
+        enough = len(self.entries) >= MOST_TASKS or self.size >= MOST_BYTES
+        return enough or len(self.refs) >= MOST_REFS
+
+    def rest(self, dealt: int) -> Batch:
+        """All but the first ones."""
+        rest = Batch(self._keys)
+        for entry in self.entries[dealt:]:
+            rest.add(entry)
+        return rest
+
+    def call(self, fan_out: str, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
+        """The call for them.
+
+        Args:
+            fan_out: its name.
+            max_waiting: tasks of the fan-out that may wait.
+            keep: seconds for which what is known of it is kept after nothing waits.
+            closed: whether no more will come.
+        """
+        keys = self._keys
+        names = [keys.limits, keys.fan_out(fan_out)]
+        args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
+        args += (len(self._queues), len(self.refs))
+        for queue in self._queues:
+            names += keys.queue(queue)
+        for queue, ref in self.refs:
+            names += keys.waiting_at(queue, ref)
+            args += (ref.name, keys.field(ref))
+        return Call(script("enlist"), [*names, *self._lines], [*args, *self._heads, *self._tasks])

@@ -21,11 +21,11 @@ _KEPT = 2048
 
 
 class Place(NamedTuple):
-    """A line, as ``enlist.lua`` takes it."""
+    """A line: its queue, its limits and keys, and its name."""
 
+    queue: str
     refs: tuple[LimitRef, ...]
-    keys: tuple[str, ...]
-    args: tuple[str | int, ...]
+    line: str
 
 
 class Places:
@@ -39,13 +39,7 @@ class Places:
 
     def _line(self, queue: str, refs: tuple[LimitRef, ...]) -> Place:
         """The line of a queue for some limits and keys."""
-        keys = self._keys
-        names = [keys.line(queue, refs), *keys.queue(queue)]
-        args: list[str | int] = [len(refs)]
-        for ref in refs:
-            names += keys.waiting_at(queue, ref)
-            args += (ref.name, keys.field(ref))
-        return Place(refs, tuple(names), tuple(args))
+        return Place(queue, refs, self._keys.line(queue, refs))
 
     def queue_of(self, sent: Sent) -> str:
         """The queue that a message would be in.

@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.changes import MICROSECONDS, unknown_limit
 from celery_throttle.errors import KeysFullError, StoreUnavailableError
-from celery_throttle.fanout.enlisting import Entry, Reply, enlist
+from celery_throttle.fanout.enlisting import Batch, Entry, Reply
 from celery_throttle.fanout.entries import Entries
 from celery_throttle.plans import cost_too_high
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = get_logger(__name__)
-
-#: Tasks, and bytes of messages, that one call takes: the server does nothing else meanwhile.
-MOST_TASKS, MOST_BYTES = 200, 400_000
 
 #: Seconds between two looks whether more tasks may wait.
 LOOK = 0.1
@@ -76,20 +73,17 @@ class Publisher:
         self._show = show
         self.dealt = self.sent = 0
         self._entries = Entries(throttle, name)
-        self._on_way: tuple[list[Entry], bool, Begun | None] | None = None
+        self._on_way: tuple[Batch, bool, Begun | None] | None = None
         self._cancelled = False
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Put all into their lines, or those before the one that raises an error."""
-        batch: list[Entry] = []
-        size = 0
+        batch = Batch(self._throttle.keys)
         try:
             for position, signature in enumerate(signatures):
-                entry = self._entries.entry(position, signature)
-                batch.append(entry)
-                size += len(entry.packed)
-                if len(batch) >= MOST_TASKS or size >= MOST_BYTES:
-                    full, batch, size = batch, [], 0
+                batch.add(self._entries.entry(position, signature))
+                if batch.is_full():
+                    full, batch = batch, Batch(self._throttle.keys)
                     self._send(full)
                     if self._cancelled:
                         return
@@ -100,44 +94,37 @@ class Publisher:
         self._send(batch, closed=True)
         self._settle()
 
-    def _send(self, entries: list[Entry], *, closed: bool = False) -> None:
+    def _send(self, batch: Batch, *, closed: bool = False) -> None:
         """While the server deals with this batch, the next is made."""
         self._settle()
         try:
-            begun = self._throttle.store.begin(self._call(entries, closed=closed))
+            begun = self._throttle.store.begin(self._call(batch, closed=closed))
         except StoreUnavailableError:  # it is sent again when it is to be settled
             begun = None
-        self._on_way = entries, closed, begun
+        self._on_way = batch, closed, begun
 
-    def _call(self, entries: list[Entry], *, closed: bool) -> Call:
-        return enlist(
-            self._throttle.keys,
-            self._name,
-            entries,
-            max_waiting=self._max_waiting,
-            keep=self._keep,
-            closed=closed,
-        )
+    def _call(self, batch: Batch, *, closed: bool) -> Call:
+        return batch.call(self._name, max_waiting=self._max_waiting, keep=self._keep, closed=closed)
 
     def _settle(self) -> None:
         """See to it that all of the batch on its way is in its lines."""
         if self._on_way is None:
             return
-        (entries, closed, begun), self._on_way = self._on_way, None
-        reply = self._first_reply(begun) or self._ask(entries, closed=closed)
+        (batch, closed, begun), self._on_way = self._on_way, None
+        reply = self._first_reply(begun) or self._ask(batch, closed=closed)
         registered = False
         while True:
             self._count(reply)
-            entries = entries[reply.dealt :]
             if reply.outcome in ("done", "cancelled"):
                 self._cancelled = reply.outcome == "cancelled"
                 break
+            batch = batch.rest(reply.dealt)
             if reply.outcome == "unknown":
-                self._register(entries, reply, again=registered)
+                self._register(batch, reply, again=registered)
             else:
-                self._wait_or_raise(entries[0], reply)
+                self._wait_or_raise(batch.entries[0], reply)
             registered = reply.outcome == "unknown"
-            reply = self._ask(entries, closed=closed)
+            reply = self._ask(batch, closed=closed)
         replicas = self._throttle.settings.replicas
         if replicas:
             self._insist(lambda: self._throttle.store.confirm(replicas))
@@ -154,8 +141,8 @@ class Publisher:
         except StoreUnavailableError:
             return None
 
-    def _ask(self, entries: list[Entry], *, closed: bool) -> Reply:
-        call = self._call(entries, closed=closed)
+    def _ask(self, batch: Batch, *, closed: bool) -> Reply:
+        call = self._call(batch, closed=closed)
         return self._insist(lambda: Reply.read(self._throttle.store.run(call)))
 
     def _insist(self, action: Callable[[], T]) -> T:
@@ -170,11 +157,10 @@ class Publisher:
                 logger.warning("Fan-out %s waits for the server: %s", self._name, error)
             time.sleep(AGAIN)
 
-    def _register(self, entries: list[Entry], reply: Reply, *, again: bool) -> None:
+    def _register(self, batch: Batch, reply: Reply, *, again: bool) -> None:
         """Tell the server what the code says of limits that it does not know."""
-        line, index, now = reply.about
-        places = list(dict.fromkeys(entry.place for entry in entries))
-        refs = places[line - 1].refs
+        index, now = reply.about
+        refs = [ref for _, ref in batch.refs]
         if again:
             raise unknown_limit(refs[index - 1].name, self._throttle.limits)
         plans = self._throttle.plans

@@ -3,54 +3,62 @@
 --
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
---       then per line: line, the queue's lines, messages, due, asks; then per limit of it: state, entries,
---       pause, pause of the key, backlog, waiting, waits, waited
+--       then per queue: lines, messages, due, asks; then per limit, key and queue: state, entries, pause, pause
+--       of the key, backlog, waiting, waits, waited; then the lines
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how many tasks of the fan-out may wait; 0 for any number
 --       3   how long (us) to keep what is known of the fan-out after nothing waits
 --       4   '1' if no more will come
---       5   how many lines
---       then per line: how many limits; per limit: name, field
+--       5   how many queues
+--       6   how many limits, each for a key and queue
+--       then per limit: name, field
+--       then per line: packed {which queue, which limits} (2 bytes each)
 --       then per task: packed {which line (2 bytes), its number in the record (1), rank of its priority (1; 0
 --       to 255, the lowest first), when it expires (us; 0 for never; 8), per limit: cost (millionths of a
 --       unit; 8)}, its id, its message
 -- Reply {'done', tasks dealt with, of these sent now, waiting}
 --       {'hold', ...the same}    as many wait as may, for the fan-out or for a limit: go on with the next later
---       {'crowded', ...the same, wait (us), index of its limit, max-keys}    likewise: so many other keys are in
+--       {'crowded', ...the same, wait (us), index of its limit, max-keys}    likewise: so many keys are in
 --                       use, for so long; -1 for ever
 --       {'never', ...the same, index of its limit, burst}    the cost of the next can never pass
 --       {'cancelled', ...the same}    the fan-out was; the rest is not to be sent
---       {'unknown', line, index, now (us)}    nothing was done: a limit is not defined, or the windows of a
---                       calendar have run out
+--       {'unknown', index, now (us)}    nothing was done: a limit, of all that were given, is not defined, or
+--                       the windows of a calendar have run out
 
 local given, most, keep, record = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[2]
 local now = clock(given)
-local lines, key, arg = {}, 3, 6
-
-local function line_at(about, costs)
-  local refs = refs_of(about, costs)
-  local unknown = look_at(KEYS[1], about, refs, now, given, '', 0)
-  return refs, unknown
-end
+local queues, all, lines = {}, { limits = {} }, {}
+local key, arg = 3, 7
 
 for i = 1, tonumber(ARGV[5]) do
-  local about = { queue = { unpack(KEYS, key + 1, key + 4) }, limits = {}, fan_out = record }
-  local line, count = { name = KEYS[key], about = about, last = {}, more = {} }, tonumber(ARGV[arg])
-  line.costs = '<' .. string.rep('d', count)
-  local costs = {}
-  for j = 1, count do
-    local from = key + 8 * j - 3
-    about.limits[j] = { ARGV[arg + 2 * j - 1], ARGV[arg + 2 * j], unpack(KEYS, from, from + 7) }
-    costs[j] = MILLION
+  queues[i], key = { unpack(KEYS, key, key + 3) }, key + 4
+end
+local costs = {}
+for i = 1, tonumber(ARGV[6]) do
+  all.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
+  costs[i], key, arg = MILLION, key + 8, arg + 2
+end
+local refs = refs_of(all, costs)
+local unknown = #refs > 0 and look_at(KEYS[1], all, refs, now, given, '', 0)
+if unknown then
+  return { 'unknown', unknown, whole(now) }
+end
+for i, ref in ipairs(refs) do
+  measure(ref, all.limits[i])
+end
+
+for i = key, #KEYS do
+  local packed = ARGV[arg]
+  local line = { name = KEYS[i], refs = {}, last = {}, more = {} }
+  line.about = { queue = queues[struct.unpack('<H', packed)], limits = {}, fan_out = record }
+  for from = 3, #packed, 2 do
+    local place = struct.unpack('<H', packed, from)
+    line.refs[#line.refs + 1], line.about.limits[#line.refs + 1] = refs[place], all.limits[place]
   end
-  local refs, unknown = line_at(about, costs)
-  if unknown then
-    return { 'unknown', i, unknown, whole(now) }
-  end
-  about.crowds = crowds_of(refs)
-  line.refs, line.room = refs, room_of(refs, about)
+  line.about.crowds, line.about.weight = crowds_of(line.refs), weight_of(line.refs)
   line.known = redis.call('EXISTS', line.name) == 1
-  lines[i], key, arg = line, key + 5 + 8 * count, arg + 1 + 2 * count
+  line.costs = '<' .. string.rep('d', #line.refs)
+  lines[#lines + 1], arg = line, arg + 1
 end
 
 redis.call('HSETNX', record, 'began', whole(now))
@@ -61,21 +69,21 @@ for _, field in ipairs({ 'waiting', 'sent', 'old_ended', 'new_ended' }) do
   redis.call('HSETNX', record, field, 0)
 end
 redis.call('HSET', record, 'keep', whole(keep))
-for _, line in ipairs(lines) do
-  redis.call('HSET', record, 'queue:' .. line.about.queue[LINES], '')
+for _, queue in ipairs(queues) do
+  redis.call('HSET', record, 'queue:' .. queue[LINES], '')
 end
 
 -- Why a task may not join its line, nil if it may.
 local function refused(line, costs, waiting)
-  if most > 0 and waiting >= most or line.room <= 0 then
+  if most > 0 and waiting >= most or full(line.refs) then
     return { 'hold' }
   end
-  local full, till = 0, 0
+  local crowded, till = 0, 0
   if not line.known then
-    full, till = full_crowd(line.refs, now)
+    crowded, till = full_crowd(line.refs, now)
   end
-  if full > 0 then
-    return { 'crowded', till, full, line.refs[full].max_keys }
+  if crowded > 0 then
+    return { 'crowded', till, crowded, line.refs[crowded].max_keys }
   end
   for i, ref in ipairs(line.refs) do
     for _, limit in ipairs(ref.limits) do
@@ -122,7 +130,10 @@ local function add(line, id, rank, expires, message, costs)
   else
     return false
   end
-  line.last[rank], line.room = score, line.room - 1
+  line.last[rank] = score
+  for _, ref in ipairs(line.refs) do
+    ref.room = ref.room - 1
+  end
   return true
 end
 

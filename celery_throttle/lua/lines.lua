@@ -35,18 +35,17 @@ local function refs_of(about, costs)
   return refs
 end
 
--- The weight of a line: the greatest of its limits, of which that of a key goes before that of the name.
--- Nil for 1. They come after the definitions, two for each.
-local function weight_of(found, count)
+-- The weight of a line: the greatest of its refs. Nil for 1.
+local function weight_of(refs)
   local weight = 1
-  for i = 2 * count + 1, 4 * count, 2 do
-    weight = math.max(weight, tonumber(found[i] or found[i + 1] or 1))
+  for _, ref in ipairs(refs) do
+    weight = math.max(weight, ref.weight)
   end
   return weight > 1 and weight or nil
 end
 
--- Looks at the refs of a line, see `look`, and at its weight. A slot is for the holder, and first for
--- `lease` (us).
+-- Looks at the refs of a line, see `look`, and at their weights, of which that of a key goes before that of
+-- the name. A slot is for the holder, and first for `lease` (us).
 local function look_at(definitions, about, refs, now, given, holder, lease)
   local fields, keys = {}, {}
   for i, names in ipairs(about.limits) do
@@ -57,12 +56,14 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
   end
   local found = redis.call('HMGET', definitions, unpack(fields))
   local unknown = look(refs, found, 2, redis.call('MGET', unpack(keys)), 3, now, given)
-  about.weight = weight_of(found, #refs)
   for i = 1, unknown and 0 or #refs do
+    local weight = 2 * (#refs + i)
+    refs[i].weight = tonumber(found[weight - 1] or found[weight] or 1)
     for _, limit in ipairs(refs[i].limits) do
       limit.holder, limit.lease = holder, lease
     end
   end
+  about.weight = not unknown and weight_of(refs) or nil
   return unknown
 end
 
@@ -200,29 +201,32 @@ local function crowds_of(refs)
   return crowds
 end
 
--- How many more tasks may join lines at some refs, which one has the least room, and its `max-waiting`, or 0
--- if that is the queue of a leaky-queue.
-local function room_of(refs, about)
-  local room, at, bound = math.huge, 0, 0
-  local function narrow(own, i, most)
-    if own < room then
-      room, at, bound = own, i, most
-    end
+-- How many more tasks may join lines at a ref; and its `max-waiting`, or 0 if the queue of a leaky-queue has
+-- less room than that.
+local function measure(ref, names)
+  ref.waiting = tonumber(redis.call('GET', names[BACKLOG]) or 0)
+  ref.room, ref.most = math.huge, ref.max_waiting or 0
+  if ref.most > 0 then
+    ref.room = ref.most - ref.waiting
   end
-  for i, ref in ipairs(refs) do
-    ref.waiting = tonumber(redis.call('GET', about.limits[i][BACKLOG]) or 0)
-    local most = ref.max_waiting or 0
-    if most > 0 then
-      narrow(most - ref.waiting, i, most)
-    end
-    for _, limit in ipairs(ref.limits) do
+  for _, limit in ipairs(ref.limits) do
+    if limit.tag == LEAKY_QUEUE then
       -- What has not leaked yet takes room in the queue, too.
-      if limit.tag == LEAKY_QUEUE then
-        narrow(limit.burst - ref.waiting - math.ceil(limit.used / limit.p), i, 0)
+      local own = limit.burst - ref.waiting - math.ceil(limit.used / limit.p)
+      if own < ref.room then
+        ref.room, ref.most = own, 0
       end
     end
   end
-  return room, at, bound
+end
+
+-- Which of some refs, once they were measured, has no room; nil if all have.
+local function full(refs)
+  for i, ref in ipairs(refs) do
+    if ref.room <= 0 then
+      return i
+    end
+  end
 end
 
 -- A worker is known as long as it holds claims: so that these go back when its lease runs out,

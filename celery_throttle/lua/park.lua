@@ -61,15 +61,17 @@ local unknown = look_at(limits, about, refs, now, given, ARGV[10], tonumber(ARGV
 if unknown then
   return { 'unknown', unknown, whole(now) }
 end
-local room, fullest, most = room_of(refs, about)
+for i, ref in ipairs(refs) do
+  measure(ref, about.limits[i])
+end
 about.crowds = crowds_of(refs)
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limits[place].burst }
 end
-local full, till = full_crowd(refs, now)
-if full > 0 and redis.call('EXISTS', line) == 0 then
-  return { 'crowded', full, refs[full].max_keys, till }
+local crowded, till = full_crowd(refs, now)
+if crowded > 0 and redis.call('EXISTS', line) == 0 then
+  return { 'crowded', crowded, refs[crowded].max_keys, till }
 end
 local parked = redis.call('HEXISTS', queue[MESSAGES], id) == 1
 if not parked then
@@ -114,8 +116,9 @@ if parked then
   local position = (redis.call('ZRANK', line, id) or 0) + 1
   return { 'parked', position, expected(position), math.max(1, bound), wait }
 end
-if room <= 0 then
-  return { 'full', fullest, most }
+local without = full(refs)
+if without then
+  return { 'full', without, refs[without].most }
 end
 local score = score_of(line, tonumber(ARGV[5]), now)
 local position = redis.call('ZCOUNT', line, '-inf', whole(score)) + 1

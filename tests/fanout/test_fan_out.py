@@ -24,7 +24,7 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.fanout import publisher
-from celery_throttle.fanout.enlisting import number_of
+from celery_throttle.fanout.enlisting import MOST_TASKS, number_of
 from celery_throttle.scripts import Call, script
 from celery_throttle.worker import messages
 from tests.fanout.conftest import MakeApp
@@ -257,7 +257,7 @@ def test_signatures_are_taken_one_by_one(app: Any) -> None:
             yield signature
 
     app.throttle.fan_out(signatures(), "nightly")
-    assert max(ahead) <= 2 * publisher.MOST_TASKS
+    assert max(ahead) <= 2 * MOST_TASKS
 
 
 def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
