@@ -1,6 +1,7 @@
 """A bulk job: tasks that end in each way there is, and a publisher that can be killed.
 
-``python -m tests.apps.bulk NAME COUNT`` sends so many tasks as a fan-out of that name.
+``python -m tests.apps.bulk NAME COUNT`` sends so many tasks as a fan-out of that name. With
+``--priorities`` it sends ten, those of high priority last.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from celery.exceptions import Ignore, Reject
 
 from celery_throttle import Throttle
 
-URL = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
+BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
+URL = os.environ.get("THROTTLE_URL", BROKER)
 
-app: Any = Celery("bulk", broker=URL, backend=URL, set_as_current=False)
-throttle = Throttle(app, {"api": "50/s", "rare": "1/h"}, publish="line")
+app: Any = Celery("bulk", broker=BROKER, backend=URL, set_as_current=False)
+app.conf.broker_connection_retry_on_startup = True
+throttle = Throttle(
+    app, {"api": "50/s", "rare": "1/h"}, url=os.environ.get("THROTTLE_URL"), publish="line"
+)
 
 
 @app.task(name="bulk.call", throttle="api", bind=True, max_retries=1, shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
@@ -50,6 +55,13 @@ def note(text: str) -> None:
         client.rpush("bulk", f"{text} {time.time()}")
 
 
+def main(name: str, count: int = 0) -> None:
+    """Send them."""
+    if name == "--priorities":
+        throttle.fan_out([call.s(n).set(priority=9 - n) for n in range(9, -1, -1)])
+    else:
+        throttle.fan_out((rare.s(number) for number in range(count)), name)
+
+
 if __name__ == "__main__":
-    name, count = sys.argv[1], int(sys.argv[2])
-    throttle.fan_out((rare.s(number) for number in range(count)), name)
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -37,6 +37,9 @@ def make_app(redis_url: str) -> Iterator[MakeApp]:
         @app.task(name="few", throttle="few", shared=False, lazy=False)
         def few(number: int) -> None: ...
 
+        @app.task(name="shared", throttle=["few", "mail:{who}"], shared=False, lazy=False)
+        def shared(who: str) -> None: ...
+
         @app.task(name="keys", throttle="keys:{key}", shared=False, lazy=False)
         def keys(key: str) -> None: ...
 

@@ -153,13 +153,13 @@ def withdraw(app: Any, task_id: str) -> None:
     app.throttle.store.run(Call(script("withdraw"), names, ["", "w", 1_000_000, 1, task_id]))
 
 
-@pytest.mark.parametrize("name", ["few", "keys"])
+@pytest.mark.parametrize("name", ["few", "shared", "keys"])
 def test_a_publisher_holds_where_a_limit_has_no_room(app: Any, name: str) -> None:
     sending = threading.Thread(
         target=app.throttle.fan_out, args=(some(app, 5, name), "nightly"), daemon=True
     )
     sending.start()
-    least = {"few": 3, "keys": 2}[name]
+    least = {"few": 3, "shared": 3, "keys": 2}[name]
     seen = []
     while sending.is_alive():
         found = in_line(app)

@@ -106,6 +106,24 @@ def test_a_task_that_is_sent_joins_those_that_wait(
     client.flushall()
 
 
+def test_rabbitmq_is_passed_by(
+    client: Any, redis_url: str, rabbitmq_url: str, start_worker: StartWorker
+) -> None:
+    """Its high priorities are first."""
+    env = {"THROTTLE_URL": redis_url}
+    command = [sys.executable, "-m", "tests.apps.bulk", "--priorities"]
+    publisher = Tethered(
+        command,
+        Path(os.devnull),
+        {**env, "CELERY_BROKER_URL": rabbitmq_url, "PYTHONPATH": str(ROOT)},
+    )
+    assert publisher.process.wait(SECONDS) == 0
+    start_worker("tests.apps.bulk", rabbitmq_url, env=env, pool="solo")
+    wait_until(lambda: len(runs(client)) == 10, "all have run", SECONDS)
+    assert [int(number) for number, *_ in runs(client)] == list(range(10))
+    client.flushall()
+
+
 def test_a_task_that_is_sent_first_passes_the_broker(client: Any) -> None:
     CALL.delay(1)
     assert client.llen("celery") == 1
