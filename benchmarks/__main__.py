@@ -29,6 +29,7 @@ NAMES = (
     "claims",
     "fanout",
     "slots",
+    "forecasts",
     "clients",
     "speed",
     "algorithms",

@@ -12,6 +12,7 @@ from celery_throttle.scope import LimitRef
 if TYPE_CHECKING:
     from celery_throttle.clients.wrapped import Refused
     from celery_throttle.decision import Decision
+    from celery_throttle.forecast import Forecast
     from celery_throttle.heard import Heard
     from celery_throttle.held import Reservation, Slot
     from celery_throttle.limiter import Limiter
@@ -122,6 +123,14 @@ class BoundLimit:
     async def alearn(self, heard: Heard) -> float:
         """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
         return await self.limiter.alearn([self.ref], heard)
+
+    def forecast(self, *, measured: float | None = None) -> Forecast:
+        """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
+        return self.limiter.forecast(self.ref, measured=measured)
+
+    async def aforecast(self, *, measured: float | None = None) -> Forecast:
+        """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
+        return await self.limiter.aforecast(self.ref, measured=measured)
 
     def pause(self, seconds: float) -> float:
         """Stop the limit (without a key: all its keys) for everyone; never shortens a pause.

@@ -16,11 +16,13 @@ from celery_throttle.changes import Clock, Plan, check_wait
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
+from celery_throttle.forecast import Forecast
 from celery_throttle.heard import Heard
 from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Costs, Need, Written, needed, read_limits
+from celery_throttle.outlook import Outlook
 from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.renewals import Renewals
 from celery_throttle.scope import LimitRef, encode_key
@@ -72,6 +74,11 @@ class Limiter:
     def plans(self) -> Plans:
         """What the operations do."""
         return Plans(self.limits, self.keys, self.clock)
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """What forecasts do."""
+        return Outlook(self.plans.limits, self.keys, self.clock)
 
     @cached_property
     def renewals(self) -> Renewals:
@@ -255,6 +262,23 @@ class Limiter:
     async def alearn(self, limits: Iterable[Reference], heard: Heard) -> float:
         """:meth:`learn` for asyncio."""
         return await self.arun_plan(self.plans.learn(self.need(limits, 0, least=0), heard))
+
+    def forecast(self, limit: Reference, *, measured: float | None = None) -> Forecast:
+        """When the tasks that wait now for a limit will have been started.
+
+        Args:
+            limit: its name, for all its keys, or a pair of name and key.
+            measured: tasks a second that have been seen to start lately, if somebody knows. It
+                counts where limits do not tell: they have slots, or processes are too few.
+
+        Raises:
+            UnknownLimitError: nobody has defined a limit of that name.
+        """
+        return self.run_plan(self.outlook.of_limit(as_ref(limit), measured))
+
+    async def aforecast(self, limit: Reference, *, measured: float | None = None) -> Forecast:
+        """:meth:`forecast` for asyncio."""
+        return await self.arun_plan(self.outlook.of_limit(as_ref(limit), measured))
 
     def define(
         self,

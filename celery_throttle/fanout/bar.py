@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Seconds between two looks.
 EVERY = 0.5
 
+#: Seconds between two forecasts at least.
+AGAIN = 2.0
+
 
 @contextmanager
 def sending(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
@@ -45,13 +48,39 @@ def watch(fan_out: FanOut, timeout: float | None) -> Progress:
     """A bar until a fan-out is complete; see :meth:`FanOut.watch`."""
     with _bar() as bar:
         row = bar.add_task(fan_out.name, total=None, told="")
+        ending = Ending(fan_out)
 
         def show(progress: Progress) -> None:
             total = progress.sent if progress.closed or progress.cancelled else None
-            told = describe(progress, fan_out.expected(progress))
+            told = describe(progress, ending.expected(progress))
             bar.update(row, completed=progress.ended, total=total, told=told)
 
         return fan_out.wait(timeout, show)
+
+
+class Ending:
+    """When a fan-out is expected to have ended, asked for now and then.
+
+    A forecast reads all lines, which may be many: it is not to keep the server busy.
+    """
+
+    def __init__(self, fan_out: FanOut) -> None:
+        self._fan_out = fan_out
+        self._at: float | None = None
+        self._next = 0.0
+
+    def expected(self, progress: Progress) -> float | None:
+        """Seconds; None if nobody knows."""
+        began = time.monotonic()
+        if began >= self._next and progress.waiting:
+            told = self._fan_out.forecast().seconds
+            now = time.monotonic()
+            self._at = None if told is None else now + told
+            self._next = now + max(AGAIN, 20 * (now - began))
+        if self._at is not None and progress.waiting:
+            return max(0.0, self._at - time.monotonic())
+        left = progress.sent - progress.ended
+        return left / progress.rate if progress.rate else None
 
 
 def _bar() -> Bar:

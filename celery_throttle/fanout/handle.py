@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import TimeoutError as WaitedTooLong
@@ -15,6 +15,7 @@ from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.enlisting import NUMBERS
+from celery_throttle.forecast import Forecast
 from celery_throttle.keys import FAN_OUT
 from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Argument, Call, script
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Seconds of a pause without an end: some thirty years.
 _FOR_EVER = 1e9
+
+#: What ``bound_by`` of a forecast says of a pause.
+PAUSE = "pause"
 
 #: Seconds between two looks of who waits for a fan-out.
 LOOK = 0.2
@@ -163,14 +167,19 @@ class FanOut:
         for task_id in ids:
             app.backend.mark_as_revoked(task_id.decode(), "cancelled with its fan-out")
 
-    def expected(self, progress: Progress | None = None) -> float | None:
-        """Seconds until all tasks that were sent have ended, by how fast they end now.
+    def forecast(self) -> Forecast:
+        """When the last of its tasks that wait now will have been started.
 
-        None if nobody knows. Raises as :meth:`progress`.
+        Where limits do not tell, as they have slots or processes are too few, it goes by how fast
+        tasks ended of late. ``seconds`` is None for a pause without an end; ``bound_by`` says
+        ``"pause"`` of any. Raises as :meth:`progress`.
         """
-        now = progress or self.progress()
-        left = now.sent - now.ended
-        return 0.0 if left == 0 else left / now.rate if now.rate else None
+        progress, throttle = self.progress(), self._throttle
+        if progress.paused == math.inf:
+            return Forecast(progress.waiting, None, None, PAUSE)
+        plan = throttle.outlook.of_fan_out(self._record, progress.rate)
+        told = throttle.run_plan(plan)
+        return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT else told
 
     def watch(self, timeout: float | None = None) -> Progress:
         """:meth:`wait` with a bar on the terminal (standard error)."""

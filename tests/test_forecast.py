@@ -1,0 +1,322 @@
+"""Forecasts beside what becomes of tasks that wait: on a real server, with the time passed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+
+import pytest
+
+from celery_throttle import Forecast, Limiter, UnknownLimitError
+from celery_throttle.forecast import WORKERS
+from celery_throttle.limiter import Reference
+from celery_throttle.needs import Written
+from celery_throttle.outlook import Outlook
+from tests.ends import MakeEnd
+from tests.protocol import SECOND, Protocol
+from tests.workers import StartWorker
+
+LIMITS = {
+    "api": "10/s",
+    "mail": "2/s",
+    "deep": "20/s burst 50",
+    "queue": "20/s burst 1000 using leaky-queue",
+    "window": "50/10s using fixed-window",
+    "first": "50/10s using fixed-window from first-request",
+    "log": "50/10s using sliding-log",
+    "sliding": "50/10s using sliding-window",
+    "day": "50/day using fixed-window in America/New_York",
+    "adaptive": "adaptive 5..20/s",
+    "github": ["100/s burst 10", "2 at once"],
+}
+
+Make = Callable[[Mapping[str, Written]], Protocol]
+
+
+@pytest.fixture
+def make(redis_url: str) -> Iterator[Make]:
+    made: list[Protocol] = []
+
+    def protocol(limits: Mapping[str, Written]) -> Protocol:
+        made.append(Protocol(redis_url, limits))
+        return made[-1]
+
+    yield protocol
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def lines(make: Make) -> Protocol:
+    return make(LIMITS)
+
+
+def park(lines: Protocol, count: int, *limits: Reference, queue: str = "q", rank: int = 0) -> None:
+    for number in range(count):
+        task = f"{limits}-{queue}-{rank}-{number}"
+        lines.park(task, limits, queue=queue, rank=rank, may_run=False)
+
+
+def forecast(lines: Protocol, limit: Reference = "api") -> Forecast:
+    return lines.limiter.forecast(limit)
+
+
+def drain(lines: Protocol, seconds: float = 1e9) -> float:
+    """Let a worker take what is due for so long; gives when the last task started, in seconds."""
+    began = last = lines.now
+    queues, settled = ["q", "r"], list[int]()
+    while lines.waiting() and lines.now - began < seconds * SECOND:
+        claims = lines.claim(room=100, queues=queues, ahead=20_000, settled=settled)
+        last = max([last, *(lines.now + claim.starts for claim in claims)])
+        settled = [claim.token for claim in claims]
+        queues.reverse()
+        lines.now += max(5_000, min(lines.ask, round(seconds * SECOND) - (lines.now - began)))
+    lines.claim(room=0, settled=settled)
+    return (last - began) / SECOND
+
+
+def assert_true(lines: Protocol, limit: Reference = "api") -> None:
+    """The forecast comes true, within 5% of the time that is left."""
+    told = forecast(lines, limit)
+    assert told.seconds == pytest.approx(drain(lines), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("limit", "waiting"),
+    [
+        ("api", 300),
+        ("deep", 500),
+        ("queue", 500),
+        ("window", 270),
+        ("first", 270),
+        ("log", 270),
+        ("sliding", 500),
+        ("adaptive", 300),
+    ],
+)
+def test_a_forecast_of_one_limit_comes_true(lines: Protocol, limit: str, waiting: int) -> None:
+    park(lines, waiting, limit)
+    told = forecast(lines, limit)
+    assert (told.waiting, told.bound_by) == (waiting, limit)
+    assert_true(lines, limit)
+
+
+def test_windows_of_a_calendar_begin_when_they_do(lines: Protocol) -> None:
+    park(lines, 120, "day")
+    # 1970 began at seven in the evening, in New York.
+    days = forecast(lines, "day").seconds
+    assert days == 5 * 3600 - lines.now / SECOND + 24 * 3600
+
+
+def test_with_nothing_waiting_it_is_now(lines: Protocol) -> None:
+    now = datetime.fromtimestamp(lines.now / SECOND, timezone.utc)
+    assert forecast(lines) == Forecast(waiting=0, seconds=0.0, at=now, bound_by=None)
+
+
+def test_what_fits_starts_now(lines: Protocol) -> None:
+    park(lines, 30, "deep")
+    told = forecast(lines, "deep")
+    assert (told.waiting, told.seconds, told.bound_by) == (30, 0.0, None)
+
+
+def test_it_tells_the_time_of_day(lines: Protocol) -> None:
+    park(lines, 301, "api")
+    told = forecast(lines)
+    assert told.seconds == pytest.approx(30)
+    assert told.at == datetime.fromtimestamp(lines.now / SECOND + 30, timezone.utc)
+
+
+def test_an_unknown_limit_is_an_error(lines: Protocol) -> None:
+    with pytest.raises(UnknownLimitError):
+        forecast(lines, "nobody")
+
+
+def test_both_ends_tell_the_same(lines: Protocol, end_of: MakeEnd) -> None:
+    park(lines, 50, ("mail", "gold"))
+    end = end_of(Limiter(lines.url, LIMITS, clock=lines.clock))
+    assert end.forecast("mail") == end["mail", "gold"].forecast() == forecast(lines, "mail")
+    assert end["mail", "tin"].forecast().waiting == 0
+
+
+def test_it_is_true_in_the_middle_and_after_a_pause(lines: Protocol) -> None:
+    park(lines, 400, "api")
+    drain(lines, 10)
+    lines.limiter["api"].pause(15)
+    told = forecast(lines)
+    assert told.seconds == pytest.approx(15 + told.waiting / 10, rel=0.01)
+    drain(lines, 5)
+    assert_true(lines)
+
+
+def test_it_is_true_after_a_change_of_the_limit(lines: Protocol) -> None:
+    park(lines, 400, "api")
+    drain(lines, 10)
+    lines.limiter.define("api", "25/s burst 5")
+    assert_true(lines)
+
+
+def test_it_is_true_after_one_key_has_a_limit_of_its_own(lines: Protocol) -> None:
+    park(lines, 60, ("mail", "gold"))
+    park(lines, 40, ("mail", "tin"))
+    lines.limiter.define("mail", "5/s", key="gold")
+    assert forecast(lines, ("mail", "gold")).seconds == pytest.approx(12, rel=0.05)
+    assert_true(lines, ("mail", "tin"))
+
+
+def test_lines_of_two_queues_share_a_limit(lines: Protocol) -> None:
+    park(lines, 150, "api")
+    park(lines, 100, "api", queue="r")
+    park(lines, 50, "api", ("deep", "gold"), queue="r")
+    assert forecast(lines, ("deep", "gold")).waiting == 50
+    assert_true(lines)
+
+
+def test_queues_have_equal_shares_and_so_have_the_lines_of_each(lines: Protocol) -> None:
+    park(lines, 200, "api")
+    for tenant in range(4):
+        park(lines, 20, "api", ("deep", tenant), queue="r")
+    told = forecast(lines, ("deep", 1))
+    assert told.seconds == pytest.approx(16, rel=0.05)
+    began = lines.now
+    drain(lines, 16.5)
+    assert lines.now - began <= 17 * SECOND
+    assert forecast(lines, "deep").waiting == 0
+
+
+def test_what_waits_at_another_limit_counts(lines: Protocol) -> None:
+    """It needs two, and waits at the one that blocks it."""
+    park(lines, 100, "api", ("mail", "gold"))
+    drain(lines, 2)
+    assert not lines.client.exists(lines.keys.waited("api"))
+    told = forecast(lines)
+    assert told.bound_by == "mail"
+    assert_true(lines)
+
+
+def test_each_line_has_its_ranks(lines: Protocol) -> None:
+    park(lines, 40, "api", rank=0)
+    park(lines, 60, "api", rank=9)
+    (line,) = lines.limiter.run_plan(Outlook({}, lines.keys, lines.clock)._lines("q"))
+    assert line.ranks == [(0, 40), (9, 60)]
+    assert_true(lines)
+
+
+def test_costs_that_differ_count_as_their_mean(lines: Protocol) -> None:
+    for number in range(200):
+        lines.park(f"{number}", ["deep"], cost=1 + number % 3, may_run=False)
+    assert_true(lines, "deep")
+
+
+def test_a_long_window_is_no_steady_flow(make: Make) -> None:
+    lines = make({"github": "5000/h using fixed-window"})
+    lines.now = 7200 * SECOND
+    lines.limiter["github"].acquire(4990)
+    lines.now += 600 * SECOND
+    park(lines, 15, "github")
+    told = forecast(lines, "github")
+    assert told.seconds == pytest.approx(3000)
+    drain(lines, 1)
+    assert forecast(lines, "github").seconds == pytest.approx(2999, abs=1)
+
+
+def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> None:
+    park(lines, 30, "github")
+    told = forecast(lines, "github")
+    assert (told.waiting, told.seconds, told.at, told.bound_by) == (30, None, None, "github")
+    measured = lines.limiter.forecast("github", measured=4.0)
+    assert (measured.seconds, measured.bound_by) == (7.5, "github")
+
+
+def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> None:
+    park(lines, 30, "api")
+    lines.now += SECOND
+    told = forecast(lines)
+    assert told.seconds == pytest.approx(2.9)
+    assert told.bound_by == WORKERS
+    measured = lines.limiter.forecast("api", measured=0.5)
+    assert (measured.seconds, measured.bound_by) == (60.0, WORKERS)
+
+
+def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protocol) -> None:
+    park(lines, 45, "window")
+    for _ in range(20):
+        lines.now += 100_000
+        lines.claim(room=1)
+    told = forecast(lines, "window")
+    assert told.waiting == 25
+    assert told.seconds == 0
+    assert told.bound_by is None  # it was taken just now
+    lines.now += 10_000
+    assert forecast(lines, "window").bound_by == WORKERS
+    lines.limiter["window"].pause(1)
+    assert forecast(lines, "window").bound_by == "window"
+
+
+#: Makes all lines that need a limit those of a fan-out, which they keep in their about-tables.
+_LET_BE_OF_FANOUT = """
+local found = redis.call('HGETALL', KEYS[1])
+for i = 1, #found, 2 do
+  local about = cmsgpack.unpack(string.sub(found[i + 1], 2))
+  if about.limits[2] then
+    about.fan_out = ARGV[1]
+    redis.call('HSET', KEYS[1], found[i], string.sub(found[i + 1], 1, 1) .. cmsgpack.pack(about))
+  end
+end
+"""
+
+
+def test_tasks_of_a_fanout_are_found_by_its_key(lines: Protocol) -> None:
+    """Those of others at the same limit hold them up, and are not counted."""
+    park(lines, 100, "api")
+    park(lines, 60, "api", ("deep", "fan"))
+    lines.client.eval(_LET_BE_OF_FANOUT, 1, lines.keys.queue("q").lines, "fan-1")
+    outlook = lines.limiter.outlook
+    told = lines.limiter.run_plan(outlook.of_fan_out("fan-1"))
+    assert (told.waiting, told.bound_by) == (60, "api")
+    assert told.seconds == pytest.approx(12, rel=0.02)
+    assert lines.limiter.run_plan(outlook.of_fan_out("fan-2")).waiting == 0
+
+
+def test_a_limit_that_nobody_knows_holds_up_nothing(lines: Protocol) -> None:
+    park(lines, 100, "api", ("mail", "gold"))
+    lines.client.hdel(lines.keys.limits, "mail")
+    limiter = Limiter(lines.url, {"api": LIMITS["api"]}, clock=lines.clock)
+    assert limiter.forecast("api").seconds == pytest.approx(10, rel=0.02)
+    limiter.store.close()
+
+
+def test_many_lines_are_read_in_pages(make: Make) -> None:
+    lines = make({"api": "100/s", "mail": "10/m"})
+    for number in range(1200):
+        park(lines, 1 + number % 3, "api", ("mail", number))
+    began = time.process_time()
+    told = forecast(lines)
+    assert time.process_time() - began < 5
+    assert told.waiting == 2400
+    assert told.seconds == pytest.approx(24, rel=0.05)
+
+
+@pytest.mark.workers
+def test_a_forecast_comes_true_with_workers(redis_url: str, start_worker: StartWorker) -> None:
+    from tests.apps import shop  # noqa: PLC0415  # it reads its settings when it is imported
+
+    shop.connect(redis_url)
+    for _ in range(2):
+        start_worker("tests.apps.shop", redis_url)
+    for number in range(500):
+        shop.drain.delay(number)
+    limiter = Limiter(redis_url, shop.LIMITS)
+    time.sleep(2)
+    told = limiter.forecast("drain")
+    began = time.monotonic()
+    assert told.waiting > 200
+    limiter["drain"].pause(2)
+    paused = limiter.forecast("drain")
+    while limiter.forecast("drain").waiting:
+        time.sleep(0.02)
+    took = time.monotonic() - began
+    limiter.store.close()
+    assert told.seconds is not None
+    assert told.seconds + 2 == pytest.approx(took, rel=0.05)
+    assert paused.seconds == pytest.approx(took, rel=0.05)
