@@ -41,7 +41,7 @@ def run(options: Options) -> Result:
         grown = worker.memory() - worker_before
     options.say(f"fanout: {theirs:,} tasks are sent by delay()")
     with Stage(api="10/s") as stage:
-        loop = stage.publish(theirs, "delay")
+        loop = stage.publish(theirs, name=None)
     return Result(
         name="fanout",
         theirs="delay() in a loop",

@@ -1,9 +1,9 @@
 """How true forecasts are: of a fan-out that takes a minute, after a pause, and after a change.
 
-Two prefork workers with two processes each; all tasks are sent at once under ``50/s``. Three times:
-nothing happens; the limit is paused for 5 s; the limit is changed to ``80/s``. The error is that of
-the seconds that a forecast tells, in parts of those that were left until the last start (the first
-line of the task's body). The first forecast is made when no task is left at the broker.
+Two prefork workers with two processes each; all tasks are sent at once under ``50/s``. Four times:
+nothing happens; the limit is paused for 5 s; the fan-out is; the limit is changed to ``80/s``. The
+error is that of the seconds that ``FanOut.forecast()`` tells, in parts of those that were left to
+the last start (the first line of the body of a task). The first is asked for when all were sent.
 
 *100,000 lines* are tenants under one limit, each with a limit of its own: the time of what is
 computed, without what is read from the server.
@@ -17,10 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from celery import Celery
+
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import QUEUE, Stage, Worker, ready, wait_until
-from celery_throttle import Limiter
+from benchmarks.stage import Stage, Worker, ready, wait_until
+from celery_throttle import Throttle
 from celery_throttle.alike import empty_times
+from celery_throttle.fanout import FanOut
 from celery_throttle.fluid import Line
 from celery_throttle.supplies import Supply
 
@@ -48,21 +51,23 @@ def run(options: Options) -> Result:
     with Stage(api=f"{RATE}/s") as stage:
         workers = [stage.worker("ours") for _ in range(2)]
         ready(workers)
-        limiter = Limiter(stage.store_url)
-        scenes: list[tuple[str, Callable[[], object]]] = [
-            ("as it is", lambda: None),
-            ("a pause of 5 s", partial(limiter["api"].pause, 5)),
-            ("a change to 80/s", partial(limiter.define, "api", "80/s")),
+        app = Celery(broker=stage.broker_url, set_as_current=False)
+        throttle = Throttle(app, url=stage.store_url)
+        scenes: list[tuple[str, Callable[[FanOut], object]]] = [
+            ("as it is", lambda _: None),
+            ("a pause of 5 s", lambda _: throttle["api"].pause(5)),
+            ("a pause of the fan-out, of 5 s", lambda fan_out: fan_out.pause(5)),
+            ("a change to 80/s", lambda _: throttle.define("api", "80/s")),
         ]
         for name, change in scenes:
             options.say(f"forecasts: {seconds} s, {name}")
-            start, later = _scene(
-                stage, workers, limiter, RATE * seconds, after=after, change=change
-            )
+            stage.publish(RATE * seconds, name)
+            fan_out = throttle.fan_out_named(name)
+            start, later = _scene(fan_out, workers, after=after, change=partial(change, fan_out))
             if name == "as it is":
                 figures.append(_figure(f"fan-out of {seconds} s: at the start", start))
             figures.append(_figure(f"  after {after:g} s: {name}", later))
-        limiter.store.close()
+        throttle.store.close()
     figures += [_computed(100_000, keyed=False), _computed(100_000, keyed=True)]
     return Result(name="forecasts", theirs="none", figures=figures)
 
@@ -72,31 +77,20 @@ def _figure(name: str, error: float) -> Figure:
 
 
 def _scene(
-    stage: Stage,
-    workers: Sequence[Worker],
-    limiter: Limiter,
-    tasks: int,
-    *,
-    after: float,
-    change: Callable[[], object],
+    fan_out: FanOut, workers: Sequence[Worker], *, after: float, change: Callable[[], object]
 ) -> tuple[float, float]:
     """The errors of the forecasts at the start and after some seconds and a change."""
-    started = sum(worker.count() for worker in workers)
-    stage.send("limited", tasks)
-    wait_until(lambda: not stage.broker.llen(QUEUE) and stage.waiting() > tasks / 2, "lines")
-    time.sleep(0.5)  # what workers hold already joins them
-    start = _ask(limiter)
+    start = _ask(fan_out)
     time.sleep(after)
     change()
-    later = _ask(limiter)
-    total = started + tasks
-    wait_until(lambda: sum(worker.count() for worker in workers) >= total, f"{tasks} starts")
+    later = _ask(fan_out)
+    wait_until(lambda: fan_out.progress().complete, "all tasks to end")
     ended = max(mark.time for worker in workers for mark in worker.marks())
     return start.error(ended), later.error(ended)
 
 
-def _ask(limiter: Limiter) -> Told:
-    asked, told = time.time(), limiter.forecast("api")
+def _ask(fan_out: FanOut) -> Told:
+    asked, told = time.time(), fan_out.forecast()
     assert told.seconds is not None  # noqa: S101  # no slots here
     return Told(asked, told.seconds)
 

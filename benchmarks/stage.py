@@ -202,9 +202,12 @@ class Stage:
         self._ends.callback(worker.end)
         return worker
 
-    def publish(self, count: int, way: str = "fan_out") -> dict[str, float]:
-        """Let a process of its own send so many tasks; what it says: see ``apps/publisher.py``."""
-        command = (sys.executable, "-m", "benchmarks.apps.publisher", str(count), way)
+    def publish(self, count: int, name: str | None = "bulk") -> dict[str, float]:
+        """Let a process of its own send so many tasks; what it says: see ``apps/publisher.py``.
+
+        They are a fan-out of that name; without one, they are sent by ``delay()``.
+        """
+        command = (sys.executable, "-m", "benchmarks.apps.publisher", str(count), name or "")
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
         settings = {**self._settings, **urls, "marks": str(self._root)}
         env = {**os.environ, "BENCHMARK": json.dumps(settings)}

@@ -1,6 +1,6 @@
-"""A process that sends tasks: ``python -m benchmarks.apps.publisher COUNT WAY``; prints JSON.
+"""A process that sends tasks: ``python -m benchmarks.apps.publisher COUNT NAME``; prints JSON.
 
-It sends them by ``fan_out``, or by ``delay`` in a loop.
+They are a fan-out of that name; with an empty name it sends them by ``delay()`` in a loop.
 
 What it prints: when it began (seconds since the epoch), how many seconds it took, and how many
 bytes of memory it had at most beyond what it had after the first thousand tasks.
@@ -25,7 +25,7 @@ LOOK = 1_000
 TEXT = "x" * 292
 
 
-def main(count: int, way: str) -> None:
+def main(count: int, name: str) -> None:
     """Send so many."""
     process = psutil.Process()
     seen: list[int] = []
@@ -37,11 +37,11 @@ def main(count: int, way: str) -> None:
             yield ours.app.tasks["padded"].s(TEXT)
 
     began = time.time()
-    if way == "delay":
+    if name:
+        ours.throttle.fan_out(signatures(), name)
+    else:
         for signature in signatures():
             signature.delay()
-    else:
-        ours.throttle.fan_out(signatures(), "bulk")
     seconds = time.time() - began
     grown = max(seen) - seen[min(1, len(seen) - 1)]
     print(json.dumps({"began": began, "seconds": seconds, "grown": grown}))
