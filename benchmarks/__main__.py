@@ -28,6 +28,7 @@ NAMES = (
     "decisions",
     "claims",
     "fanout",
+    "shared",
     "slots",
     "forecasts",
     "clients",

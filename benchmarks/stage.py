@@ -202,18 +202,24 @@ class Stage:
         self._ends.callback(worker.end)
         return worker
 
-    def publish(self, count: int, name: str | None = "bulk") -> dict[str, float]:
+    def publish(
+        self, count: int, name: str | None = "bulk", task: str = "padded"
+    ) -> dict[str, float]:
         """Let a process of its own send so many tasks; what it says: see ``apps/publisher.py``.
 
         They are a fan-out of that name; without one, they are sent by ``delay()``.
         """
-        command = (sys.executable, "-m", "benchmarks.apps.publisher", str(count), name or "")
+        command = (sys.executable, "-m", "benchmarks.apps.publisher", task, str(count), name or "")
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
         settings = {**self._settings, **urls, "marks": str(self._root)}
         env = {**os.environ, "BENCHMARK": json.dumps(settings)}
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
         told: dict[str, float] = json.loads(done.stdout)
         return told
+
+    def ended(self, name: str) -> list[str]:
+        """Ids of the tasks of a fan-out that have ended."""
+        return [task_id.decode() for task_id in self.store.lrange(Keys().ended(name), 0, -1)]
 
     def workers(self, *apps: str, queue: str = QUEUE) -> list[Worker]:
         """Start workers and wait until they are ready."""

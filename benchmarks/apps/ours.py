@@ -17,7 +17,12 @@ throttle = Throttle(
     url=SETTINGS["store"],
     prefix=SETTINGS["prefix"],
 )
-define(app, limited={"throttle": "api"}, keyed={"throttle": "tenant:{key}"})
+define(
+    app,
+    limited={"throttle": "api"},
+    keyed={"throttle": "tenant:{key}"},
+    both={"throttle": ["api", "tenant:{key}"]},
+)
 
 _PARKS = open_marks(DIRECTORY / "parks")
 

@@ -1,4 +1,4 @@
-"""A process that sends tasks: ``python -m benchmarks.apps.publisher COUNT NAME``; prints JSON.
+"""A process that sends tasks: ``python -m benchmarks.apps.publisher TASK COUNT NAME``; prints JSON.
 
 They are a fan-out of that name; with an empty name it sends them by ``delay()`` in a loop.
 
@@ -25,7 +25,7 @@ LOOK = 1_000
 TEXT = "x" * 292
 
 
-def main(count: int, name: str) -> None:
+def main(task: str, count: int, name: str) -> None:
     """Send so many."""
     process = psutil.Process()
     seen: list[int] = []
@@ -34,7 +34,7 @@ def main(count: int, name: str) -> None:
         for number in range(count):
             if number % LOOK == 0:
                 seen.append(process.memory_info().rss)
-            yield ours.app.tasks["padded"].s(TEXT)
+            yield ours.app.tasks[task].s(TEXT)
 
     began = time.time()
     if name:
@@ -48,4 +48,4 @@ def main(count: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -46,14 +46,21 @@ def run_held(self: Any) -> None:
     leave(_ENDS, self.request.id)
 
 
-def define(app: Celery, limited: dict[str, Any], keyed: dict[str, Any]) -> None:
-    """Define the tasks on an app: ``free`` without a limit, and four with these options."""
+def define(
+    app: Celery,
+    limited: dict[str, Any],
+    keyed: dict[str, Any],
+    both: dict[str, Any] | None = None,
+) -> None:
+    """Define the tasks on an app: ``free`` without a limit, the others with these options."""
     task: Any = app.task
     task(bind=True, name="free")(run)
     task(bind=True, name="limited", **limited)(run)
     task(bind=True, name="keyed", **keyed)(run_keyed)
     task(bind=True, name="held", **limited)(run_held)
     task(bind=True, name="padded", **limited)(run_padded)
+    if both is not None:
+        task(bind=True, name="both", **both)(run_keyed)
 
 
 if SETTINGS["watch"]:
