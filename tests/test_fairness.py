@@ -382,3 +382,21 @@ def test_a_waiting_list_that_was_lost_is_made_anew_by_rank(turns: Turns) -> None
     turns.client.delete(waiting(turns))
     turns.claim()
     assert turns.serve(3) == ["urgent", "bulk", "bulk"]
+
+
+def test_who_needs_one_of_two_limits_keeps_all_that_the_others_leave(any_server_url: str) -> None:
+    """The other limit is saturated: who needs both has one unit of it in ten of the shared one."""
+    lines = Protocol(any_server_url, {"shared": "100/s", "scarce": "10/s"})
+    for number in range(200):
+        lines.park(f"both {number}", ["shared", "scarce"], may_run=False)
+    for number in range(2000):
+        lines.park(f"alone {number}", ["shared"], may_run=False)
+    lines.now += SECOND  # what they have to begin with is used
+    lines.drain(1.0, step=5_000, ahead=20_000)
+    began = lines.now
+    taken = lines.drain(10.0, step=5_000, ahead=20_000)
+    alone = sum(began <= at < began + 10 * SECOND and "alone" in task for at, task in taken)
+    assert alone >= 0.99 * 90 * 10
+    assert sum("both" in task for _, task in taken) > 0.7 * 10 * 10
+    lines.check()
+    lines.close()

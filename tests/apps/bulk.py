@@ -1,13 +1,15 @@
 """A bulk job: tasks that end in each way there is, and a publisher that can be killed.
 
 ``python -m tests.apps.bulk NAME COUNT`` sends so many tasks as a fan-out of that name. With
-``--priorities`` it sends ten, those of high priority last.
+``--priorities`` it sends ten, those of high priority last; with ``--bar COUNT`` it shows bars, and
+cancels them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -57,7 +59,11 @@ def note(text: str) -> None:
 
 def main(name: str, count: int = 0) -> None:
     """Send them."""
-    if name == "--priorities":
+    if name == "--bar":
+        job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly", bar=True)
+        threading.Timer(1.0, job.cancel).start()
+        job.watch()
+    elif name == "--priorities":
         throttle.fan_out([call.s(n).set(priority=9 - n) for n in range(9, -1, -1)])
     else:
         throttle.fan_out((rare.s(number) for number in range(count)), name)

@@ -1,0 +1,105 @@
+"""A fan-out on a terminal, and its forecast."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from celery_throttle.fanout import Progress
+from celery_throttle.fanout.bar import describe
+from tests.workers import ROOT
+
+PROGRESS = Progress(
+    name="nightly",
+    sent=2000,
+    waiting=900,
+    running=2,
+    done=1090,
+    failed=5,
+    revoked=3,
+    rate=12.34,
+    paused=0.0,
+    closed=True,
+    cancelled=False,
+)
+
+
+def test_it_says_how_far_it_is() -> None:
+    told = describe(PROGRESS, 75.2)
+    assert told.startswith(
+        "1,098 of 2,000, 2 running, 5 failed, 3 revoked, 12.3/s, done in 0:01:15"
+    )
+    assert re.search(r", at \d\d:\d\d:\d\d$", told)
+    assert describe(replace(PROGRESS, paused=5.0), 75.2).endswith("12.3/s, paused")
+    assert describe(replace(PROGRESS, rate=None), None).endswith("3 revoked")
+
+
+def test_the_bar_on_a_terminal(redis_url: str) -> None:
+    """While tasks are sent, and until all have ended."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.apps.bulk", "--bar", "40"],
+        env={
+            **os.environ,
+            "CELERY_BROKER_URL": redis_url,
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "120",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert child.wait() == 0, shown
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert "sending nightly" in text
+    assert "40 tasks, " in text
+    assert "40 of 40, 40 revoked" in text
+
+
+@pytest.mark.parametrize("paused", [None, 30.0, "for ever"])
+def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
+    app.throttle.define("api", "10/s")
+    for name, count in (("a", 100), ("b", 300)):
+        signatures = [app.tasks["one"].s(f"{name} {n}") for n in range(count)]
+        app.throttle.fan_out(signatures, name)
+    fan_out = app.throttle.fan_out_named("a")
+    told = fan_out.forecast()
+    assert told.waiting == 100
+    assert told.seconds == pytest.approx(20, rel=0.05)  # they have turns
+    assert told.bound_by == "api"
+    assert app.throttle.forecast("api").waiting == 400
+    if paused is None:
+        return
+    fan_out.pause(*([paused] if paused != "for ever" else []))
+    told = fan_out.forecast()
+    assert told.bound_by == ("pause" if paused == "for ever" else "api")
+    assert (told.seconds is None) == (paused == "for ever")
+    if told.seconds is not None:  # the others have all of theirs behind them by then
+        assert told.seconds == pytest.approx(40, rel=0.05)
+    assert app.throttle.fan_out_named("b").forecast().seconds == pytest.approx(30, rel=0.05)
+
+
+def test_a_forecast_goes_by_weights(app: Any) -> None:
+    app.throttle.define("api", "10/s")
+    app.throttle.define("mail", "1000/s burst 1000")
+    app.throttle.define("mail", key="gold", weight=3)
+    for who in ("gold", "other"):
+        app.throttle.fan_out([app.tasks["tenant"].s(who, text=str(n)) for n in range(90)], who)
+    app.throttle.fan_out([app.tasks["tenant"].s("gold")], "gold more")  # looks at the weight again
+    assert app.throttle.fan_out_named("gold").forecast().seconds < 15
+    assert app.throttle.fan_out_named("other").forecast().seconds == pytest.approx(18, rel=0.06)
