@@ -27,7 +27,7 @@ from celery_throttle.errors import (
     UnknownLimitError,
     WaitTooLongError,
 )
-from celery_throttle.forecast import Forecast
+from celery_throttle.forecasts.foresee import Forecast
 from celery_throttle.heard import Heard
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit

@@ -12,7 +12,7 @@ from celery_throttle.scope import LimitRef
 if TYPE_CHECKING:
     from celery_throttle.clients.wrapped import Refused
     from celery_throttle.decision import Decision
-    from celery_throttle.forecast import Forecast
+    from celery_throttle.forecasts.foresee import Forecast
     from celery_throttle.heard import Heard
     from celery_throttle.held import Reservation, Slot
     from celery_throttle.limiter import Limiter

@@ -16,13 +16,13 @@ from celery_throttle.changes import Clock, Plan, check_wait
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
-from celery_throttle.forecast import Forecast
+from celery_throttle.forecasts.foresee import Forecast
+from celery_throttle.forecasts.outlook import Outlook
 from celery_throttle.heard import Heard
 from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Costs, Need, Written, needed, read_limits
-from celery_throttle.outlook import Outlook
 from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.renewals import Renewals
 from celery_throttle.scope import LimitRef, encode_key

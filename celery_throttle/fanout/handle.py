@@ -15,7 +15,7 @@ from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.enlisting import NUMBERS
-from celery_throttle.forecast import Forecast
+from celery_throttle.forecasts.foresee import Forecast
 from celery_throttle.keys import FAN_OUT
 from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Argument, Call, script

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import asinh
 from typing import Any
 
-from celery_throttle.fluid import Emptied, Group, Line, run
-from celery_throttle.supplies import Store, Supply
+from celery_throttle.forecasts.fluid import Emptied, Group, Line, run
+from celery_throttle.forecasts.supplies import Store, Supply
 
 #: How far numbers may differ where clusters are taken to be alike: in parts of what is large, and
 #: of a tenth. The first counts with which there are few groups.

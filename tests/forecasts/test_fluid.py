@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.alike import empty_times
-from celery_throttle.fluid import Line
-from celery_throttle.supplies import Supply
+from celery_throttle.forecasts.alike import empty_times
+from celery_throttle.forecasts.fluid import Line
+from celery_throttle.forecasts.supplies import Supply
 
 DUST = 1e-9
 

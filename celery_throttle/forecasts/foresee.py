@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import NamedTuple
 
-from celery_throttle.alike import empty_times
 from celery_throttle.changes import MICROSECONDS
 from celery_throttle.costs import MILLION
-from celery_throttle.fluid import Line
+from celery_throttle.forecasts.alike import empty_times
+from celery_throttle.forecasts.fluid import Line
+from celery_throttle.forecasts.supplies import Supply
 from celery_throttle.scope import LimitRef
-from celery_throttle.supplies import Supply
 
 #: What ``bound_by`` says where limits have room and processes are what is missing.
 WORKERS = "workers"

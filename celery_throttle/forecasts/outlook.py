@@ -13,7 +13,7 @@ from typing import TypeVar
 from celery_throttle import definitions
 from celery_throttle.changes import Changes, Plan
 from celery_throttle.costs import MILLION
-from celery_throttle.forecast import (
+from celery_throttle.forecasts.foresee import (
     Forecast,
     Waiting,
     Wanted,
@@ -22,10 +22,10 @@ from celery_throttle.forecast import (
     needing,
     of_fan_out,
 )
+from celery_throttle.forecasts.supplies import Stock, Supply, supply_of
 from celery_throttle.limits import Limit
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
-from celery_throttle.supplies import Stock, Supply, supply_of
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Outlook(Changes):
 
         Args:
             wanted: tells which.
-            measured: see :func:`celery_throttle.forecast.foresee`.
+            measured: see :func:`celery_throttle.forecasts.foresee.foresee`.
         """
         now, names = yield from self._names()
         lines: list[Waiting] = []

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 import pytest
 
 from celery_throttle import Forecast, Limiter, UnknownLimitError
-from celery_throttle.forecast import WORKERS
+from celery_throttle.forecasts.foresee import WORKERS
+from celery_throttle.forecasts.outlook import Outlook
 from celery_throttle.limiter import Reference
 from celery_throttle.needs import Written
-from celery_throttle.outlook import Outlook
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Protocol
 from tests.workers import StartWorker
