@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,8 @@ class Entries:
             options = {key: value for key, value in options.items() if key != "task_id"}
         kind = self._kinds.get(name)
         if kind is None or kind.options != options:
-            kind = self._kinds[name] = self._new_kind(name, dict(options))
+            # All of it is copied: who makes signatures may go on with the same dict of headers.
+            kind = self._kinds[name] = self._new_kind(name, deepcopy(options))
         return kind
 
     def _new_kind(self, name: str, options: Mapping[str, Any]) -> Kind:

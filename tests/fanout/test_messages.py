@@ -120,6 +120,14 @@ def test_a_template_gives_what_celery_does(
         assert entries.entry(position, signature).packed == messages.pack(sent)
 
 
+def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
+    entries, headers = Entries(app.throttle, "nightly"), {"number": 0}
+    for number in range(4):
+        headers["number"] = number
+        entry = entries.entry(number, app.tasks["one"].s(1).set(headers=headers))
+        assert messages.headers(entry.packed)["number"] == number
+
+
 def test_what_depends_on_the_time_comes_from_celery(app: Any) -> None:
     entries = Entries(app.throttle, "nightly")
     for position in range(3):
