@@ -1002,7 +1002,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-        assert len(found) == 15
+        assert len(found) == 17
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 
@@ -1016,6 +1016,7 @@ class TestErrors:
             (errors.LimitError, ValueError),
             (errors.KeyValueError, TypeError),
             (errors.UnknownLimitError, LookupError),
+            (errors.UnknownFanOutError, LookupError),
         ],
     )
     def test_are_what_python_would_raise(self, kind: type, builtin: type) -> None:
