@@ -219,7 +219,10 @@ class Stage:
 
     def ended(self, name: str) -> list[str]:
         """Ids of the tasks of a fan-out that have ended."""
-        return [task_id.decode() for task_id in self.store.lrange(Keys().ended(name), 0, -1)]
+        return [
+            task_id.decode()
+            for task_id in self.store.lrange(f"{Keys().fan_out(name)}:ended", 0, -1)
+        ]
 
     def workers(self, *apps: str, queue: str = QUEUE) -> list[Worker]:
         """Start workers and wait until they are ready."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 
 from celery_throttle.scope import LimitRef, encode_key
 
@@ -17,6 +17,9 @@ DEFAULT_PREFIX = "{throttle}"
 
 #: A limit that no user can name. Each fan-out is a key of it, so that it can be paused.
 FAN_OUT = "@fan-out"
+
+#: Over so many numbers the tasks of a fan-out are spread.
+FAN_OUT_NUMBERS = 64
 
 
 def has_hash_tag(prefix: str) -> bool:
@@ -138,10 +141,6 @@ class Keys:
         """Sorted set: lines of one queue that wait at one limit and key, the next first."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
-    def queue_with(self, lines: str) -> QueueKeys:
-        """The keys of the queue whose ``lines`` have a name."""
-        return self.queue(lines.removeprefix(f"{self.prefix}:lines:"))
-
     def waiting_at(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
         """The keys of one limit and key that a line of a queue has to do with.
 
@@ -162,9 +161,11 @@ class Keys:
         """Hash: what is known of a fan-out; and the head of more names, see ``lua/fan_out.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
 
-    def ended(self, name: str) -> str:
-        """List: ids of the tasks of a fan-out that have ended."""
-        return f"{self.fan_out(name)}:ended"
+    @staticmethod
+    def fan_out_number(task_id: str) -> int:
+        """The number of a task in its fan-out. Twin: ``number_of`` of ``lua/fan_out.lua``."""
+        data = task_id.encode("utf-8", "surrogatepass")
+        return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 
     def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
         """Sorted set: the line of a queue for a set of limits and keys.

@@ -21,6 +21,10 @@ from celery_throttle.settings import Spec
 CostSpec = Cost | str | Mapping[str, Cost | str]
 
 
+#: The header by which a worker knows that a task, or its retry, is part of a fan-out: its name.
+FAN_OUT_HEADER = "throttle_fan_out"
+
+
 class ThrottledTask(Task):
     """Base of tasks with limits; ``Throttle(app)`` makes it the app's default base.
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from celery_throttle.fanout.patience import insist
+
 if TYPE_CHECKING:
     from celery_throttle.fanout.handle import FanOut, Progress
 
@@ -73,14 +75,15 @@ class Ending:
         """Seconds; None if nobody knows."""
         began = time.monotonic()
         if began >= self._next and progress.waiting:
-            told = self._fan_out.forecast().seconds
+            told = insist(self._fan_out.forecast, self._fan_out.name).seconds
             now = time.monotonic()
             self._at = None if told is None else now + told
             self._next = now + max(AGAIN, 20 * (now - began))
-        if self._at is not None and progress.waiting:
+        if not progress.waiting:
+            return None
+        if self._at is not None:
             return max(0.0, self._at - time.monotonic())
-        left = progress.sent - progress.ended
-        return left / progress.rate if progress.rate else None
+        return progress.waiting / progress.rate if progress.rate else None
 
 
 def _bar() -> Bar:
@@ -102,9 +105,11 @@ def describe(progress: Progress, expected: float | None) -> str:
     ]
     if progress.rate is not None and not progress.complete:
         told.append(f"{progress.rate:,.1f}/s")
+    if not progress.closed and not progress.cancelled:
+        told.append("not all sent")
     if progress.paused:
         told.append("paused")
     elif expected is not None and not progress.complete:
         at = time.strftime("%H:%M:%S", time.localtime(time.time() + expected))
-        told.append(f"done in {timedelta(seconds=round(expected))}, at {at}")
+        told.append(f"all begun in {timedelta(seconds=round(expected))}, at {at}")
     return ", ".join(told)

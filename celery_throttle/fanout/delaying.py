@@ -14,7 +14,7 @@ from celery import Task
 from celery.utils.log import get_logger
 
 from celery_throttle.changes import MICROSECONDS, to_us
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import ThrottleError
 from celery_throttle.fanout.places import Places
 from celery_throttle.fanout.sending import Keeping, Sent
 from celery_throttle.scripts import Argument, Call, script
@@ -37,16 +37,23 @@ class Delaying:
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
         self._places = Places(throttle)
-        self._producer = Keeping(throttle.app, self._keep)
 
     def send(
         self, task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any
     ) -> Any:
         """Send a task by Celery's own ``apply_async``."""
-        own_way = any(options.get(name) for name in _OWN_WAY)
-        if own_way or self._throttle.task_limits(task) is None:
+        if any(options.get(name) for name in _OWN_WAY) or not self._is_limited(task):
             return apply_async(args, kwargs, **options)
-        return apply_async(args, kwargs, **options, producer=self._producer)
+        with self._throttle.app.producer_or_acquire() as producer:
+            return apply_async(
+                args, kwargs, **{**options, "producer": Keeping(producer, self._keep)}
+            )
+
+    def _is_limited(self, task: Task) -> bool:
+        try:
+            return self._throttle.task_limits(task) is not None
+        except ThrottleError:  # the worker tells what is wrong
+            return False
 
     def _keep(self, sent: Sent, publish: Callable[[], Any]) -> Any:
         limits = self._throttle.task_limits(self._throttle.app.tasks[sent.headers["task"]])
@@ -64,7 +71,9 @@ class Delaying:
                 refs = self._need(sent, limits).refs
                 throttle.run_plan(throttle.plans.register_missing(refs, int(about[1])))
                 outcome, *_ = throttle.store.run(call)
-        except StoreError as error:
+        except (
+            ThrottleError
+        ) as error:  # of a key or a cost, too: it is the worker that fails the task
             logger.debug("Task %s goes to the broker: %s", sent.headers["id"], error)
             return False
         return bool(outcome == b"parked")

@@ -9,33 +9,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 from celery_throttle.changes import to_us
+from celery_throttle.keys import FAN_OUT
+from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Argument, Call, script
 
 if TYPE_CHECKING:
     from celery_throttle.fanout.places import Place
     from celery_throttle.keys import Keys
-    from celery_throttle.scope import LimitRef
 
-#: The header by which a worker knows that a task, or its retry, is part of a fan-out: its name.
-HEADER = "throttle_fan_out"
-
-#: Over so many numbers the tasks of a fan-out are spread; see ``fan_out.lua``.
-NUMBERS = 64
-
-#: Tasks, bytes of messages, and limits, each for a key and queue, that one call takes at most: the
-#: server does nothing else meanwhile.
-MOST_TASKS, MOST_BYTES, MOST_REFS = 200, 400_000, 400
+#: Tasks, bytes of messages, and lines that one call takes at most: the server does nothing else
+#: meanwhile.
+MOST_TASKS, MOST_BYTES, MOST_LINES = 200, 400_000, 50
 
 # Which line, the number, the rank, when it expires.
 _HEAD = struct.Struct("<HBBd")
-
-
-def number_of(task_id: str) -> int:
-    """The number of a task in the record of its fan-out."""
-    return crc32(task_id.encode("utf-8", "surrogatepass")) % NUMBERS
 
 
 class Entry(NamedTuple):
@@ -108,7 +97,7 @@ class Batch:
         """One more."""
         place, task_id, rank, expires, packed, costs = entry
         line = self._lines.get(place.line) or self._new_line(place)
-        head = _HEAD.pack(line, number_of(task_id), rank, expires)
+        head = _HEAD.pack(line, self._keys.fan_out_number(task_id), rank, expires)
         self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
         self.entries.append(entry)
         self.size += len(packed)
@@ -123,14 +112,16 @@ class Batch:
     def is_full(self) -> bool:
         """Whether the server has enough to do with it."""
         enough = len(self.entries) >= MOST_TASKS or self.size >= MOST_BYTES
-        return enough or len(self.refs) >= MOST_REFS
+        return enough or len(self._lines) >= MOST_LINES
 
-    def rest(self, dealt: int) -> Batch:
-        """All but the first ones."""
-        rest = Batch(self._keys)
-        for entry in self.entries[dealt:]:
-            rest.add(entry)
-        return rest
+    def part(self, first: int, count: int | None = None) -> Batch:
+        """Some of them: all from a place on, or so many."""
+        if first == 0 and (count is None or count >= len(self.entries)):
+            return self
+        part = Batch(self._keys)
+        for entry in self.entries[first:][:count]:
+            part.add(entry)
+        return part
 
     def call(self, fan_out: str, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
         """The call for them.
@@ -144,7 +135,8 @@ class Batch:
         keys = self._keys
         names = [keys.limits, keys.fan_out(fan_out)]
         args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
-        args += (len(self._queues), len(self.refs))
+        pause = keys.pause(LimitRef(FAN_OUT, encode_key(fan_out)))
+        args += (len(self._queues), len(self.refs), pause)
         for queue in self._queues:
             names += keys.queue(queue)
         for queue, ref in self.refs:

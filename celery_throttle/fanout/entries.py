@@ -13,13 +13,13 @@ from kombu.serialization import dumps
 
 from celery_throttle.costs import MILLION
 from celery_throttle.errors import FanOutError, shown
-from celery_throttle.fanout.enlisting import HEADER, Entry
+from celery_throttle.fanout.enlisting import Entry
 from celery_throttle.fanout.places import Places
 from celery_throttle.fanout.sending import Keeping, Sent
 from celery_throttle.fanout.templates import ARGS, ID, KWARGS, Template, are_alike
 from celery_throttle.keys import FAN_OUT
 from celery_throttle.scope import LimitRef, encode_key
-from celery_throttle.task import TaskLimits
+from celery_throttle.task import FAN_OUT_HEADER, TaskLimits
 from celery_throttle.worker import messages
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Kind:
 
     Attributes:
         uses: how many there have been.
+        first: the arguments of the first.
         template: of their messages; None if Celery has to make each.
         place: a queue and a rank, if there is a template.
     """
@@ -50,6 +51,7 @@ class Kind:
         self.options = options
         self.limits = limits
         self.uses = 0
+        self.first: tuple[Any, Any] = (), {}
         self.serializer = options.get("serializer") or task.serializer
         self.template: Template | None = None
         self.place = "", 0
@@ -70,8 +72,6 @@ class Entries:
         self._ref = LimitRef(FAN_OUT, encode_key(name))
         self._seed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._places = Places(throttle)
-        self._kept: list[Sent] = []
-        self._producer = Keeping(self._app, lambda sent, _: self._kept.append(sent))
         self._kinds: dict[str, Kind] = {}
 
     def entry(self, position: int, given: Signature) -> Entry:
@@ -96,7 +96,9 @@ class Entries:
             queue, rank = self._places.queue_of(sent), self._places.rank_of(sent)
             expires, packed = self._places.expires_us(sent), messages.pack(sent)
             kind.uses += 1
-            if kind.uses == _SECOND and isinstance(content, str):
+            if kind.uses == 1:
+                kind.first = args, kwargs
+            elif kind.uses == _SECOND and isinstance(content, str):
                 self._try_template(kind, args, kwargs, (task_id, content, packed), (queue, rank))
         place = self._places.line(queue, (*need.refs, self._ref))
         return Entry(place, task_id, rank, expires, packed, (*need.costs, MILLION))
@@ -104,7 +106,8 @@ class Entries:
     def _read(self, given: Any) -> Signature:
         """A signature that came as a dict, as JSON has it."""
         if isinstance(given, dict) and isinstance(given.get("task"), str):
-            signature: Any = maybe_signature(given, self._app)
+            whole = {"args": (), "kwargs": {}, "options": {}, **given}
+            signature: Any = maybe_signature(whole, self._app)
             return signature  # type: ignore[no-any-return]  # given one, it gives one
         raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
 
@@ -158,21 +161,25 @@ class Entries:
         about = {
             **options,
             **own,
-            "producer": self._producer,
             "add_to_parent": False,
             # Or the backend would subscribe to each result. The header says what is true.
             "ignore_result": True,
             "headers": {
                 **(options.get("headers") or {}),
-                HEADER: self._name,
+                FAN_OUT_HEADER: self._name,
                 "ignore_result": ignored,
             },
         }
-        self._kept.clear()
-        kind.task.apply_async(args, kwargs, **about)
-        if len(self._kept) != 1:
-            raise FanOutError(f"task {kind.task.name!r} was not sent by its apply_async(): {own}")
-        return self._kept.pop()
+        kept: list[Sent] = []
+        with self._app.producer_or_acquire() as producer:
+            keeping = Keeping(producer, lambda sent, _: kept.append(sent))
+            kind.task.apply_async(args, kwargs, **about, producer=keeping)  # type: ignore[arg-type]  # as good as one
+        if len(kept) != 1:
+            raise FanOutError(
+                f"task {kind.task.name!r}: its apply_async() sent {len(kept)} messages with the "
+                "producer that it was given; allowed: one"
+            )
+        return kept.pop()
 
     def _try_template(
         self,
@@ -185,7 +192,9 @@ class Entries:
         """Let those that follow come from a template, if that gives the same as Celery made."""
         task_id, content, packed = made
         if are_alike(kind.task, kind.options):
-            marked = self._sent(kind, args, kwargs, task_id=ID, argsrepr=ARGS, kwargsrepr=KWARGS)
+            # Made of other arguments: what depends on these in any other way is not the same, then.
+            marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
+            marked = self._sent(kind, *kind.first, **marks)
             template = Template.of(kind.task, marked)
             if template.packed(task_id, args, kwargs, content) == packed:
                 kind.template, kind.place = template, place

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import TimeoutError as WaitedTooLong
@@ -14,9 +15,9 @@ from celery.result import AsyncResult
 from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.extras import needed
-from celery_throttle.fanout.enlisting import NUMBERS
-from celery_throttle.forecasts.foresee import Forecast
-from celery_throttle.keys import FAN_OUT
+from celery_throttle.fanout.patience import insist
+from celery_throttle.forecasts.foresee import WORKERS, Forecast
+from celery_throttle.keys import FAN_OUT, FAN_OUT_NUMBERS
 from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Argument, Call, script
 
@@ -34,6 +35,10 @@ LOOK = 0.2
 
 #: Ids of tasks that have ended which are read at once.
 _PAGE = 500
+
+#: How often it is looked whether workers are too slow, where tasks end so many times slower than
+#: limits allow; and seconds between two looks.
+_LOOKS, _SLOWER, _BETWEEN = 3, 1.25, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,13 @@ class FanOut:
             cancelled="cancelled" in facts,
         )
 
+    def is_cancelled(self) -> bool:
+        """Whether it was; not, if nothing is known of it. Raises StoreUnavailableError."""
+        try:
+            return insist(self.progress, self.name).cancelled
+        except UnknownFanOutError:
+            return False
+
     def pause(self, seconds: float | None = None) -> None:
         """Let none of its waiting tasks start, for some seconds or until :meth:`resume`.
 
@@ -139,46 +151,58 @@ class FanOut:
         """Take all its waiting tasks out of their lines for good; gives how many there were.
 
         They are revoked: their results, if the app keeps any, say so, but no worker hears of them.
-        Those that have started go on, their retries too. The process that still sends stops. Raises
-        as :meth:`progress`.
+        Those that have started go on, their retries too; the process that still sends stops. Cut
+        short, it is finished by calling it again. Raises as :meth:`progress`.
         """
-        self.pause()
-        _, _, facts = self._facts()
-        queues = [name.removeprefix("queue:") for name in facts if name.startswith("queue:")]
-        names = [self._record]
-        for lines in queues:
-            names += self._throttle.keys.queue_with(lines)
+        self._facts()
         cancelled = 0
-        for number in range(NUMBERS):
+        for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
             while cursor != b"0":
-                call = Call(script("cancel"), names, ["", number, cursor])
-                cursor, ids = self._throttle.store.run(call)
-                cancelled += len(ids)
-                self._mark_revoked(ids)
-        self._throttle.run_plan(self._throttle.plans.reset(self._ref))
+                call = Call(script("cancel"), [self._record], ["", number, cursor])
+                cursor, count = self._throttle.store.run(call)
+                cancelled += count
+        if not self._throttle.app.conf.task_ignore_result:
+            self._mark_revoked()
         return cancelled
 
-    def _mark_revoked(self, ids: list[bytes]) -> None:
+    def _mark_revoked(self) -> None:
         """As a worker does; who waits for a result would wait for ever."""
-        app = self._throttle.app
-        if app.conf.task_ignore_result:
-            return
-        for task_id in ids:
-            app.backend.mark_as_revoked(task_id.decode(), "cancelled with its fan-out")
+        backend = self._throttle.app.backend
+        read = int(self._facts()[2].get("told", 0))
+        while rows := self._page(read, told=True):
+            for task_id, outcome in rows:
+                if outcome == "revoked":
+                    backend.mark_as_revoked(task_id, "cancelled with its fan-out")
+            read += len(rows)
+        self._page(read, told=True)
+
+    def _page(self, first: int, *, told: bool = False) -> list[tuple[str, str]]:
+        """Tasks that have ended, in that order, and how; none if these are all."""
+        args = [first, first + _PAGE - 1, int(told)]
+        texts = [
+            text.decode()
+            for text in self._throttle.store.run(Call(script("page"), [self._record], args))
+        ]
+        return list(zip(texts[::2], texts[1::2], strict=True))
 
     def forecast(self) -> Forecast:
         """When the last of its tasks that wait now will have been started.
 
         Where limits do not tell, as they have slots or processes are too few, it goes by how fast
-        tasks ended of late. ``seconds`` is None for a pause without an end; ``bound_by`` says
-        ``"pause"`` of any. Raises as :meth:`progress`.
+        tasks ended of late. For a pause without an end ``seconds`` is None, and ``bound_by``
+        ``"pause"``. Raises as :meth:`progress`.
         """
         progress, throttle = self.progress(), self._throttle
         if progress.paused == math.inf:
             return Forecast(progress.waiting, None, None, PAUSE)
-        plan = throttle.outlook.of_fan_out(self._record, progress.rate)
-        told = throttle.run_plan(plan)
+        for _ in range(_LOOKS):
+            told = throttle.run_plan(throttle.outlook.of_fan_out(self._record, progress.rate))
+            if told.seconds is None or told.bound_by == WORKERS or not progress.rate:
+                break
+            if told.waiting / progress.rate < _SLOWER * told.seconds:
+                break
+            time.sleep(_BETWEEN)  # workers that are too slow are seen between two claims of theirs
         return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT else told
 
     def watch(self, timeout: float | None = None) -> Progress:
@@ -202,7 +226,7 @@ class FanOut:
         """
         looks = _looks(timeout, f"fan-out {self.name!r} is not complete")
         while True:
-            progress = self.progress()
+            progress = insist(self.progress, self.name)
             if seen is not None:
                 seen(progress)
             if progress.complete:
@@ -212,8 +236,9 @@ class FanOut:
     def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
         """The results of its tasks in the order in which they end, until it is complete.
 
-        Each of them has ended: ``get()`` does not wait, and raises what the task raised. Needs a
-        result backend that any process can read, so not ``rpc://``.
+        Each of these tasks has ended: ``get()`` does not wait, and raises what the task raised.
+        Unless there is no result, since the task raised Ignore or ignores it: then ``get()`` would
+        wait for ever. Needs a result backend that any process can read, so not ``rpc://``.
 
         Args:
             timeout: seconds to wait at most for the next; None for any time.
@@ -223,15 +248,12 @@ class FanOut:
         """
         read, looks = 0, _looks(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
-            complete = self.progress().complete
-            call = Call(
-                script("page"), [self._throttle.keys.ended(self.name)], [read, read + _PAGE - 1]
-            )
-            ids: list[bytes] = self._throttle.store.run(call)
-            for task_id in ids:
-                yield self._throttle.app.AsyncResult(task_id.decode())
-            read += len(ids)
-            if ids:
+            complete = insist(self.progress, self.name).complete
+            rows = insist(partial(self._page, read), self.name)
+            for task_id, _ in rows:
+                yield self._throttle.app.AsyncResult(task_id)
+            read += len(rows)
+            if rows:
                 looks = _looks(timeout, f"no other task of fan-out {self.name!r} has ended")
             elif complete:
                 return
@@ -241,8 +263,8 @@ class FanOut:
     def _facts(self) -> tuple[int, float, Mapping[str, str]]:
         """The server's time in microseconds, seconds of a pause, and the record."""
         names = [self._record, self._throttle.keys.pause(self._ref)]
-        now, paused, *rest = self._throttle.store.run(Call(script("progress"), names, [""]))
-        texts = [text.decode() for text in rest]
+        now, paused, fields = self._throttle.store.run(Call(script("progress"), names, [""]))
+        texts = [text.decode() for text in fields]
         if not texts:
             raise UnknownFanOutError(
                 f"nothing is known of fan-out {shown(self.name)}, or not any more"

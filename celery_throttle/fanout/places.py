@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.transport.virtual.exchange import TopicExchange
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import FanOutError, shown
 from celery_throttle.worker.origin import rank_of
 
 if TYPE_CHECKING:
+    from kombu import Queue
+
     from celery_throttle.app import Throttle
     from celery_throttle.fanout.sending import Sent
     from celery_throttle.scope import LimitRef
@@ -51,16 +55,12 @@ class Places:
         if not exchange:  # the default exchange of brokers
             return str(routing_key)
         queues = [*sent.queues, *self._app.amqp.queues.values()]
-        bound = [queue for queue in queues if queue.exchange.name == exchange]
-        for queue in bound:
-            if queue.routing_key == routing_key:
-                return str(queue.name)
-        if len({queue.name for queue in bound}) == 1:  # bound by a pattern, say
-            return str(bound[0].name)
+        names = {str(queue.name) for queue in queues if _is_bound(queue, exchange, routing_key)}
+        if len(names) == 1:
+            return names.pop()
         raise FanOutError(
             f"task {sent.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
-            f"{shown(routing_key)}, to which no queue of the app is bound; allowed: a route that "
-            "names a queue"
+            f"{shown(routing_key)}, to which {len(names)} queues of the app are bound; allowed: one"
         )
 
     def rank_of(self, sent: Sent) -> int:
@@ -74,3 +74,13 @@ class Places:
             return 0
         expires: Any = maybe_iso8601(text)
         return to_us(maybe_make_aware(expires, self._app.timezone).timestamp())
+
+
+def _is_bound(queue: Queue, exchange: str, routing_key: str) -> bool:
+    """Whether a broker would put a message there."""
+    if queue.exchange.name != exchange:
+        return False
+    if queue.exchange.type == "topic":
+        pattern = TopicExchange(None).key_to_pattern(queue.routing_key)
+        return re.match(pattern, routing_key) is not None
+    return bool(queue.exchange.type == "direct" and queue.routing_key == routing_key)

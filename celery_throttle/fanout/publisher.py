@@ -6,16 +6,16 @@ its batch is sent again as it is.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
-
-from celery.utils.log import get_logger
+from typing import TYPE_CHECKING
 
 from celery_throttle.changes import MICROSECONDS, unknown_limit
-from celery_throttle.errors import KeysFullError, StoreUnavailableError
+from celery_throttle.errors import KeysFullError, StoreError, StoreUnavailableError, shown
 from celery_throttle.fanout.enlisting import Batch, Entry, Reply
 from celery_throttle.fanout.entries import Entries
+from celery_throttle.fanout.patience import insist
 from celery_throttle.plans import cost_too_high
 
 if TYPE_CHECKING:
@@ -25,21 +25,14 @@ if TYPE_CHECKING:
     from celery_throttle.scripts import Call
     from celery_throttle.store import Begun
 
-T = TypeVar("T")
-
-logger = get_logger(__name__)
-
 #: Seconds between two looks whether more tasks may wait.
 LOOK = 0.1
 
 #: Seconds between two looks at most, whatever the server says.
 LONGEST = 5.0
 
-#: Seconds for which a server that is out is waited for.
-PATIENCE = 60.0
-
-#: Seconds between two tries meanwhile.
-AGAIN = 1.0
+#: Seconds for which signatures are gathered, if they come slowly.
+LATEST = 0.1
 
 
 class Publisher:
@@ -55,6 +48,7 @@ class Publisher:
     Attributes:
         dealt: tasks that are in their lines, or were sent before.
         sent: of these, tasks that had not been sent before.
+        cancelled: whether somebody has cancelled it meanwhile.
     """
 
     def __init__(
@@ -74,25 +68,36 @@ class Publisher:
         self.dealt = self.sent = 0
         self._entries = Entries(throttle, name)
         self._on_way: tuple[Batch, bool, Begun | None] | None = None
-        self._cancelled = False
+        self.cancelled = False
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Put all into their lines, or those before the one that raises an error."""
-        batch = Batch(self._throttle.keys)
+        batch, began = Batch(self._throttle.keys), time.monotonic()
         try:
             for position, signature in enumerate(signatures):
-                batch.add(self._entries.entry(position, signature))
-                if batch.is_full():
+                batch.add(self._entry(position, signature))
+                if batch.is_full() or time.monotonic() - began > LATEST:
                     full, batch = batch, Batch(self._throttle.keys)
                     self._send(full)
-                    if self._cancelled:
+                    began = time.monotonic()
+                    if self.cancelled:
                         return
-        except Exception:
+        except StoreError:  # it was insisted enough
+            raise
+        except BaseException:  # Ctrl-C, too: what was taken is to be in its line
             self._send(batch)
             self._settle()
             raise
         self._send(batch, closed=True)
         self._settle()
+
+    def _entry(self, position: int, signature: Signature) -> Entry:
+        try:
+            return self._entries.entry(position, signature)
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"of signature {position} of a fan-out: {shown(signature)}")
+            raise
 
     def _send(self, batch: Batch, *, closed: bool = False) -> None:
         """While the server deals with this batch, the next is made."""
@@ -111,23 +116,27 @@ class Publisher:
         if self._on_way is None:
             return
         (batch, closed, begun), self._on_way = self._on_way, None
+        some, registered = batch, False
         reply = self._first_reply(begun) or self._ask(batch, closed=closed)
-        registered = False
         while True:
             self._count(reply)
-            if reply.outcome in ("done", "cancelled"):
-                self._cancelled = reply.outcome == "cancelled"
+            batch = batch.part(reply.dealt)
+            if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
+                self.cancelled = reply.outcome == "cancelled"
                 break
-            batch = batch.rest(reply.dealt)
-            if reply.outcome == "unknown":
-                self._register(batch, reply, again=registered)
+            if reply.outcome == "done":
+                some = batch.part(0, 2 * len(some.entries))
+            elif reply.outcome == "unknown":
+                self._register(some, reply, again=registered)
             else:
                 self._wait_or_raise(batch.entries[0], reply)
+                some = batch.part(0, 1)  # while there is no room, not all of it is sent again
             registered = reply.outcome == "unknown"
-            reply = self._ask(batch, closed=closed)
+            last = len(some.entries) == len(batch.entries)
+            reply = self._ask(some, closed=closed and last)
         replicas = self._throttle.settings.replicas
         if replicas:
-            self._insist(lambda: self._throttle.store.confirm(replicas))
+            insist(lambda: self._throttle.store.confirm(replicas), self._name)
 
     def _count(self, reply: Reply) -> None:
         self.dealt += reply.dealt
@@ -143,19 +152,7 @@ class Publisher:
 
     def _ask(self, batch: Batch, *, closed: bool) -> Reply:
         call = self._call(batch, closed=closed)
-        return self._insist(lambda: Reply.read(self._throttle.store.run(call)))
-
-    def _insist(self, action: Callable[[], T]) -> T:
-        """Do something as often as needed, as long as the server may come back soon."""
-        till = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return action()
-            except StoreUnavailableError as error:
-                if time.monotonic() > till:
-                    raise
-                logger.warning("Fan-out %s waits for the server: %s", self._name, error)
-            time.sleep(AGAIN)
+        return insist(lambda: Reply.read(self._throttle.store.run(call)), self._name)
 
     def _register(self, batch: Batch, reply: Reply, *, again: bool) -> None:
         """Tell the server what the code says of limits that it does not know."""
@@ -164,7 +161,7 @@ class Publisher:
         if again:
             raise unknown_limit(refs[index - 1].name, self._throttle.limits)
         plans = self._throttle.plans
-        self._insist(lambda: self._throttle.run_plan(plans.register_missing(refs, now)))
+        insist(lambda: self._throttle.run_plan(plans.register_missing(refs, now)), self._name)
 
     def _wait_or_raise(self, entry: Entry, reply: Reply) -> None:
         """The next entry cannot join its line now, or never."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kombu import Producer
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
 if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Queue
+    from kombu import Producer, Queue
 
 
 #: What tells kombu how to publish, and nobody what was published.
@@ -47,37 +46,27 @@ class Sent:
     queues: tuple[Queue, ...]
 
 
-class Keeping(Producer):
-    """A producer that hands each task's message on instead of publishing it.
+class Keeping:
+    """A producer of Celery's that hands each task's message on instead of publishing it.
 
-    Everything else that is published through it, such as events, goes to the broker.
+    Everything else is that producer's: what events are published by, connections, channels.
 
     Args:
-        app: the app whose messages these are.
-        keep: called with each; it may publish the message after all by the function it is given.
+        producer: of kombu.
+        keep: called with each message; it may publish it after all by the function it is given.
     """
 
-    def __init__(self, app: Celery, keep: Callable[[Sent, Callable[[], Any]], Any]) -> None:
-        # Nothing is connected, so the base is not initialised: these are all that is asked of it.
-        self._app = app
+    def __init__(self, producer: Producer, keep: Callable[[Sent, Callable[[], Any]], Any]) -> None:
+        self._producer = producer
         self._keep = keep
-        self._connection: Any = None
-        self.serializer = None
 
-    @property
-    def connection(self) -> Any:
-        """Celery asks it for the errors that it may raise; it is never opened."""
-        if self._connection is None:
-            self._connection = self._app.connection_for_write()
-        return self._connection
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is asked of a producer."""
+        return getattr(self._producer, name)
 
-    def publish(self, body: Any, **options: Any) -> Any:  # type: ignore[override]  # as Celery calls it
+    def publish(self, body: Any, **options: Any) -> Any:
         """Keep a task's message."""
-
-        def publish() -> Any:
-            with self._app.amqp.producer_pool.acquire(block=True) as producer:
-                return producer.publish(body, **options)
-
+        publish = partial(self._producer.publish, body, **options)
         headers = options.get("headers") or {}
         if "task" not in headers or "id" not in headers:
             return publish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from operator import length_hint
 from typing import TYPE_CHECKING
@@ -25,6 +25,12 @@ logger = get_logger(__name__)
 
 _LONGEST_NAME = 200
 
+#: Of Celery's messages: the one whose headers tell what a task is.
+_PROTOCOL = 2
+
+#: Seconds for which what is known of a fan-out is kept at least.
+_LEAST_KEEP = 60.0
+
 
 def fan_out(
     throttle: Throttle,
@@ -36,7 +42,11 @@ def fan_out(
     bar: bool,
 ) -> FanOut:
     """See :meth:`celery_throttle.app.Throttle.fan_out`."""
+    if isinstance(signatures, Mapping):
+        raise FanOutError(f"{shown(signatures)} is one signature; allowed: many, such as a list")
     handle = FanOut(throttle, _check(throttle, name, max_waiting, keep))
+    if name is not None and handle.is_cancelled():
+        raise FanOutError(f"fan-out {name!r} was cancelled; allowed: another name")
     with ExitStack() as stack:
         show = None
         if bar:
@@ -46,8 +56,9 @@ def fan_out(
         publisher = Publisher(throttle, handle.name, max_waiting=max_waiting, keep=keep, show=show)
         publisher.publish(signatures)
     logger.info(
-        "Fan-out %s: %d tasks were put into lines, %d had been sent before",
+        "Fan-out %s: %d tasks were put into lines, %d had been sent before%s",
         *(handle.name, publisher.sent, publisher.dealt - publisher.sent),
+        "; then it was cancelled" if publisher.cancelled else "",
     )
     return handle
 
@@ -61,6 +72,10 @@ def _check(throttle: Throttle, name: str | None, max_waiting: int | None, keep: 
         raise ConfigurationError(
             "throttle_waiting is 'broker': no messages are to be in Redis, so there are no lines"
         )
+    if throttle.app.conf.task_protocol != _PROTOCOL:
+        raise ConfigurationError(
+            f"task_protocol is {throttle.app.conf.task_protocol}; fan-outs need {_PROTOCOL}"
+        )
     if name is None:
         name = uuid4().hex
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
@@ -72,5 +87,6 @@ def _check(throttle: Throttle, name: str | None, max_waiting: int | None, keep: 
         raise FanOutError(
             f"max_waiting is {shown(max_waiting)}; allowed: a whole number, 1 or more"
         )
-    check_wait(keep, "keep")
+    if check_wait(keep, "keep") < _LEAST_KEEP:
+        raise FanOutError(f"keep is {keep}; allowed: seconds, {_LEAST_KEEP:g} or more")
     return name

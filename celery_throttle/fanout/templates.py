@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as encode
 from typing import TYPE_CHECKING, Any
 
-from celery import Task, signals
+from celery import Celery, Task, signals
+from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu.utils import json
@@ -30,11 +31,16 @@ ID, ARGS, KWARGS = ("\x01id\x01", "\x01args\x01", "\x01kwargs\x01")
 #: Options that make a message depend on when it is made, or say what the template fills in.
 _OWN = frozenset({"eta", "countdown", "expires", "argsrepr", "kwargsrepr"})
 
+#: What makes messages.
+_OVERRIDES = frozenset({"apply_async", "shadow_name", "send_task", "as_task_v2"})
+
 
 def are_alike(task: Task, options: Mapping[str, Any]) -> bool:
-    """Whether messages of a task with these options differ in ids and arguments only."""
+    """Whether messages of a task with these options differ in ids and arguments only.
+
+    Nobody's own code may have a part in them.
+    """
     app: Any = task.app
-    cls = type(task)
     hooks: list[Any] = [
         signals.before_task_publish.receivers,
         signals.after_task_publish.receivers,
@@ -42,15 +48,19 @@ def are_alike(task: Task, options: Mapping[str, Any]) -> bool:
         app.conf.task_send_sent_event,
         getattr(task, "_dump_pydantic_arguments", None),
         getattr(task, "expires", None),
+        _OWN & set(options),
+        _OVERRIDES & _defined(task, Task, ThrottledTask),
+        _OVERRIDES & _defined(app, Celery),
+        _OVERRIDES & _defined(app.amqp, AMQP),
     ]
-    return (
-        not any(hooks)
-        and not _OWN & set(options)
-        and cls.apply_async in (Task.apply_async, ThrottledTask.apply_async)
-        and cls.shadow_name is Task.shadow_name
-        and app.amqp.task_protocols.get(app.conf.task_protocol) == app.amqp.as_task_v2
-        and all(isinstance(route, MapRoute) for route in app.amqp.router.routes)
-    )
+    own_routes = (route for route in app.amqp.router.routes if not isinstance(route, MapRoute))
+    return not any(hooks) and not any(True for _ in own_routes)
+
+
+def _defined(one: Any, *but: type) -> set[str]:
+    """The names that an object and its classes define, other than some classes."""
+    own = (vars(cls) for cls in type(one).__mro__ if cls not in but)
+    return {*vars(one), *(name for names in own for name in names)}
 
 
 @dataclass(frozen=True, slots=True)

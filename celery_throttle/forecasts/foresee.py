@@ -21,6 +21,10 @@ WORKERS = "workers"
 #: Microseconds for which nobody takes a task that could run: then workers are too few.
 _LATE = 500_000
 
+#: Microseconds for which tasks that could run are left where workers have begun far fewer of them
+#: than limits allow: so many times fewer.
+_BEHIND, _SLOWER = 30_000, 1.25
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -133,6 +137,10 @@ def foresee(
     if slots is not None and not measured and not late:
         return Forecast(waiting, None, None, slots)
     seconds, bound = _last(lines, own, supplies)
+    # Between two claims of workers that are too slow, what is due stays so for a while.
+    behind = any(line.late > _BEHIND for line in own)
+    if measured and behind and waiting / measured > _SLOWER * seconds:
+        late = True
     if slots is not None or late:
         by_workers = waiting / measured if measured else None
         if slots is not None and by_workers is None:
@@ -185,5 +193,8 @@ def _line(line: Waiting, rank: int, tasks: int, places: Mapping[LimitRef, range]
 def _told(waiting: int, seconds: float, bound: str | None, now: int) -> Forecast:
     if not isfinite(seconds):
         return Forecast(waiting, None, None, bound)
-    at = _EPOCH + timedelta(microseconds=now + round(seconds * MICROSECONDS))
+    try:
+        at = _EPOCH + timedelta(microseconds=now + round(seconds * MICROSECONDS))
+    except OverflowError:  # in thousands of years
+        at = None
     return Forecast(waiting, seconds, at, bound)

@@ -80,7 +80,8 @@ class Outlook(Changes):
             call = Call(script("names"), [self.keys.limits], [self.now(), cursor or "0"])
             told, cursor, fields = yield call
             now = now or int(told)
-            names.update((field.decode().partition(":")[0], None) for field in fields)
+            texts = (field.decode() for field in fields)
+            names.update((text.partition(":")[0], None) for text in texts if " " not in text)
         return now, list(names)
 
     def _queues(self, names: Iterable[str]) -> Plan[list[str]]:

@@ -33,10 +33,7 @@ for i = 1, most do
     local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
     redis.call('HDEL', claims, tokens[i])
     give_slots_back(about, worker, tokens[i], now)
-    if redis.call('HEXISTS', about.queue[MESSAGES], id) == 0 then
-      join(line, about, id, tonumber(score), packed, now, 0, 1)
-      wake(about.queue, now, now)
-    end
+    rejoin(line, about, id, score, packed, now)
   end
 end
 end_lease(workers, worker, claims)

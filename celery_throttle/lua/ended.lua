@@ -1,29 +1,30 @@
--- ended.lua: tasks of a fan-out have ended. Told twice, it counts once.
+-- ended.lua: tasks of a fan-out have ended.
 -- uses: fan_out
 --
 -- KEYS  1   record of the fan-out
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how long (us) to see how fast they end
---       then per task: its number, its id, how it ended: 'done', 'failed' or 'revoked'
+--       then per task: its id, how it ended: 'done', 'failed' or 'revoked'
 
-local record, now = KEYS[1], clock(ARGV[1])
-local known = redis.call('HMGET', record, 'waiting', 'keep', 'new_at', 'new_ended')
-local waiting, keep, new_at, new_ended = unpack(known)
+local record, now, seen = KEYS[1], clock(ARGV[1]), tonumber(ARGV[2])
+local waiting, keep, new_at = unpack(redis.call('HMGET', record, 'waiting', 'keep', 'new_at'))
 if not keep then
   return
 end
-for i = 3, #ARGV, 3 do
-  local tasks, id, outcome = record .. ':' .. ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  if redis.call('HGET', tasks, id) == '' then
-    redis.call('HSET', tasks, id, outcome)
-    redis.call('HINCRBY', record, outcome, 1)
-    redis.call('RPUSH', record .. ':ended', id)
-  end
+-- A server that is out of memory carries out a script whose first write takes something away.
+redis.call('HDEL', record, '')
+local before = redis.call('LLEN', record .. ':ended')
+for i = 3, #ARGV, 2 do
+  fan_out_ended(record, ARGV[i], ARGV[i + 1])
 end
-if now - tonumber(new_at) > tonumber(ARGV[2]) then
-  redis.call('HSET', record, 'old_at', new_at, 'old_ended', new_ended,
-             'new_at', whole(now), 'new_ended', redis.call('LLEN', record .. ':ended'))
+local ended = redis.call('LLEN', record .. ':ended')
+if now - tonumber(new_at) > 2 * seen then -- nothing had ended for long: how fast it was says nothing
+  redis.call('HSET', record, 'old_at', whole(now), 'old_ended', before,
+             'new_at', whole(now), 'new_ended', before)
+elseif now - tonumber(new_at) > seen then
+  redis.call('HSET', record, 'old_at', new_at, 'old_ended', redis.call('HGET', record, 'new_ended'),
+             'new_at', whole(now), 'new_ended', ended)
 end
 if tonumber(waiting or 0) <= 0 then
-  fan_out_each(record, 'PEXPIRE', expiry(tonumber(keep), ARGV[1]))
+  fan_out_expires(record, ARGV[1])
 end

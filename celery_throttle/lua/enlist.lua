@@ -11,6 +11,7 @@
 --       4   '1' if no more will come
 --       5   how many queues
 --       6   how many limits, each for a key and queue
+--       7   the key that pauses the fan-out
 --       then per limit: name, field
 --       then per line: packed {which queue, which limits} (2 bytes each)
 --       then per task: packed {which line (2 bytes), its number in the record (1), rank of its priority (1; 0
@@ -28,7 +29,12 @@
 local given, most, keep, record = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[2]
 local now = clock(given)
 local queues, all, lines = {}, { limits = {} }, {}
-local key, arg = 3, 7
+
+local function queue_names(queue)
+  return { unpack(queue, 1, 4) }
+end
+
+local key, arg = 3, 8
 
 for i = 1, tonumber(ARGV[5]) do
   queues[i], key = { unpack(KEYS, key, key + 3) }, key + 4
@@ -43,14 +49,19 @@ local unknown = #refs > 0 and look_at(KEYS[1], all, refs, now, given, '', 0)
 if unknown then
   return { 'unknown', unknown, whole(now) }
 end
+local spaces = {}
 for i, ref in ipairs(refs) do
   measure(ref, all.limits[i])
+  -- It is one limit, whatever queues its tasks are of.
+  spaces[all.limits[i][BACKLOG]] = spaces[all.limits[i][BACKLOG]] or ref.space
+  ref.space = spaces[all.limits[i][BACKLOG]]
 end
 
 for i = key, #KEYS do
   local packed = ARGV[arg]
   local line = { name = KEYS[i], refs = {}, last = {}, more = {} }
-  line.about = { queue = queues[struct.unpack('<H', packed)], limits = {}, fan_out = record }
+  line.queue = queues[struct.unpack('<H', packed)]
+  line.about = { queue = queue_names(line.queue), limits = {}, fan_out = record }
   for from = 3, #packed, 2 do
     local place = struct.unpack('<H', packed, from)
     line.refs[#line.refs + 1], line.about.limits[#line.refs + 1] = refs[place], all.limits[place]
@@ -61,16 +72,20 @@ for i = key, #KEYS do
   lines[#lines + 1], arg = line, arg + 1
 end
 
-redis.call('HSETNX', record, 'began', whole(now))
 for _, field in ipairs({ 'old_at', 'new_at' }) do
   redis.call('HSETNX', record, field, whole(now))
 end
 for _, field in ipairs({ 'waiting', 'sent', 'old_ended', 'new_ended' }) do
   redis.call('HSETNX', record, field, 0)
 end
-redis.call('HSET', record, 'keep', whole(keep))
+redis.call('HSET', record, 'keep', whole(keep), 'pause', ARGV[7])
 for _, queue in ipairs(queues) do
-  redis.call('HSET', record, 'queue:' .. queue[LINES], '')
+  local numbers = record .. ':queues'
+  queue.number = redis.call('HGET', numbers, queue[LINES])
+  if not queue.number then
+    queue.number = whole(redis.call('HLEN', numbers) / 2)
+    redis.call('HSET', numbers, queue[LINES], queue.number, queue.number, cmsgpack.pack(queue_names(queue)))
+  end
 end
 
 -- Why a task may not join its line, nil if it may.
@@ -132,7 +147,7 @@ local function add(line, id, rank, expires, message, costs)
   end
   line.last[rank] = score
   for _, ref in ipairs(line.refs) do
-    ref.room = ref.room - 1
+    ref.space.room = ref.space.room - 1
   end
   return true
 end
@@ -173,10 +188,11 @@ while arg <= #ARGV do
     reason = why
     break
   end
-  if not why and redis.call('HSETNX', tasks, id, '') == 1 then
-    sent = sent + 1
+  if not why and redis.call('HSETNX', tasks, id, line.queue.number) == 1 then
     if add(line, id, rank, expires, ARGV[arg + 2], costs) then
-      waiting = waiting + 1
+      sent, waiting = sent + 1, waiting + 1
+    else
+      redis.call('HDEL', tasks, id) -- it waits there for somebody else
     end
   end
   dealt, arg = dealt + 1, arg + 3
@@ -184,7 +200,7 @@ end
 add_more()
 redis.call('HINCRBY', record, 'sent', sent)
 if ARGV[4] == '1' and reason[1] == 'done' then
-  redis.call('HSET', record, 'closed', whole(now))
+  redis.call('HSET', record, 'closed', '1')
 elseif sent > 0 then
   redis.call('HDEL', record, 'closed')
 end

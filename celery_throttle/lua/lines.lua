@@ -205,25 +205,26 @@ end
 -- less room than that.
 local function measure(ref, names)
   ref.waiting = tonumber(redis.call('GET', names[BACKLOG]) or 0)
-  ref.room, ref.most = math.huge, ref.max_waiting or 0
-  if ref.most > 0 then
-    ref.room = ref.most - ref.waiting
+  local space = { room = math.huge, most = ref.max_waiting or 0 }
+  if space.most > 0 then
+    space.room = space.most - ref.waiting
   end
   for _, limit in ipairs(ref.limits) do
     if limit.tag == LEAKY_QUEUE then
       -- What has not leaked yet takes room in the queue, too.
       local own = limit.burst - ref.waiting - math.ceil(limit.used / limit.p)
-      if own < ref.room then
-        ref.room, ref.most = own, 0
+      if own < space.room then
+        space.room, space.most = own, 0
       end
     end
   end
+  ref.space = space
 end
 
 -- Which of some refs, once they were measured, has no room; nil if all have.
 local function full(refs)
   for i, ref in ipairs(refs) do
-    if ref.room <= 0 then
+    if ref.space.room <= 0 then
       return i
     end
   end
@@ -256,6 +257,19 @@ local function wake(queue, now, due)
       redis.call('PUBLISH', early[i], '')
     end
   end
+end
+
+-- A task that a worker had goes back to its line, unless it waits again already, or its fan-out was cancelled.
+local function rejoin(line, about, id, score, packed, now)
+  if redis.call('HEXISTS', about.queue[MESSAGES], id) == 1 then
+    return
+  end
+  if about.fan_out and redis.call('HEXISTS', about.fan_out, 'cancelled') == 1 then
+    fan_out_ended(about.fan_out, id, 'revoked')
+    return
+  end
+  join(line, about, id, tonumber(score), packed, now, 0, 1)
+  wake(about.queue, now, now)
 end
 
 -- Lets what waits at one limit and key be looked at again now: it may have room, or another limit.

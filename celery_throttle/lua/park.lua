@@ -118,7 +118,7 @@ if parked then
 end
 local without = full(refs)
 if without then
-  return { 'full', without, refs[without].most }
+  return { 'full', without, refs[without].space.most }
 end
 local score = score_of(line, tonumber(ARGV[5]), now)
 local position = redis.call('ZCOUNT', line, '-inf', whole(score)) + 1

@@ -4,8 +4,8 @@
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 --       2   until when (us) it is paused
 -- ARGV  1   now (us), or '' for the server's clock
--- Reply {now (us), how long (us) it is paused, field, value, ...}; no fields if nothing is known of it
+-- Reply {now (us), how long (us) it is paused, {field, value, ...}}; no fields if nothing is known of it
 
 local now = clock(ARGV[1])
 local paused = math.max(0, tonumber(redis.call('GET', KEYS[2]) or 0) - now)
-return { whole(now), whole(paused), unpack(redis.call('HGETALL', KEYS[1])) }
+return { whole(now), whole(paused), redis.call('HGETALL', KEYS[1]) }

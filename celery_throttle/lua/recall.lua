@@ -13,9 +13,6 @@ for i = 2, #ARGV do
   if found then
     local _, line, about, score, packed = unpack(cmsgpack.unpack(found))
     redis.call('HDEL', KEYS[1], id)
-    if redis.call('HEXISTS', about.queue[MESSAGES], id) == 0 then
-      join(line, about, id, tonumber(score), packed, now, 0, 1)
-      wake(about.queue, now, now)
-    end
+    rejoin(line, about, id, score, packed, now)
   end
 end

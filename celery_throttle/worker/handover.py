@@ -16,6 +16,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.worker import messages
 from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.outcomes import FAILED
 from celery_throttle.worker.request import is_gated
 
 if TYPE_CHECKING:
@@ -76,9 +77,11 @@ class HandOver:
             return
         except (ContentDisallowed, DecodeError) as error:
             self._c.on_decode_error(message, error)
+            self._refused(message)
             return
         except (KeyError, TypeError):
             self._c.on_unknown_message(None, message)
+            self._refused(message)
             return
         if name not in self._c.strategies:
             self._aside.put(task.claim, task.packed, name)
@@ -122,16 +125,25 @@ class HandOver:
             )
         except (InvalidTaskError, ContentDisallowed) as error:
             c.on_invalid_task(payload, message, error)
+            self._refused(message)
         except DecodeError as error:
             c.on_decode_error(message, error)
+            self._refused(message)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             # Of another shape than any message has. From the broker, it would end the worker.
             if message.claim.started:
                 raise
             c.on_invalid_task(payload, message, error)
+            self._refused(message)
         if not is_gated(task):
             # It was defined after the worker had started, so no gate will see it start.
             message.claim.start()
+
+    def _refused(self, message: messages.ClaimedMessage) -> None:
+        """It will never run, here or elsewhere."""
+        gate = self._throttle.gate
+        if gate is not None:
+            gate.outcomes.note(message.headers, FAILED)
 
 
 def task_name(message: messages.ClaimedMessage) -> str:

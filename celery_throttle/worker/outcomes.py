@@ -6,16 +6,17 @@ if it is not delivered once more.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
 from celery_throttle.changes import to_us
-from celery_throttle.errors import StoreError, StoreUnavailableError
-from celery_throttle.fanout.enlisting import HEADER, number_of
+from celery_throttle.errors import StoreError
 from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.task import FAN_OUT_HEADER
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 DONE, FAILED, REVOKED = "done", "failed", "revoked"
+
+#: By the event that Celery sends, if it does not say that the task comes again (``requeue``).
+OUTCOMES = {
+    "task-succeeded": DONE,
+    "task-failed": FAILED,
+    "task-rejected": FAILED,
+    "task-revoked": REVOKED,
+}
 
 #: Seconds for which outcomes are gathered, and how many one call tells.
 GATHER, MANY = 0.05, 500
@@ -46,33 +55,34 @@ class Outcomes:
         self._throttle = throttle
         self._later = later
         self._untold: deque[tuple[str, str, str]] = deque()
+        self._alone = threading.Lock()
 
-    def note(self, request: Any, outcome: str) -> None:
-        """A task has ended."""
-        name = request.request_dict.get(HEADER)
+    def note(self, headers: Mapping[str, Any], outcome: str) -> None:
+        """A task has ended: by its headers."""
+        name = headers.get(FAN_OUT_HEADER)
         if name is not None:
-            self._untold.append((str(name), request.id, outcome))
+            self._untold.append((str(name), str(headers.get("id")), outcome))
             self._later(GATHER)
 
     def tell(self) -> None:
         """Tell the server, or try again later."""
-        while self._untold:
-            told = [self._untold.popleft() for _ in range(min(MANY, len(self._untold)))]
-            try:
-                self._tell(told)
-            except StoreUnavailableError:
-                self._untold.extendleft(reversed(told))
-                self._later(AGAIN)
-                return
-            except StoreError as error:
-                logger.warning("Could not tell how tasks of fan-outs ended: %s", error)
+        with self._alone:
+            while self._untold:
+                told = [self._untold.popleft() for _ in range(min(MANY, len(self._untold)))]
+                try:
+                    self._tell(told)
+                except StoreError as error:
+                    logger.debug("Could not tell yet how tasks of fan-outs ended: %s", error)
+                    self._untold.extendleft(reversed(told))
+                    self._later(AGAIN)
+                    return
 
     def _tell(self, told: list[tuple[str, str, str]]) -> None:
         for name in dict.fromkeys(name for name, _, _ in told):
             args: list[Argument] = ["", to_us(SEEN)]
             for of, task_id, outcome in told:
                 if of == name:
-                    args += (number_of(task_id), task_id, outcome)
+                    args += (task_id, outcome)
             self._throttle.store.run(
                 Call(script("ended"), [self._throttle.keys.fan_out(name)], args)
             )

@@ -8,14 +8,14 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]  # missing in the stubs
 from celery import Task
-from celery.exceptions import Ignore, Retry, TaskRevokedError
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.inside import TaskThrottled
 from celery_throttle.worker import met
-from celery_throttle.worker.outcomes import DONE, FAILED, REVOKED
+from celery_throttle.worker.outcomes import DONE, OUTCOMES
 from celery_throttle.worker.trying import fail
 
 
@@ -46,23 +46,23 @@ class GatedRequest:
             _ended(self)
             self.app.throttle.gate.meets(self, error.met)  # type: ignore[attr-defined]  # see above
             return None
-        self.throttle_returns = isinstance(error, Retry)
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
         finally:
-            _ended(self, None if self.throttle_returns else _outcome_of(error))
+            if isinstance(error, Ignore) and not isinstance(error, (Reject, Retry)):
+                self.throttle_outcome = DONE  # Celery sends no event
+            _ended(self)
 
-    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002  # as in Celery
-        """The message is not acknowledged; it may come again."""
-        self.throttle_returns = requeue
-        super().reject(requeue=requeue)  # type: ignore[misc]  # mixed in
+    def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
+        """An event of Celery's, of which it sends one in every way in which a task ends."""
+        if type in OUTCOMES:
+            self.throttle_outcome = "" if fields.get("requeue") else OUTCOMES[type]
+        return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         """It was revoked, or has expired."""
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
-        gate = self.app.throttle.gate  # type: ignore[attr-defined]  # see above
-        if gate is not None:
-            gate.outcomes.note(self, REVOKED)
+        _tell_end(self)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
         """A time limit has passed; it is the end of the task unless it is the soft one."""
@@ -70,7 +70,7 @@ class GatedRequest:
             super().on_timeout(soft, timeout)  # type: ignore[misc]  # mixed in
         finally:
             if not soft:
-                _ended(self, FAILED)
+                _ended(self)
 
 
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,23 +110,25 @@ def _then_ended(inner: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return inner(self, result, **kwargs)
         finally:
-            _ended(self, DONE)
+            _ended(self)
 
     return on_success
 
 
-def _outcome_of(error: Any) -> str:
-    """Of a task that ended by an exception. What it ignores is up to the task."""
-    return DONE if isinstance(error, Ignore) else FAILED
-
-
-def _ended(request: Any, outcome: str | None = None) -> None:
-    """It has left its process: for good, if there is an outcome."""
+def _ended(request: Any) -> None:
+    """It has left its process."""
     gate = request.app.throttle.gate
     if gate is not None:
         gate.end(request)
-        if outcome is not None:
-            gate.outcomes.note(request, outcome)
+        _tell_end(request)
+
+
+def _tell_end(request: Any) -> None:
+    """Tell how it ended, if it has ended for good."""
+    gate = request.app.throttle.gate
+    outcome = request.__dict__.pop("throttle_outcome", "")
+    if gate is not None and outcome:
+        gate.outcomes.note(request.request_dict, outcome)
 
 
 class ThrottledRequest(GatedRequest, Request):

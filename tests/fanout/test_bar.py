@@ -34,7 +34,7 @@ PROGRESS = Progress(
 def test_it_says_how_far_it_is() -> None:
     told = describe(PROGRESS, 75.2)
     assert told.startswith(
-        "1,098 of 2,000, 2 running, 5 failed, 3 revoked, 12.3/s, done in 0:01:15"
+        "1,098 of 2,000, 2 running, 5 failed, 3 revoked, 12.3/s, all begun in 0:01:15"
     )
     assert re.search(r", at \d\d:\d\d:\d\d$", told)
     assert describe(replace(PROGRESS, paused=5.0), 75.2).endswith("12.3/s, paused")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ from celery_throttle import (
     StoreUnavailableError,
     UnknownFanOutError,
 )
-from celery_throttle.fanout import publisher
-from celery_throttle.fanout.enlisting import MOST_TASKS, number_of
+from celery_throttle.fanout import patience
+from celery_throttle.fanout.enlisting import MOST_TASKS
 from celery_throttle.scripts import Call, script
 from celery_throttle.worker import messages
 from tests.fanout.conftest import MakeApp
@@ -56,7 +57,7 @@ def end(app: Any, name: str, *told: tuple[str, str]) -> None:
     """Say of tasks how they ended, as a worker does."""
     args: list[Any] = ["", 5_000_000]
     for task_id, outcome in told:
-        args += (number_of(task_id), task_id, outcome)
+        args += (task_id, outcome)
     app.throttle.store.run(Call(script("ended"), [app.throttle.keys.fan_out(name)], args))
 
 
@@ -105,13 +106,22 @@ def test_it_is_not_sent_twice(app: Any) -> None:
 
 def test_what_has_ended_is_not_sent_again(app: Any) -> None:
     app.throttle.fan_out(some(app, 3), "nightly")
-    end(app, "nightly", ("0", "done"), ("1", "failed"), ("1", "done"), ("9", "done"))
+    end(app, "nightly", ("0", "done"), ("1", "failed"), ("1", "failed"), ("9", "done"))
     for number in range(3):
         withdraw(app, str(number))
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     assert waiting(app) == []
     progress = handle.progress()
     assert (progress.sent, progress.done, progress.failed, progress.revoked) == (3, 1, 1, 0)
+
+
+def test_one_that_failed_may_have_run_again(app: Any) -> None:
+    """Its worker was told to stop at once, say."""
+    handle = app.throttle.fan_out(some(app, 2), "nightly")
+    end(app, "nightly", ("0", "failed"), ("0", "done"), ("0", "failed"), ("1", "revoked"))
+    progress = handle.progress()
+    assert (progress.done, progress.failed, progress.revoked) == (1, 0, 1)
+    assert [result.id for result in itertools.islice(handle.results(), 2)] == ["0", "1"]
 
 
 def test_another_name_is_another_fan_out(app: Any) -> None:
@@ -122,9 +132,11 @@ def test_another_name_is_another_fan_out(app: Any) -> None:
 
 
 def test_an_id_that_waits_already_is_not_put_there_twice(app: Any) -> None:
+    """It is not of the other fan-out: nobody would tell that of its end."""
     for name in ("a", "b"):
-        app.throttle.fan_out(some(app, 2), name)
+        handle = app.throttle.fan_out(some(app, 2), name)
     assert sorted(waiting(app)) == ["0", "1"]
+    assert handle.progress().complete
 
 
 def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
@@ -214,12 +226,30 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
         ({"name": 7}, "7 cannot name a fan-out"),
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"max_waiting": True}, "max_waiting is True"),
-        ({"keep": -1}, "keep of -1"),
+        ({"keep": 1}, "keep is 1; allowed: seconds, 60 or more"),
     ],
 )
 def test_wrong_arguments(app: Any, arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError if "keep" in arguments else FanOutError, match=text):
+    with pytest.raises(FanOutError, match=text):
         app.throttle.fan_out(some(app, 1), **arguments)
+
+
+def test_one_signature_is_not_many(app: Any) -> None:
+    with pytest.raises(FanOutError, match="is one signature"):
+        app.throttle.fan_out(app.tasks["one"].s())
+
+
+def test_an_error_tells_which_signature(app: Any) -> None:
+    with pytest.raises(TypeError) as raised:
+        app.throttle.fan_out([*some(app, 7), app.tasks["few"].s()], "nightly")
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["of signature 7 of a fan-out: few()"]
+
+
+def test_the_first_protocol_has_no_fan_outs(make_app: MakeApp) -> None:
+    app = make_app(task_protocol=1)
+    with pytest.raises(ConfigurationError, match="task_protocol is 1"):
+        app.throttle.fan_out(some(app, 1))
 
 
 def test_eager_tasks_have_no_lines(make_app: MakeApp) -> None:
@@ -253,7 +283,7 @@ def test_signatures_are_taken_one_by_one(app: Any) -> None:
     def signatures() -> Iterator[Any]:
         for number, signature in enumerate(some(app, 2000)):
             if number % 100 == 0:
-                ahead.append(number - len(waiting(app)))
+                ahead.append(number - len(in_line(app)))
             yield signature
 
     app.throttle.fan_out(signatures(), "nightly")
@@ -281,7 +311,7 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(store, "finish", finish_or_not)
     monkeypatch.setattr(store, "run", run_or_not)
-    monkeypatch.setattr(publisher, "AGAIN", 0.0)
+    monkeypatch.setattr(patience, "AGAIN", 0.0)
     app.throttle.fan_out(some(app, 1000), "nightly")
     monkeypatch.undo()
     assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
@@ -289,8 +319,8 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_server_that_is_lost_for_good(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 0.0)
-    monkeypatch.setattr(publisher, "AGAIN", 0.0)
+    monkeypatch.setattr(patience, "PATIENCE", 0.0)
+    monkeypatch.setattr(patience, "AGAIN", 0.0)
 
     def lost(_: Any) -> Any:
         raise StoreUnavailableError("gone")
@@ -317,8 +347,119 @@ def test_cancel(app: Any, client: Any) -> None:
     assert handle.cancel() == 0
     assert app.AsyncResult("8").state == "REVOKED"
     assert client.get("{throttle}:backlog:api") == b"1"
-    app.throttle.fan_out([app.tasks["tenant"].s("new")], "nightly")
-    assert waiting(app) == ["other"]
+    with pytest.raises(FanOutError, match="'nightly' was cancelled"):
+        app.throttle.fan_out([app.tasks["tenant"].s("new")], "nightly")
+
+
+def test_a_cancel_that_is_cut_short_is_finished_by_another(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = app.throttle.fan_out(some(app, 5), "nightly")
+    calls = itertools.count()
+    mark = app.backend.mark_as_revoked
+
+    def cut(*args: Any) -> None:
+        if next(calls) == 2:
+            raise ConnectionError
+        mark(*args)
+
+    monkeypatch.setattr(app.backend, "mark_as_revoked", cut)
+    with pytest.raises(ConnectionError):
+        handle.cancel()
+    assert waiting(app) == []
+    assert handle.cancel() == 0
+    assert [app.AsyncResult(str(n)).state for n in range(5)] == ["REVOKED"] * 5
+    assert handle.wait(timeout=1).cancelled
+
+
+def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    withdraw(app, "1")
+    handle.cancel()
+    keys = app.throttle.keys
+    names = [keys.workers, keys.claims("w")]
+    app.throttle.store.run(Call(script("back"), names, ["", "w", "own", 1, 1]))
+    assert waiting(app) == []
+    assert handle.progress().complete
+
+
+def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
+    """Tasks can be cancelled, and ends told."""
+    app = make_app(task_ignore_result=True)
+    handle = app.throttle.fan_out(some(app, 50), "nightly")
+    client.config_set("maxmemory", 1)
+    try:
+        end(app, "nightly", ("0", "done"))
+        assert handle.cancel() == 49
+    finally:
+        client.config_set("maxmemory", 0)
+    progress = handle.progress()
+    assert (progress.waiting, progress.done, progress.revoked) == (0, 1, 49)
+
+
+def test_many_queues(app: Any, client: Any) -> None:
+    signatures = [app.tasks["one"].s().set(queue=f"q{n}", task_id=str(n)) for n in range(120)]
+    handle = app.throttle.fan_out(signatures, "nightly")
+    assert len(in_line(app)) == 120
+    handle.pause()
+    assert handle.cancel() == 120
+    assert in_line(app) == []
+    assert {client.ttl(key) for key in client.keys("{throttle}:fan-out:*")} == {86_400}
+
+
+def test_a_limit_of_several_queues_has_room_once(app: Any) -> None:
+    signatures = [app.tasks["few"].s(n).set(queue=f"q{n % 4}") for n in range(12)]
+    sending = threading.Thread(
+        target=app.throttle.fan_out, args=(signatures, "nightly"), daemon=True
+    )
+    sending.start()
+    time.sleep(0.5)
+    assert len(in_line(app)) == 3
+    app.throttle.fan_out_named("nightly").cancel()
+    sending.join()
+
+
+def test_slow_signatures_do_not_wait_for_each_other(app: Any) -> None:
+    seen = []
+
+    def signatures() -> Iterator[Any]:
+        for number in range(4):
+            time.sleep(0.15)
+            seen.append(len(in_line(app)))
+            yield app.tasks["one"].s(number)
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert seen[-1] >= 1
+
+
+def test_what_was_taken_before_an_interrupt_is_in_its_line(app: Any) -> None:
+    def signatures() -> Iterator[Any]:
+        yield from some(app, 230)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.throttle.fan_out(signatures(), "nightly")
+    assert len(waiting(app)) == 230
+
+
+def test_a_pause_is_forgotten_with_the_fan_out(app: Any, client: Any) -> None:
+    handle = app.throttle.fan_out(some(app, 1), "nightly", keep=100)
+    handle.pause()
+    withdraw(app, "0")
+    assert 0 < client.ttl("{throttle}:pause:@fan-out:nightly") <= 100
+
+
+def test_how_fast_it_is_does_not_count_an_idle_time(app: Any, client: Any) -> None:
+    handle = app.throttle.fan_out(some(app, 9), "nightly")
+    long_ago = int(time.time() * 1e6) - 3_600_000_000
+    client.hset(
+        app.throttle.keys.fan_out("nightly"), mapping={"old_at": long_ago, "new_at": long_ago}
+    )
+    end(app, "nightly", ("0", "done"), ("1", "done"))
+    time.sleep(1.1)
+    rate = handle.progress().rate
+    assert rate is not None
+    assert 1 < rate < 2
 
 
 def test_a_publisher_stops_when_it_is_cancelled(app: Any) -> None:

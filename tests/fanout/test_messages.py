@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import redis
-from celery import signals
+from celery import Celery, Task, signals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
-from celery_throttle.fanout.enlisting import HEADER
+from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import Entries
+from celery_throttle.task import FAN_OUT_HEADER
 from celery_throttle.worker import messages
 from celery_throttle.worker.claims import Claim
 from celery_throttle.worker.sender import _OF_THE_TRANSPORT
@@ -75,7 +77,7 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
         channel = connection.default_channel
         for each in QUEUES:
             each(channel).declare()
-        more = {**(options.get("headers") or {}), HEADER: "nightly"}
+        more = {**(options.get("headers") or {}), FAN_OUT_HEADER: "nightly"}
         signature.apply_async(headers=more)
         sent: Any = channel.basic_get(queue, no_ack=True)
         sent.accept = app.amqp.TaskConsumer(channel, accept=["json", "pickle"]).accept
@@ -179,3 +181,62 @@ def test_ids_are_those_of_the_same_tasks_in_the_same_places(app: Any) -> None:
     assert ids("a", 1, 2, 3, 3) == ids("a", 1, 2, 3, 3)
     assert len(set(ids("a", 1, 2, 3, 3)) | set(ids("b", 1, 2, 3, 3))) == 8
     assert not set(ids("a", 1, 2, 3)) & set(ids("a", 2, 3, 1))
+
+
+class Numbered(Task):
+    """Its messages depend on its arguments."""
+
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # as users write it
+        headers = {**(options.pop("headers", None) or {}), "first": args[0]}
+        return super().apply_async(args, kwargs, headers=headers, **options)
+
+
+class NumberedApp(Celery):
+    def send_task(self, name: str, args: Any = None, *more: Any, **options: Any) -> Any:
+        options["headers"] = {**options["headers"], "first": args[0]}
+        return super().send_task(name, args, *more, **options)
+
+
+@pytest.mark.parametrize("way", ["base", "app", "task", "router"])
+def test_ones_own_code_has_its_part_in_every_message(redis_url: str, way: str) -> None:
+    kind: Any = NumberedApp if way == "app" else Celery
+    base = {"task_cls": Numbered} if way == "base" else {}
+    app: Any = kind("own", broker=redis_url, set_as_current=False, **base)
+    Throttle(app, {"api": "1/h"})
+    if way == "router":
+        app.conf.task_routes = (lambda name, args, *_, **__: {"priority": args[0]},)  # noqa: ARG005
+
+    @app.task(name="one", throttle="api", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int) -> None: ...
+
+    if way == "task":
+        own = one.apply_async
+        one.apply_async = lambda args, kwargs, **options: own(
+            args, kwargs, **{**options, "headers": {**options["headers"], "first": args[0]}}
+        )
+    entries = Entries(app.throttle, "nightly")
+    found = [entries.entry(number, one.s(number)) for number in range(5)]
+    if way == "router":
+        assert [entry.rank for entry in found] == list(range(5))
+    else:
+        assert [messages.headers(entry.packed)["first"] for entry in found] == list(range(5))
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("queue", "routing_key"),
+    [
+        (Broadcast("all"), "x"),
+        (Queue("eu", Exchange("news", "topic"), "news.eu"), "news.us"),
+    ],
+    ids=["broadcast", "topic"],
+)
+def test_where_it_cannot_be_told_which_queue(
+    make_app: MakeApp, queue: Any, routing_key: str
+) -> None:
+    app = make_app(task_queues=[Queue("celery"), queue])
+    about = {"exchange": queue.exchange.name, "routing_key": routing_key}
+    with pytest.raises(FanOutError, match="to which 0 queues of the app are bound"):
+        Entries(app.throttle, "nightly").entry(0, app.tasks["one"].s(1).set(**about))

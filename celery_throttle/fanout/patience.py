@@ -1,0 +1,37 @@
+"""A server that is out may come back soon: what follows a fan-out waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import StoreUnavailableError
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+#: Seconds for which a server that is out is waited for, and between two tries.
+PATIENCE, AGAIN = 60.0, 1.0
+
+
+def insist(action: Callable[[], T], name: str) -> T:
+    """Do something for a fan-out as often as needed.
+
+    Raises:
+        StoreUnavailableError: the server was out for a minute.
+    """
+    till, told = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            return action()
+        except StoreUnavailableError as error:
+            if time.monotonic() > till:
+                raise
+            if not told:
+                logger.warning("Fan-out %s waits for the server: %s", name, error)
+            told = True
+        time.sleep(AGAIN)
