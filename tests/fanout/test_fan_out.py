@@ -387,6 +387,7 @@ def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
     """Tasks can be cancelled, and ends told."""
     app = make_app(task_ignore_result=True)
     handle = app.throttle.fan_out(some(app, 50), "nightly")
+    withdraw(app, "0")
     client.config_set("maxmemory", 1)
     try:
         end(app, "nightly", ("0", "done"))
