@@ -55,8 +55,9 @@ class GatedRequest:
 
     def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
         """An event of Celery's, of which it sends one in every way in which a task ends."""
-        if type in OUTCOMES:
-            self.throttle_outcome = "" if fields.get("requeue") else OUTCOMES[type]
+        if fields.get("requeue"):
+            self.throttle_returns = True
+        self.throttle_outcome = OUTCOMES.get(type, self.__dict__.get("throttle_outcome", ""))
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
@@ -127,7 +128,7 @@ def _tell_end(request: Any) -> None:
     """Tell how it ended, if it has ended for good."""
     gate = request.app.throttle.gate
     outcome = request.__dict__.pop("throttle_outcome", "")
-    if gate is not None and outcome:
+    if gate is not None and outcome and "throttle_returns" not in request.__dict__:
         gate.outcomes.note(request.request_dict, outcome)
 
 
