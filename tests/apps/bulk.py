@@ -43,6 +43,24 @@ def call(self: Task, number: int, what: str = "") -> int:
     return number
 
 
+@app.task(
+    name="bulk.long",
+    throttle="api",
+    acks_late=True,
+    acks_on_failure_or_timeout=False,
+    time_limit=2,
+    shared=False,
+    lazy=False,
+)  # type: ignore[untyped-decorator]  # an app of any kind
+def long(number: int, seconds: float) -> int:
+    """Takes long, when it runs for the first time."""
+    with redis.Redis.from_url(URL) as client:
+        again = client.llen("bulk")
+    note(f"{number} 0")
+    time.sleep(0 if again else seconds)
+    return number
+
+
 @app.task(name="bulk.rare", throttle="rare", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
 def rare(number: int) -> None: ...
 

@@ -64,6 +64,33 @@ def test_every_end_of_a_task_is_counted_once(
     client.flushall()
 
 
+@pytest.mark.parametrize("how", ["cold shutdown", "time limit"])
+def test_a_task_that_comes_again_has_not_ended(
+    client: Any, redis_url: str, start_worker: StartWorker, how: str
+) -> None:
+    """It was cut off, and its message is late to be acknowledged."""
+    worker = start_worker("tests.apps.bulk", redis_url, concurrency=1)
+    handle = bulk.throttle.fan_out([bulk.long.s(1, 30)], "long")
+    wait_until(lambda: len(runs(client)) == 1, "it runs", SECONDS)
+    if how == "cold shutdown":
+        worker.quit()
+        worker.wait()
+        assert handle.progress().ended == 0
+        start_worker("tests.apps.bulk", redis_url, concurrency=1)
+    progress = handle.wait(timeout=SECONDS)
+    assert (progress.done, progress.failed, len(runs(client))) == (1, 0, 2)
+    client.flushall()
+
+
+def test_a_message_that_no_worker_accepts_has_ended(
+    client: Any, redis_url: str, start_worker: StartWorker
+) -> None:
+    start_worker("tests.apps.bulk", redis_url, concurrency=1)
+    handle = bulk.throttle.fan_out([CALL.s(1).set(serializer="pickle")], "pickled")
+    assert handle.wait(timeout=SECONDS).failed == 1
+    client.flushall()
+
+
 def test_a_paused_fan_out_lets_others_pass(
     client: Any, redis_url: str, start_worker: StartWorker
 ) -> None:
