@@ -15,7 +15,8 @@ from rich.progress import Progress as Bar
 from celery_throttle.fanout.patience import insist
 
 if TYPE_CHECKING:
-    from celery_throttle.fanout.handle import FanOut, Progress
+    from celery_throttle.fanout.handle import FanOut
+    from celery_throttle.fanout.progress import Progress
 
 #: Seconds between two looks.
 EVERY = 0.5

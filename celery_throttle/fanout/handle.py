@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.patience import insist
+from celery_throttle.fanout.progress import Progress
 from celery_throttle.forecasts.foresee import WORKERS, Forecast
 from celery_throttle.keys import FAN_OUT, FAN_OUT_NUMBERS
 from celery_throttle.scope import LimitRef, encode_key
@@ -41,48 +42,6 @@ _PAGE = 500
 _LOOKS, _SLOWER, _BETWEEN = 3, 1.25, 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a fan-out is.
-
-    Attributes:
-        name: of the fan-out.
-        sent: tasks that were put into lines.
-        waiting: of these, tasks that still wait there.
-        running: tasks that have left their lines and not ended: they run, or are to be retried, or
-            their worker was killed after it had acknowledged them.
-        done, failed: tasks that have ended.
-        revoked: tasks that were cancelled, revoked, or have expired.
-        rate: tasks a second that ended of late (in five to ten seconds); None if too little is
-            known.
-        paused: seconds for which it is paused, 0 if it is not; infinity for no known end.
-        closed: whether all tasks that were given have been sent.
-        cancelled: whether it was.
-    """
-
-    name: str
-    sent: int
-    waiting: int
-    running: int
-    done: int
-    failed: int
-    revoked: int
-    rate: float | None
-    paused: float
-    closed: bool
-    cancelled: bool
-
-    @property
-    def ended(self) -> int:
-        """Tasks that have ended, in whatever way."""
-        return self.done + self.failed + self.revoked
-
-    @property
-    def complete(self) -> bool:
-        """Whether all tasks were sent, if it was not cancelled, and all have ended."""
-        return (self.closed or self.cancelled) and self.ended >= self.sent
-
-
 class FanOut:
     """A fan-out; made by ``throttle.fan_out(...)`` and ``throttle.fan_out_named(name)``.
 
@@ -106,24 +65,7 @@ class FanOut:
             UnknownFanOutError: nothing is known of it, or not any more.
             StoreUnavailableError: the server cannot be reached.
         """
-        now, paused, facts = self._facts()
-        sent, waiting, done, failed, revoked = (
-            max(0, int(facts.get(name, 0)))
-            for name in ("sent", "waiting", "done", "failed", "revoked")
-        )
-        return Progress(
-            name=self.name,
-            sent=sent,
-            waiting=waiting,
-            running=max(0, sent - waiting - done - failed - revoked),
-            done=done,
-            failed=failed,
-            revoked=revoked,
-            rate=_rate(now, done + failed + revoked, facts),
-            paused=paused,
-            closed="closed" in facts,
-            cancelled="cancelled" in facts,
-        )
+        return Progress.read(self.name, *self._facts())
 
     def is_cancelled(self) -> bool:
         """Whether it was; not, if nothing is known of it. Raises StoreUnavailableError."""
@@ -272,12 +214,6 @@ class FanOut:
         seconds = int(paused) / MICROSECONDS
         facts = dict(zip(texts[::2], texts[1::2], strict=True))
         return int(now), math.inf if seconds > _FOR_EVER / 2 else seconds, facts
-
-
-def _rate(now: int, ended: int, facts: Mapping[str, str]) -> float | None:
-    seconds = (now - int(facts["old_at"])) / MICROSECONDS
-    tasks = ended - int(facts["old_ended"])
-    return tasks / seconds if tasks > 0 and seconds >= 1 else None
 
 
 def _looks(timeout: float | None, what: str) -> Iterator[None]:

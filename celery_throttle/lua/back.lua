@@ -1,5 +1,5 @@
 -- back.lua: claims that were not started go back to the head of their lines.
--- uses: lines
+-- uses: leaving
 --
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: the worker's claims

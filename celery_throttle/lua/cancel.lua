@@ -1,5 +1,5 @@
 -- cancel.lua: tasks of a fan-out that wait are taken out of their lines for good, some at a time.
--- uses: lines
+-- uses: leaving
 --
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 -- ARGV  1   now (us), or '' for the server's clock

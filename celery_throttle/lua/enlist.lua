@@ -1,5 +1,5 @@
 -- enlist.lua: tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: lines
+-- uses: room
 --
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`

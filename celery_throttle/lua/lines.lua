@@ -109,30 +109,6 @@ local function leave(line, about, at, id, now)
   end
 end
 
--- Where a task of a queue waits: its line, the limit at which that waits, its about-table, and what is kept of
--- the task; nil if nowhere.
-local function line_of(queue, id)
-  local packed = redis.call('HGET', queue[MESSAGES], id)
-  local line = packed and cmsgpack.unpack(packed)[1]
-  local found = line and redis.call('ZSCORE', line, id) and redis.call('HGET', queue[LINES], line)
-  if found then
-    local at, about = unpack_line(found)
-    return line, at, about, packed
-  end
-end
-
--- A task has left its line from anywhere in it: puts right where the line waits.
-local function close_up(line, about, at, now)
-  local limit = about.limits[at]
-  if redis.call('EXISTS', line) == 0 then
-    redis.call('ZREM', limit[WAITING], line)
-    tidy(limit, about.queue)
-  else
-    follow(limit[WAITING], line, about)
-  end
-  hurry(limit, about.queue, now, 0)
-end
-
 -- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
 -- starts in (us), waited (us), message, task id}.
 local function hand_out(claims, token, line, about, at, id, packed, kind, starts, now)
@@ -189,47 +165,6 @@ local function join(line, about, id, score, packed, now, wait, bound)
   end
 end
 
--- Where the keys of refs are counted, see `crowd.lua`; nil if nowhere.
-local function crowds_of(refs)
-  local crowds
-  for _, ref in ipairs(refs) do
-    if ref.crowd then
-      crowds = crowds or {}
-      crowds[#crowds + 1] = { ref.crowd, ref.entries }
-    end
-  end
-  return crowds
-end
-
--- How many more tasks may join lines at a ref; and its `max-waiting`, or 0 if the queue of a leaky-queue has
--- less room than that.
-local function measure(ref, names)
-  ref.waiting = tonumber(redis.call('GET', names[BACKLOG]) or 0)
-  local space = { room = math.huge, most = ref.max_waiting or 0 }
-  if space.most > 0 then
-    space.room = space.most - ref.waiting
-  end
-  for _, limit in ipairs(ref.limits) do
-    if limit.tag == LEAKY_QUEUE then
-      -- What has not leaked yet takes room in the queue, too.
-      local own = limit.burst - ref.waiting - math.ceil(limit.used / limit.p)
-      if own < space.room then
-        space.room, space.most = own, 0
-      end
-    end
-  end
-  ref.space = space
-end
-
--- Which of some refs, once they were measured, has no room; nil if all have.
-local function full(refs)
-  for i, ref in ipairs(refs) do
-    if ref.space.room <= 0 then
-      return i
-    end
-  end
-end
-
 -- A worker is known as long as it holds claims: so that these go back when its lease runs out,
 -- however long nobody is there to see it, and so that nothing is left of a worker without any.
 local function lease(workers, worker, claims, till)
@@ -257,19 +192,6 @@ local function wake(queue, now, due)
       redis.call('PUBLISH', early[i], '')
     end
   end
-end
-
--- A task that a worker had goes back to its line, unless it waits again already, or its fan-out was cancelled.
-local function rejoin(line, about, id, score, packed, now)
-  if redis.call('HEXISTS', about.queue[MESSAGES], id) == 1 then
-    return
-  end
-  if about.fan_out and redis.call('HEXISTS', about.fan_out, 'cancelled') == 1 then
-    fan_out_ended(about.fan_out, id, 'revoked')
-    return
-  end
-  join(line, about, id, tonumber(score), packed, now, 0, 1)
-  wake(about.queue, now, now)
 end
 
 -- Lets what waits at one limit and key be looked at again now: it may have room, or another limit.

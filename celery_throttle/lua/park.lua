@@ -1,5 +1,5 @@
 -- park.lua: try once more, else let the task join its line. Idempotent by task id.
--- uses: lines
+-- uses: room
 --
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet

@@ -1,5 +1,5 @@
 -- recall.lua: tasks that were set aside go back to the places they had in their lines.
--- uses: lines
+-- uses: leaving
 --
 -- KEYS  1   hash: tasks that were set aside
 -- ARGV  1   now (us), or '' for the server's clock

@@ -1,6 +1,6 @@
 -- withdraw.lua: takes revoked tasks out of their lines, without quota, so that the worker that
 -- asks can announce them as revoked.
--- uses: lines
+-- uses: leaving
 --
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: this worker's claims
