@@ -147,7 +147,7 @@ class Throttle(Limiter):
         Tasks that were sent before under the same name and id are not sent again, whatever became
         of them. So a fan-out that was interrupted is started again by the same call. A task without
         an id of its own (``charge.s(42).set(task_id=...)``) gets one from its place and arguments:
-        then the same tasks have to come in the same order.
+        then exactly the same tasks have to come in the same order, or they are sent again.
 
         Args:
             signatures: of single tasks with limits, without ``eta`` and ``countdown``.
@@ -156,12 +156,15 @@ class Throttle(Limiter):
                 are fewer. None for any number. It also waits where a limit has ``max-waiting`` or
                 ``max-keys``.
             keep: seconds for which what is known of it is kept when nothing of it waits any more;
-                default a day. After that its name is free.
+                default a day, at least a minute. After that its name is free.
             bar: whether to show a progress bar on the terminal (standard error) meanwhile.
 
         Raises:
-            FanOutError: a signature cannot be part of a fan-out; those before it are in lines.
-            CostError, KeyValueError, TypeError: its cost, key or arguments are wrong; likewise.
+            FanOutError: a signature cannot be part of a fan-out; those before it are in lines. Or an
+                argument is wrong, or the fan-out was cancelled: nothing was sent.
+            CostError, KeyValueError, TypeError, kombu.exceptions.EncodeError: a signature's cost, key
+                or arguments are wrong; those before it are in lines.
+            ConfigurationError: with the settings of the app there are no lines.
             KeysFullError: more keys are needed at once than there may ever be; likewise.
             StoreUnavailableError: the server could not be reached for a minute.
         """

@@ -98,8 +98,9 @@ class Several:
         if not decision:
             assert self._kept() == kept, "a refusal has written something"
             yield from self._explained(need, decision)
-            if ask.do == "wait" and self._clock.now < MAX_EXACT // 2:
-                self._clock.now += in_us(decision.retry_after or 0.0)
+            wait = in_us(decision.retry_after or 0.0)
+            if ask.do == "wait" and self._clock.now + wait <= MAX_EXACT:
+                self._clock.now += wait
                 assert (yield from self._take(need, slots=self._has_slots(which)))
 
     def _take(self, need: Need, *, slots: bool) -> Plan[Decision]:
