@@ -160,10 +160,10 @@ class Throttle(Limiter):
             bar: whether to show a progress bar on the terminal (standard error) meanwhile.
 
         Raises:
-            FanOutError: a signature cannot be part of a fan-out; those before it are in lines. Or an
-                argument is wrong, or the fan-out was cancelled: nothing was sent.
-            CostError, KeyValueError, TypeError, kombu.exceptions.EncodeError: a signature's cost, key
-                or arguments are wrong; those before it are in lines.
+            FanOutError: a signature cannot be part of a fan-out; those before it are in lines. Or
+                an argument is wrong, or the fan-out was cancelled: nothing was sent.
+            CostError, KeyValueError, TypeError, kombu.exceptions.EncodeError: a signature's cost,
+                key or arguments are wrong; those before it are in lines.
             ConfigurationError: with the settings of the app there are no lines.
             KeysFullError: more keys are needed at once than there may ever be; likewise.
             StoreUnavailableError: the server could not be reached for a minute.
