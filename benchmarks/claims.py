@@ -123,9 +123,7 @@ class _Waiting:
         args: list[Argument] = ["", task_id, task_id, *about]
         args += [MESSAGE, task_id, lease, may_run, len(refs)]
         for ref in refs:
-            state, *pauses = keys.decision(ref)
-            names += [state, keys.entries(ref), *pauses, keys.backlog(ref)]
-            names += [keys.waiting(QUEUE, ref), keys.waits(ref), keys.waited(ref.name)]
+            names += keys.waiting_at(QUEUE, ref)
             args += [ref.name, keys.field(ref), 1_000_000]
         acknowledged, self._parked = self._parked, [task_id]
         return Call(script("park"), names, [*args, *acknowledged])

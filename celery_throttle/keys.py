@@ -22,6 +22,11 @@ FAN_OUT = "@fan-out"
 FAN_OUT_NUMBERS = 64
 
 
+def fan_out_ref(name: str) -> LimitRef:
+    """The key of that limit that a fan-out is."""
+    return LimitRef(FAN_OUT, encode_key(name))
+
+
 def has_hash_tag(prefix: str) -> bool:
     """Whether names with this prefix are all on one node of a cluster."""
     _, _, rest = prefix.partition("{")

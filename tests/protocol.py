@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -103,9 +103,7 @@ class Protocol:
         args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
         args += [int(may_run), len(need.refs)]
         for ref, amount in zip(need.refs, need.costs, strict=True):
-            state, *pauses = keys.decision(ref)
-            names += [state, keys.entries(ref), *pauses, keys.backlog(ref)]
-            names += [keys.waiting(queue, ref), keys.waits(ref), keys.waited(ref.name)]
+            names += keys.waiting_at(queue, ref)
             args += [ref.name, keys.field(ref), amount]
         outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
         if outcome == b"parked":
@@ -246,3 +244,19 @@ class Protocol:
             key.removeprefix(b"{throttle}:backlog:"): int(client.get(key))
             for key in client.keys("{throttle}:backlog:*")
         }
+
+
+Make = Callable[[Mapping[str, Written]], Protocol]
+
+
+def make_protocols(url: str) -> Iterator[Make]:
+    """Makes protocols for a test, and closes them; the body of a fixture."""
+    made: list[Protocol] = []
+
+    def protocol(limits: Mapping[str, Written]) -> Protocol:
+        made.append(Protocol(url, limits))
+        return made[-1]
+
+    yield protocol
+    for one in made:
+        one.close()

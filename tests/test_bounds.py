@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
 from celery_throttle.limiter import Reference
-from celery_throttle.needs import Written
-from tests.protocol import SECOND, Protocol
-
-Make = Callable[[Mapping[str, Written]], Protocol]
+from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 
 @pytest.fixture
 def make(any_server_url: str) -> Iterator[Make]:
-    made: list[Protocol] = []
-
-    def protocol(limits: Mapping[str, Written]) -> Protocol:
-        made.append(Protocol(any_server_url, limits))
-        return made[-1]
-
-    yield protocol
-    for one in made:
-        one.close()
+    yield from make_protocols(any_server_url)
 
 
 @pytest.fixture

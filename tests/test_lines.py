@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import pytest
@@ -12,12 +12,11 @@ import redis
 
 from celery_throttle.limiter import Reference
 from celery_throttle.limits import Limit
-from celery_throttle.needs import Written
 from celery_throttle.plans import Want
 from celery_throttle.rates import Rate
 from celery_throttle.reference import Local
 from celery_throttle.scope import LimitRef
-from tests.protocol import SECOND, Protocol
+from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
     "api": "10/s",
@@ -31,20 +30,9 @@ LIMITS = {
 }
 
 
-Make = Callable[[Mapping[str, Written]], Protocol]
-
-
 @pytest.fixture
 def make(any_server_url: str) -> Iterator[Make]:
-    made: list[Protocol] = []
-
-    def protocol(limits: Mapping[str, Written]) -> Protocol:
-        made.append(Protocol(any_server_url, limits))
-        return made[-1]
-
-    yield protocol
-    for one in made:
-        one.close()
+    yield from make_protocols(any_server_url)
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 from celery.utils.log import get_logger
 
-from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import ThrottleError
 from celery_throttle.fanout.places import Places
 from celery_throttle.fanout.sending import Keeping, Sent
-from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.parks import Waiter, park_call
 from celery_throttle.worker import messages
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.needs import Need
+    from celery_throttle.scripts import Call
     from celery_throttle.task import TaskLimits
 
 logger = get_logger(__name__)
@@ -71,9 +71,7 @@ class Delaying:
                 refs = self._need(sent, limits).refs
                 throttle.run_plan(throttle.plans.register_missing(refs, int(about[1])))
                 outcome, *_ = throttle.store.run(call)
-        except (
-            ThrottleError
-        ) as error:  # of a key or a cost, too: it is the worker that fails the task
+        except ThrottleError as error:  # of a key or a cost, too: the worker fails the task
             logger.debug("Task %s goes to the broker: %s", sent.headers["id"], error)
             return False
         return bool(outcome == b"parked")
@@ -84,17 +82,13 @@ class Delaying:
         return limits.fixed or limits.need(args, kwargs)
 
     def _call(self, sent: Sent, limits: TaskLimits) -> Call:
-        """Of ``park.lua``; it takes no unit for a task that was sent just now."""
-        keys, places, need = self._throttle.keys, self._places, self._need(sent, limits)
-        queue = places.queue_of(sent)
-        place = places.line(queue, need.refs)
-        names = [keys.limits, keys.parks, place.line, *keys.queue(queue)]
-        max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
-        args: list[Argument] = [
-            *("", sent.headers["id"], "", "0", places.rank_of(sent), places.expires_us(sent)),
-            *(max_wait, MICROSECONDS, messages.pack(sent), "", 0, "behind", len(need.refs)),
-        ]
-        for ref, cost in zip(need.refs, need.costs, strict=True):
-            names += keys.waiting_at(queue, ref)
-            args += (ref.name, keys.field(ref), cost)
-        return Call(script("park"), names, args)
+        """It takes no unit for a task that was sent just now."""
+        waiter = Waiter(
+            task_id=sent.headers["id"],
+            queue=self._places.queue_of(sent),
+            rank=self._places.rank_of(sent),
+            expires=self._places.expires_us(sent),
+            max_wait=limits.max_wait,
+            packed=messages.pack(sent),
+        )
+        return park_call(self._throttle.keys, waiter, self._need(sent, limits), "behind")

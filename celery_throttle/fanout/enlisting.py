@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.changes import to_us
-from celery_throttle.keys import FAN_OUT
-from celery_throttle.scope import LimitRef, encode_key
+from celery_throttle.keys import fan_out_ref
 from celery_throttle.scripts import Argument, Call, script
 
 if TYPE_CHECKING:
     from celery_throttle.fanout.places import Place
     from celery_throttle.keys import Keys
+    from celery_throttle.scope import LimitRef
 
 #: Tasks, bytes of messages, and lines that one call takes at most: the server does nothing else
 #: meanwhile.
@@ -135,7 +135,7 @@ class Batch:
         keys = self._keys
         names = [keys.limits, keys.fan_out(fan_out)]
         args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
-        pause = keys.pause(LimitRef(FAN_OUT, encode_key(fan_out)))
+        pause = keys.pause(fan_out_ref(fan_out))
         args += (len(self._queues), len(self.refs), pause)
         for queue in self._queues:
             names += keys.queue(queue)

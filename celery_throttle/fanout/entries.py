@@ -17,8 +17,7 @@ from celery_throttle.fanout.enlisting import Entry
 from celery_throttle.fanout.places import Places
 from celery_throttle.fanout.sending import Keeping, Sent
 from celery_throttle.fanout.templates import ARGS, ID, KWARGS, Template, are_alike
-from celery_throttle.keys import FAN_OUT
-from celery_throttle.scope import LimitRef, encode_key
+from celery_throttle.keys import fan_out_ref
 from celery_throttle.task import FAN_OUT_HEADER, TaskLimits
 from celery_throttle.worker import messages
 
@@ -69,7 +68,7 @@ class Entries:
         self._throttle = throttle
         self._app = throttle.app
         self._name = name
-        self._ref = LimitRef(FAN_OUT, encode_key(name))
+        self._ref = fan_out_ref(name)
         self._seed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._places = Places(throttle)
         self._kinds: dict[str, Kind] = {}

@@ -17,9 +17,8 @@ from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.patience import insist
 from celery_throttle.fanout.progress import Progress
-from celery_throttle.forecasts.foresee import WORKERS, Forecast
-from celery_throttle.keys import FAN_OUT, FAN_OUT_NUMBERS
-from celery_throttle.scope import LimitRef, encode_key
+from celery_throttle.forecasts.foresee import WORKERS, Forecast, is_slower
+from celery_throttle.keys import FAN_OUT, FAN_OUT_NUMBERS, fan_out_ref
 from celery_throttle.scripts import Argument, Call, script
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ LOOK = 0.2
 #: Ids of tasks that have ended which are read at once.
 _PAGE = 500
 
-#: How often it is looked whether workers are too slow, where tasks end so many times slower than
-#: limits allow; and seconds between two looks.
-_LOOKS, _SLOWER, _BETWEEN = 3, 1.25, 0.05
+#: How often it is looked whether workers are too slow, where tasks end much slower than limits
+#: allow; and seconds between two looks.
+_LOOKS, _BETWEEN = 3, 0.05
 
 
 class FanOut:
@@ -52,7 +51,7 @@ class FanOut:
     def __init__(self, throttle: Throttle, name: str) -> None:
         self._throttle = throttle
         self.name = name
-        self._ref = LimitRef(FAN_OUT, encode_key(name))
+        self._ref = fan_out_ref(name)
         self._record = throttle.keys.fan_out(name)
 
     def __repr__(self) -> str:
@@ -140,9 +139,8 @@ class FanOut:
             return Forecast(progress.waiting, None, None, PAUSE)
         for _ in range(_LOOKS):
             told = throttle.run_plan(throttle.outlook.of_fan_out(self._record, progress.rate))
-            if told.seconds is None or told.bound_by == WORKERS or not progress.rate:
-                break
-            if told.waiting / progress.rate < _SLOWER * told.seconds:
+            known = told.seconds is None or told.bound_by == WORKERS
+            if known or not is_slower(told.waiting, progress.rate, told.seconds or 0.0):
                 break
             time.sleep(_BETWEEN)  # workers that are too slow are seen between two claims of theirs
         return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT else told

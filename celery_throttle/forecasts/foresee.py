@@ -139,7 +139,7 @@ def foresee(
     seconds, bound = _last(lines, own, supplies)
     # Between two claims of workers that are too slow, what is due stays so for a while.
     behind = any(line.late > _BEHIND for line in own)
-    if measured and behind and waiting / measured > _SLOWER * seconds:
+    if behind and is_slower(waiting, measured, seconds):
         late = True
     if slots is not None or late:
         by_workers = waiting / measured if measured else None
@@ -149,6 +149,11 @@ def foresee(
             bound = WORKERS if late else slots
         seconds = max(seconds, by_workers or 0.0)
     return _told(waiting, seconds, bound, now)
+
+
+def is_slower(waiting: int, measured: float | None, seconds: float) -> bool:
+    """Whether tasks start so much slower than limits allow that it needs another reason."""
+    return bool(measured) and waiting > _SLOWER * (measured or 0.0) * seconds
 
 
 def _is_late(line: Waiting, supplies: Supplies) -> bool:

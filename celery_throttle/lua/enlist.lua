@@ -28,12 +28,7 @@
 
 local given, most, keep, record = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[2]
 local now = clock(given)
-local queues, all, lines = {}, { limits = {} }, {}
-
-local function queue_names(queue)
-  return { unpack(queue, 1, 4) }
-end
-
+local queues, numbers, all, lines = {}, {}, { limits = {} }, {}
 local key, arg = 3, 8
 
 for i = 1, tonumber(ARGV[5]) do
@@ -60,8 +55,7 @@ end
 for i = key, #KEYS do
   local packed = ARGV[arg]
   local line = { name = KEYS[i], refs = {}, last = {}, more = {} }
-  line.queue = queues[struct.unpack('<H', packed)]
-  line.about = { queue = queue_names(line.queue), limits = {}, fan_out = record }
+  line.about = { queue = queues[struct.unpack('<H', packed)], limits = {}, fan_out = record }
   for from = 3, #packed, 2 do
     local place = struct.unpack('<H', packed, from)
     line.refs[#line.refs + 1], line.about.limits[#line.refs + 1] = refs[place], all.limits[place]
@@ -80,11 +74,11 @@ for _, field in ipairs({ 'waiting', 'sent', 'old_ended', 'new_ended' }) do
 end
 redis.call('HSET', record, 'keep', whole(keep), 'pause', ARGV[7])
 for _, queue in ipairs(queues) do
-  local numbers = record .. ':queues'
-  queue.number = redis.call('HGET', numbers, queue[LINES])
-  if not queue.number then
-    queue.number = whole(redis.call('HLEN', numbers) / 2)
-    redis.call('HSET', numbers, queue[LINES], queue.number, queue.number, cmsgpack.pack(queue_names(queue)))
+  local known = record .. ':queues'
+  numbers[queue] = redis.call('HGET', known, queue[LINES])
+  if not numbers[queue] then
+    numbers[queue] = whole(redis.call('HLEN', known) / 2)
+    redis.call('HSET', known, queue[LINES], numbers[queue], numbers[queue], cmsgpack.pack(queue))
   end
 end
 
@@ -188,7 +182,7 @@ while arg <= #ARGV do
     reason = why
     break
   end
-  if not why and redis.call('HSETNX', tasks, id, line.queue.number) == 1 then
+  if not why and redis.call('HSETNX', tasks, id, numbers[line.about.queue]) == 1 then
     if add(line, id, rank, expires, ARGV[arg + 2], costs) then
       sent, waiting = sent + 1, waiting + 1
     else

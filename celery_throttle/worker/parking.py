@@ -17,8 +17,9 @@ from celery.worker import state
 from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import QueueFullError
 from celery_throttle.needs import Need
+from celery_throttle.parks import Waiter, park_call
 from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.scripts import Call
 from celery_throttle.task import TaskLimits
 from celery_throttle.worker import messages, met
 from celery_throttle.worker.announce import announce_wait, turn_away
@@ -96,30 +97,26 @@ class Parking(Waiting):
         redelivered: bool,
         may_run: bool,
     ) -> Call:
-        keys = self._throttle.keys
-        queue = self._origin.queue_of(request.message)
-        names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
-        max_wait = -1 if limits.max_wait is None else to_us(limits.max_wait)
-        args: list[Argument] = [
-            "",
-            request.id,
-            identity(request),
-            int(redelivered),
-            self._origin.rank_of(request.message),
-            expires_us(request),
-            max_wait,
-            REMEMBER * MICROSECONDS,
-            messages.pack(request.message, met.headers(request)),
-            self._slots.holder(token),
-            to_us(self._throttle.settings.lease),
-            int(may_run),
-            len(need.refs),
-        ]
-        for ref, cost in zip(need.refs, need.costs, strict=True):
-            names += keys.waiting_at(queue, ref)
-            args += (ref.name, keys.field(ref), cost)
-        args += self.acknowledged()
-        return Call(script("park"), names, args)
+        waiter = Waiter(
+            task_id=request.id,
+            queue=self._origin.queue_of(request.message),
+            rank=self._origin.rank_of(request.message),
+            expires=expires_us(request),
+            max_wait=limits.max_wait,
+            packed=messages.pack(request.message, met.headers(request)),
+        )
+        return park_call(
+            self._throttle.keys,
+            waiter,
+            need,
+            str(int(may_run)),
+            identity=identity(request),
+            redelivered=redelivered,
+            remember=REMEMBER,
+            holder=self._slots.holder(token),
+            lease=self._throttle.settings.lease,
+            acknowledged=self.acknowledged(),
+        )
 
     def _leave(self, request: Any) -> Attempt[None]:
         """The task is in Redis: once it is safe there, the broker and this worker forget it."""

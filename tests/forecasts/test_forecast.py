@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
@@ -12,9 +12,8 @@ from celery_throttle import Forecast, Limiter, UnknownLimitError
 from celery_throttle.forecasts.foresee import WORKERS
 from celery_throttle.forecasts.outlook import Outlook
 from celery_throttle.limiter import Reference
-from celery_throttle.needs import Written
 from tests.ends import MakeEnd
-from tests.protocol import SECOND, Protocol
+from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.workers import StartWorker
 
 LIMITS = {
@@ -31,20 +30,10 @@ LIMITS = {
     "github": ["100/s burst 10", "2 at once"],
 }
 
-Make = Callable[[Mapping[str, Written]], Protocol]
-
 
 @pytest.fixture
 def make(redis_url: str) -> Iterator[Make]:
-    made: list[Protocol] = []
-
-    def protocol(limits: Mapping[str, Written]) -> Protocol:
-        made.append(Protocol(redis_url, limits))
-        return made[-1]
-
-    yield protocol
-    for one in made:
-        one.close()
+    yield from make_protocols(redis_url)
 
 
 @pytest.fixture
