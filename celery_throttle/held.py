@@ -151,8 +151,10 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:  # noqa: PERF203  # each time another one
             cancelled = error
-        except BaseException:  # noqa: BLE001  # it is the task's, and raised below
-            break
+        except BaseException:
+            if not task.done():  # this is being closed, as when its loop ended under it
+                raise
+            break  # it is the task's, and raised below
     if cancelled is not None:
         raise cancelled
     return task.result()

@@ -182,11 +182,12 @@ class AsyncWire:
 
     def close(self) -> None:
         """Close it."""
-        self._writer.close()
+        with suppress(RuntimeError):  # its loop has been closed; the socket goes with the garbage
+            self._writer.close()
 
     async def aclose(self) -> None:
         """Close it, and wait until that is done."""
-        self._writer.close()
+        self.close()
         with suppress(OSError):  # gone in any case
             await self._writer.wait_closed()
 

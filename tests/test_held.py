@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -468,6 +469,25 @@ async def test_a_thread_renews_the_lease_of_a_task_as_well(
     limiter.store.close()
     assert (await limiter["one"].apeek(0)).remaining == 1
     await limiter.store.aclose()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_may_be_closed_while_a_slot_is_given_back(redis_url: str) -> None:
+    limiter = Limiter(redis_url, LIMITS)
+    slot = limiter["one"].slot(lease=1)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(slot.__aenter__())
+
+    async def begin() -> None:
+        leaving = asyncio.ensure_future(slot.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not leaving.done()
+
+    loop.run_until_complete(begin())
+    loop.close()
+    gc.collect()  # ends what was left, which may raise nothing then
+    limiter.store.close()
 
 
 @pytest.mark.parametrize("name", ["github", "logged"])

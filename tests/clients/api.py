@@ -191,8 +191,7 @@ class Aiohttp(Looped):
 
         async def close() -> None:
             answer.close()
-            await asyncio.sleep(0)  # what was begun at its end
-            await asyncio.sleep(0.01)
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
         self.do(close())
 
