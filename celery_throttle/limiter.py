@@ -15,24 +15,19 @@ from celery_throttle.bound import BoundLimit
 from celery_throttle.changes import Clock, Plan, check_wait
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.decision import Decision
-from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.forecasts.foresee import Forecast
 from celery_throttle.forecasts.outlook import Outlook
 from celery_throttle.heard import Heard
 from celery_throttle.held import Reservation, Slot
 from celery_throttle.keys import DEFAULT_PREFIX, Keys
-from celery_throttle.limits import check_name
 from celery_throttle.needs import Costs, Need, Written, needed, read_limits
 from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.references import Reference, as_ref, as_refs, is_plain, keyed
 from celery_throttle.renewals import Renewals
-from celery_throttle.scope import LimitRef, encode_key
 from celery_throttle.scripts import Call
 from celery_throttle.store import Store
 
 T = TypeVar("T")
-
-#: A limit as a caller may write it: its name, or its name and key.
-Reference = str | tuple[str, Any] | LimitRef
 
 #: Bound limits, and needs, that are kept.
 _KEPT = 1024
@@ -108,7 +103,7 @@ class Limiter:
         """What a call needs of some limits, checked."""
         kind = type(limits)
         listed = kind is list or kind is tuple
-        if type(cost) is not int or not listed or not _is_plain(limits):
+        if type(cost) is not int or not listed or not is_plain(limits):
             return needed(as_refs(limits), cost, least)
         asked = (cost, *limits)
         need = self._needs.get(asked)
@@ -308,7 +303,7 @@ class Limiter:
                 take them from one that has.
             UnknownLimitError: a key, or only a weight, of a limit that nobody has defined.
         """
-        self.run_plan(self.plans.define(_keyed(name, key), limit, weight))
+        self.run_plan(self.plans.define(keyed(name, key), limit, weight))
 
     async def adefine(
         self,
@@ -319,18 +314,18 @@ class Limiter:
         weight: int | None = None,
     ) -> None:
         """:meth:`define` for asyncio."""
-        await self.arun_plan(self.plans.define(_keyed(name, key), limit, weight))
+        await self.arun_plan(self.plans.define(keyed(name, key), limit, weight))
 
     def undefine(self, name: str, *, key: Any = None) -> None:
         """Take back :meth:`define`: the limit of the code, or of the whole for a key, is back.
 
         So is the weight.
         """
-        self.run_plan(self.plans.undefine(_keyed(name, key)))
+        self.run_plan(self.plans.undefine(keyed(name, key)))
 
     async def aundefine(self, name: str, *, key: Any = None) -> None:
         """:meth:`undefine` for asyncio."""
-        await self.arun_plan(self.plans.undefine(_keyed(name, key)))
+        await self.arun_plan(self.plans.undefine(keyed(name, key)))
 
     def register(self) -> None:
         """Put the code's own limits in force, save those that were defined at run time."""
@@ -367,48 +362,3 @@ class Limiter:
                 self.clock.advance(step.seconds)
             else:
                 await asyncio.sleep(step.seconds)
-
-
-def _is_plain(limits: Iterable[Reference]) -> bool:
-    """Whether a dict can tell them from others: it takes 1 and True for the same key.
-
-    And a reference, whose key is encoded, for a pair.
-    """
-    for item in limits:
-        if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
-            if type(item[0]) is not str or type(item[1]) is not str:
-                return False
-        elif type(item) is not str:
-            return False
-    return True
-
-
-def as_ref(item: Reference) -> LimitRef:
-    """A reference as a caller may write it."""
-    if isinstance(item, LimitRef):
-        return item
-    if isinstance(item, tuple):
-        if len(item) != len(("name", "key")):
-            raise LimitValueError(f"{shown(item)} is no reference: give a name, or name and key")
-        name, key = item
-        return LimitRef(check_name(name), encode_key(key))
-    if isinstance(item, str) and ":" in item:
-        name, _, key = item.partition(":")
-        raise LimitSyntaxError(
-            f"{shown(item)} is no name; allowed: a name, or a pair such as {(name, key)!r}"
-        )
-    return LimitRef(check_name(item), None)
-
-
-def _keyed(name: str, key: Any) -> LimitRef:
-    return as_ref(name if key is None else (name, key))
-
-
-def as_refs(items: Iterable[Reference]) -> list[LimitRef]:
-    """References as a caller may write them; a single text is one name, not its letters."""
-    refs = [as_ref(items)] if isinstance(items, str) else [as_ref(item) for item in items]
-    if not refs:
-        raise LimitValueError("no limit was named: give at least one")
-    if len(set(refs)) != len(refs):
-        raise LimitValueError(f"the same limit and key is named twice: {', '.join(map(str, refs))}")
-    return refs

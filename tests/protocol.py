@@ -10,9 +10,10 @@ from typing import Any
 
 import redis
 
-from celery_throttle.limiter import Limiter, Reference, as_ref
+from celery_throttle.limiter import Limiter
 from celery_throttle.needs import Costs, Written
 from celery_throttle.plans import Want
+from celery_throttle.references import Reference, as_ref
 from celery_throttle.scripts import Call, script
 from celery_throttle.testing import ManualClock
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.limiter import Reference
+from celery_throttle.references import Reference
 from celery_throttle.scripts import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol

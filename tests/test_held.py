@@ -24,7 +24,8 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter, Reference
+from celery_throttle.limiter import Limiter
+from celery_throttle.references import Reference
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call
 from celery_throttle.testing import ManualClock

@@ -10,11 +10,11 @@ from fractions import Fraction
 import pytest
 import redis
 
-from celery_throttle.limiter import Reference
 from celery_throttle.limits import Limit
 from celery_throttle.plans import Want
 from celery_throttle.rates import Rate
 from celery_throttle.reference import Local
+from celery_throttle.references import Reference
 from celery_throttle.scope import LimitRef
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 

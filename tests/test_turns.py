@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limiter import Reference
+from celery_throttle.references import Reference
 from celery_throttle.scripts import Call, script
 from tests.protocol import FOREVER, SECOND, Protocol
 

@@ -14,8 +14,9 @@ from typing import Any
 from celery_throttle.bound import BoundLimit
 from celery_throttle.changes import Limits, unknown_limit
 from celery_throttle.errors import ConfigurationError, LimitError, shown
-from celery_throttle.limiter import Limiter, as_refs
+from celery_throttle.limiter import Limiter
 from celery_throttle.needs import Costs, Need, needed
+from celery_throttle.references import as_refs
 from celery_throttle.scope import LimitRef, encode_key
 
 #: One limit, or several that all have to allow.

@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import Forecast, Limiter, UnknownLimitError
 from celery_throttle.forecasts.foresee import WORKERS
 from celery_throttle.forecasts.outlook import Outlook
-from celery_throttle.limiter import Reference
+from celery_throttle.references import Reference
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.workers import StartWorker

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from celery_throttle.limiter import Reference, as_ref
 from celery_throttle.needs import read
+from celery_throttle.references import Reference, as_ref
 from celery_throttle.scope import LimitRef
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from celery_throttle.limiter import Reference, as_refs
+from celery_throttle.references import Reference, as_refs
 from celery_throttle.scope import LimitRef
 
 
