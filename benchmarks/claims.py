@@ -13,11 +13,11 @@ long line the first one is; the others are copies, see ``copies.lua``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.claimant import Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import QUEUE, Stage
 from celery_throttle import Limiter
@@ -76,9 +76,10 @@ class _Waiting:
         self._keys = Keys(prefix)
         self._limiter = Limiter(stage.store_url, LIMITS, prefix=prefix)
         self._limiter.register()
+        self._claimant = Claimant(self._limiter)
         self._tenants = tenants
         self._refs = (LimitRef("api", None), LimitRef("tenant", "0"))
-        self._sent = self._token = 0
+        self._sent = 0
         self._settled: list[int] = []
         self._parked: list[str] = []
 
@@ -129,24 +130,10 @@ class _Waiting:
         return Call(script("park"), names, [*args, *acknowledged])
 
     def claim(self) -> float:
-        """Take a task, see ``lua/claim.lua``, then park it again; gives the seconds it took.
-
-        Raises:
-            RuntimeError: there was none.
-        """
-        keys, worker = self._keys, "benchmark"
-        self._token += 1
-        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker), *keys.queue(QUEUE)]
-        lease, room, ahead, longest = 30_000_000, 1, 20_000, 1_000_000
-        told = [lease, room, ahead, self._token, longest, len(self._settled), 0, 0, *self._settled]
-        claim = Call(script("claim"), names, ["", worker, keys.channel(worker), *told])
-        began = time.perf_counter()
-        rows = self._limiter.store.run(claim)[2:]
-        seconds = time.perf_counter() - began
-        if [row[0] for row in rows] != [self._token]:
-            raise RuntimeError("a claim took no task")
-        self._settled = [self._token]
-        tenant, _, number = rows[0][5].partition(b" ")
+        """Take a task, then park it again; gives the seconds that the first of these took."""
+        seconds, row = self._claimant.claim(self._settled)
+        self._settled = [self._claimant.token]
+        tenant, _, number = row[5].partition(b" ")
         self._limiter.store.run(self._park(int(tenant) if number else 0))
         return seconds
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.admissions import Monitor
+from benchmarks.claimant import WORKER, Claimant
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import QUEUE, Stage, ready, wait_until
+from benchmarks.stage import Stage, ready, wait_until
 from celery_throttle import Limiter
-from celery_throttle.keys import Keys
 from celery_throttle.scripts import Call, script
 
 TURNS, CALLS = 20, 100
@@ -60,9 +60,8 @@ class _Line:
 
     def __init__(self, stage: Stage, prefix: str) -> None:
         self.prefix = prefix
-        self.keys = Keys(prefix)
         self.limiter = Limiter(stage.store_url, prefix=prefix)
-        self._token = 0
+        self._claimant = Claimant(self.limiter)
 
     def decide(self) -> float:
         """Ask the limit; gives the seconds it took."""
@@ -74,21 +73,11 @@ class _Line:
         return seconds
 
     def claim(self) -> float:
-        """Take a task out of the line, see ``lua/claim.lua``; then put it back."""
-        keys, worker = self.keys, "benchmark"
-        self._token += 1
-        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker), *keys.queue(QUEUE)]
-        lease, room, ahead, longest = 30_000_000, 1, 20_000, 1_000_000
-        settled = released = registered = 0
-        told = [lease, room, ahead, self._token, longest, settled, released, registered]
-        claim = Call(script("claim"), names, ["", worker, keys.channel(worker), *told])
-        began = time.perf_counter()
-        rows = self.limiter.store.run(claim)[2:]
-        seconds = time.perf_counter() - began
-        if [row[0] for row in rows] != [self._token]:
-            raise RuntimeError("a claim took no task")
-        names = [keys.workers, keys.claims(worker)]
-        self.limiter.store.run(Call(script("back"), names, ["", worker, "own", 1, self._token]))
+        """Take a task out of the line, and put it back; gives the seconds that the first took."""
+        seconds, _ = self._claimant.claim()
+        keys = self.limiter.keys
+        names, told = [keys.workers, keys.claims(WORKER)], ["", WORKER, "own"]
+        self.limiter.store.run(Call(script("back"), names, [*told, 1, self._claimant.token]))
         return seconds
 
 

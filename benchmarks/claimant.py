@@ -1,0 +1,44 @@
+"""One who takes tasks out of lines as workers do, and says how long it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.stage import QUEUE
+from celery_throttle import Limiter
+from celery_throttle.scripts import Call, script
+
+WORKER = "benchmark"
+
+
+class Claimant:
+    """Of a limiter's server and prefix.
+
+    Attributes:
+        token: of the task that was taken last.
+    """
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self.token = 0
+
+    def claim(self, settled: Sequence[int] = ()) -> tuple[float, list[Any]]:
+        """Take a task, see ``lua/claim.lua``; gives the seconds it took, and its row.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        keys = self._limiter.keys
+        self.token += 1
+        names = [keys.limits, keys.parks, keys.workers, keys.claims(WORKER), *keys.queue(QUEUE)]
+        lease, room, ahead, longest, released, registered = 30_000_000, 1, 20_000, 1_000_000, 0, 0
+        told = [lease, room, ahead, self.token, longest, len(settled), released, registered]
+        claim = Call(script("claim"), names, ["", WORKER, keys.channel(WORKER), *told, *settled])
+        began = time.perf_counter()
+        rows = self._limiter.store.run(claim)[2:]
+        seconds = time.perf_counter() - began
+        if [row[0] for row in rows] != [self.token]:
+            raise RuntimeError("a claim took no task")
+        return seconds, rows[0]
