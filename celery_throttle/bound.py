@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.costs import Cost
+from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.needs import Need, needed
 from celery_throttle.scope import LimitRef
 
@@ -153,3 +154,27 @@ class BoundLimit:
     async def areset(self) -> None:
         """See :meth:`reset`."""
         await self.limiter.arun_plan(self.limiter.plans.reset(self.ref))
+
+
+#: One limit, or several that all have to allow.
+Bounds = BoundLimit | Sequence[BoundLimit]
+
+
+def read_bounds(limits: Bounds) -> list[BoundLimit]:
+    """What a user gave, checked: at least one, all of one limiter. Raises LimitValueError."""
+    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
+    bounds: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # see above
+    if not bounds:
+        raise LimitValueError("no limit is given; allowed: one, or a list of them")
+    for bound in bounds:
+        if not isinstance(bound, BoundLimit):
+            raise LimitValueError(
+                f"{shown(bound)} is no limit of a limiter; allowed: such as throttle['name'], or a "
+                "list of them"
+            )
+        if bound.limiter is not bounds[0].limiter:
+            raise LimitValueError(
+                f"{bound.ref.name!r} is of another limiter than {bounds[0].ref.name!r}; allowed: "
+                "limits of one"
+            )
+    return bounds

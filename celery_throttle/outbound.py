@@ -14,7 +14,7 @@ from functools import cached_property
 from inspect import isawaitable
 from typing import Any
 
-from celery_throttle.bound import BoundLimit
+from celery_throttle.bound import Bounds, read_bounds
 from celery_throttle.changes import Plan, check_wait
 from celery_throttle.clauses import ADAPTIVE
 from celery_throttle.errors import LimitValueError, StoreError, StoreUnavailableError, shown
@@ -27,9 +27,6 @@ from celery_throttle.plans import Reserved
 from celery_throttle.scope import LimitRef, encode_key
 
 logger = logging.getLogger(__name__)
-
-#: One limit, or several that all have to allow.
-Limits = BoundLimit | Sequence[BoundLimit]
 
 #: Seconds by which a stop must be longer than the one before to be worth a line in the log.
 _LONGER = 0.5
@@ -53,14 +50,14 @@ class Outbound:
 
     def __init__(
         self,
-        limit: Limits,
+        limit: Bounds,
         *,
         key: Callable[..., Any] | None = None,
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._bounds = _bounds(limit)
+        self._bounds = read_bounds(limit)
         for name, function in (("key", key), ("usage", usage)):
             if function is not None and not callable(function):
                 raise LimitValueError(f"{name} {shown(function)} is no function; allowed: one")
@@ -248,17 +245,3 @@ _LEASE = 30.0
 
 def _not_told(error: StoreError) -> None:
     logger.warning("Limits could not be told of an answer: %s", error)
-
-
-def _bounds(limit: Limits) -> list[BoundLimit]:
-    bounds = [limit] if isinstance(limit, BoundLimit) else limit
-    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or not bounds:
-        raise LimitValueError(f"{shown(limit)} is no limit; allowed: throttle['name'], or a list")
-    for bound in bounds:
-        if not isinstance(bound, BoundLimit):
-            raise LimitValueError(f"{shown(bound)} is no limit; allowed: throttle['name']")
-        if bound.limiter is not bounds[0].limiter:
-            raise LimitValueError(
-                f"{bound.ref.name!r} is of another limiter; allowed: limits of one"
-            )
-    return list(bounds)

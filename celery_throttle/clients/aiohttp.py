@@ -9,12 +9,13 @@ from typing import Any
 import aiohttp
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.outbound import Limits, Passage
+from celery_throttle.outbound import Passage
 
 
 def throttled(
-    limit: Limits,
+    limit: Bounds,
     *,
     key: Callable[[ClientRequest], Any] | None = None,
     cost: Any = None,

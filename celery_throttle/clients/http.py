@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients import answers
 from celery_throttle.clients.answers import Said
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.heard import Heard
 from celery_throttle.needs import Need
-from celery_throttle.outbound import Limits, Outbound, Passage
+from celery_throttle.outbound import Outbound, Passage
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class HttpOutbound(Outbound):
 
     def __init__(
         self,
-        limit: Limits,
+        limit: Bounds,
         *,
         key: Callable[..., Any] | None = None,
         cost: Any = None,

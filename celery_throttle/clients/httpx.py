@@ -7,9 +7,10 @@ from typing import Any
 
 import httpx
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
 from celery_throttle.held import uncancelled
-from celery_throttle.outbound import Limits, Passage
+from celery_throttle.outbound import Passage
 
 
 class ThrottledTransport(httpx.BaseTransport):
@@ -33,7 +34,7 @@ class ThrottledTransport(httpx.BaseTransport):
 
     def __init__(
         self,
-        limit: Limits,
+        limit: Bounds,
         transport: httpx.BaseTransport | None = None,
         *,
         key: Callable[[httpx.Request], Any] | None = None,
@@ -85,7 +86,7 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
 
     def __init__(
         self,
-        limit: Limits,
+        limit: Bounds,
         transport: httpx.AsyncBaseTransport | None = None,
         *,
         key: Callable[[httpx.Request], Any] | None = None,

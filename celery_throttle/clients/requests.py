@@ -9,8 +9,9 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.outbound import Limits, Passage
+from celery_throttle.outbound import Passage
 
 
 class ThrottledAdapter(BaseAdapter):
@@ -31,7 +32,7 @@ class ThrottledAdapter(BaseAdapter):
 
     def __init__(
         self,
-        limit: Limits,
+        limit: Bounds,
         adapter: BaseAdapter | None = None,
         *,
         key: Callable[[requests.PreparedRequest], Any] | None = None,

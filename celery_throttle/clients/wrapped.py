@@ -9,11 +9,12 @@ from http import HTTPStatus
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients import answers
 from celery_throttle.clients.http import heard_of
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.heard import Heard
-from celery_throttle.outbound import Limits, Outbound, Passage
+from celery_throttle.outbound import Outbound, Passage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +25,7 @@ Reader = Callable[[Exception, Passage], Heard | None]
 
 
 def wrap(
-    limit: Limits,
+    limit: Bounds,
     function: F,
     *,
     key: Callable[..., Any] | None = None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from celery_throttle.bound import Bounds
 from celery_throttle.inbound.answers import Answer, Fields
 from celery_throttle.inbound.door import Admission, Door
-from celery_throttle.inbound.rules import Bound, CostSpec, KeySpec
+from celery_throttle.inbound.rules import CostSpec, KeySpec
 from celery_throttle.inbound.wsgi import DECISION, check_app
 
 Message = MutableMapping[str, Any]
@@ -48,7 +49,7 @@ class ThrottledASGI:
     def __init__(
         self,
         app: ASGIApp,
-        limits: Bound,
+        limits: Bounds,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,

@@ -15,10 +15,11 @@ from inspect import (
 )
 from typing import Any, NamedTuple, TypeVar
 
+from celery_throttle.bound import Bounds
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.door import Admission, Door
-from celery_throttle.inbound.rules import Bound, CostSpec, KeyFunction, KeySpec, check_function
+from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
 from celery_throttle.scope import ArgumentReader
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ class _Call(NamedTuple):
 
 
 def throttled(
-    limits: Bound,
+    limits: Bounds,
     *,
     key: KeySpec | None = None,
     cost: CostSpec = 1,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from celery_throttle.bound import Bounds
 from celery_throttle.changes import check_wait
 from celery_throttle.decision import Decision
 from celery_throttle.errors import (
@@ -21,7 +22,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.held import Slot
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
-from celery_throttle.inbound.rules import Bound, CostSpec, KeyFunction, KeySpec, Rules
+from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, Rules
 from celery_throttle.needs import Need, slot_places
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Door:
     @classmethod
     def read(
         cls,
-        limits: Bound,
+        limits: Bounds,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.bound import BoundLimit
+from celery_throttle.bound import Bounds, read_bounds
 from celery_throttle.changes import Limits, unknown_limit
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limiter import Limiter
 from celery_throttle.needs import Costs, Need, needed
 from celery_throttle.references import as_refs
 from celery_throttle.scope import LimitRef, encode_key
-
-#: One limit, or several that all have to allow.
-Bound = BoundLimit | Sequence[BoundLimit]
 
 #: Tells who is asking: anything that can be a key, or None.
 KeyFunction = Callable[..., Any]
@@ -49,20 +46,18 @@ class Rules:
     _always: Need | None = None
 
     @classmethod
-    def read(cls, limits: Bound, key: KeySpec | None, cost: CostSpec) -> Rules:
+    def read(cls, limits: Bounds, key: KeySpec | None, cost: CostSpec) -> Rules:
         """What a user wrote, checked.
 
         Raises:
-            ConfigurationError: these are no bound limits, or of several limiters, or the key is no
-                function, or would not be used.
+            ConfigurationError: the key is no function, or would not be used.
             UnknownLimitError: the code defines no limit of that name.
-            LimitError: a limit is named twice, or the cost could never pass.
+            LimitError: these are no limits of one limiter, or one is named twice, or the cost could
+                never pass.
         """
-        bound = _bound(limits)
-        limiter = bound[0].limiter
-        if any(one.limiter is not limiter for one in bound):
-            raise ConfigurationError("the limits are of several limiters; allowed: of one")
-        refs = tuple(as_refs([one.ref for one in bound]))
+        bounds = read_bounds(limits)
+        limiter = bounds[0].limiter
+        refs = tuple(as_refs([bound.ref for bound in bounds]))
         for ref in refs:
             if ref.name not in limiter.limits:
                 raise unknown_limit(ref.name, limiter.limits)
@@ -136,20 +131,6 @@ class Rules:
         elif key is not None:
             key = adapt(key)
         return replace(self, key=key, cost=adapt(self.cost) if callable(self.cost) else self.cost)
-
-
-def _bound(limits: Bound) -> list[BoundLimit]:
-    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
-    bound: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # see above
-    for one in bound:
-        if not isinstance(one, BoundLimit):
-            raise ConfigurationError(
-                f"{shown(one)} is no limit of a limiter; allowed: such as throttle['web'], or a "
-                "list of them"
-            )
-    if not bound:
-        raise ConfigurationError("no limit is given; allowed: one, or a list of them")
-    return bound
 
 
 def _check_key(key: object, refs: Sequence[LimitRef]) -> None:

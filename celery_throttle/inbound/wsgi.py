@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.bound import Bounds
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.answers import Fields
 from celery_throttle.inbound.door import Admission, Door
-from celery_throttle.inbound.rules import Bound, CostSpec, KeySpec
+from celery_throttle.inbound.rules import CostSpec, KeySpec
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -49,7 +50,7 @@ class ThrottledWSGI:
     def __init__(
         self,
         app: WSGIApplication,
-        limits: Bound,
+        limits: Bounds,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,

@@ -14,10 +14,10 @@ import aiohttp
 import httpx
 import requests
 
+from celery_throttle.bound import Bounds
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.outbound import Limits
 
 
 class Answer(NamedTuple):
@@ -68,7 +68,7 @@ class Api:
 class Client:
     """One HTTP client behind limits: gives status and body."""
 
-    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
         self._url = url
         self._limit = limit
         self._options = options
@@ -85,7 +85,7 @@ class Client:
 
 
 class Httpx(Client):
-    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
         self._client = httpx.Client(base_url=url, transport=ThrottledTransport(limit, **options))
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
@@ -102,7 +102,7 @@ class Httpx(Client):
 
 
 class Requests(Client):
-    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
         self._url = url
         self._session = requests.Session()
         self._session.mount("http://", ThrottledAdapter(limit, **options))
@@ -123,7 +123,7 @@ class Requests(Client):
 class Looped(Client):
     """One that runs in an event loop of its own."""
 
-    def __init__(self, url: str, limit: Limits, **options: Any) -> None:
+    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
         super().__init__(url, limit, **options)
         self._loop = asyncio.new_event_loop()
         self._client = self.do(self._made())
@@ -143,9 +143,15 @@ class Looped(Client):
 
     def close(self) -> None:
         self.do(self._closed())
+        self.do(others_done())
         limit = self._limit if not isinstance(self._limit, list) else self._limit[0]
         self.do(limit.limiter.store.aclose())  # type: ignore[union-attr]  # a limit, then
         self._loop.close()
+
+
+async def others_done() -> None:
+    """What calls have begun at their end, and nobody waits for, is done."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
 class AsyncHttpx(Looped):
@@ -191,7 +197,7 @@ class Aiohttp(Looped):
 
         async def close() -> None:
             answer.close()
-            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+            await others_done()
 
         self.do(close())
 

@@ -367,13 +367,13 @@ def test_without_the_server_of_the_limits(make: Make, own_server: Server, api: A
 def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: str) -> None:
     other = Limiter(redis_url, LIMITS)
     for limit, options, why in (
-        ("api", {}, "'api' is no limit; allowed: throttle['name'], or a list"),
-        ([], {}, "is no limit; allowed"),
-        ([limiter["api"], "mail"], {}, "'mail' is no limit; allowed: throttle['name']"),
+        ("api", {}, "'api' is no limit of a limiter; allowed: such as throttle"),
+        ([], {}, "no limit is given; allowed"),
+        ([limiter["api"], "mail"], {}, "'mail' is no limit of a limiter; allowed: such as"),
         (
             [limiter["api"], other["mail"]],
             {},
-            "'mail' is of another limiter; allowed: limits of one",
+            "'mail' is of another limiter than 'api'; allowed: limits of one",
         ),
         (limiter["api"], {"key": "x"}, "key 'x' is no function; allowed: one"),
         (limiter["api"], {"usage": 3}, "usage 3 is no function; allowed: one"),

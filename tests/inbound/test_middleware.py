@@ -323,8 +323,8 @@ def test_a_server_lost_while_a_slot_is_held_spoils_no_answer(
 @pytest.mark.parametrize(
     ("limits", "options", "error", "match"),
     [
-        ("web", {}, ConfigurationError, "'web' is no limit of a limiter; allowed: such as"),
-        ([], {}, ConfigurationError, "no limit is given"),
+        ("web", {}, LimitValueError, "'web' is no limit of a limiter; allowed: such as"),
+        ([], {}, LimitValueError, "no limit is given"),
         (["web", "web"], {}, LimitValueError, "named twice"),
         (["wbe"], {}, UnknownLimitError, "'wbe' is not defined"),
         (["web"], {"key": "X-Api-Key"}, ConfigurationError, "'X-Api-Key' is no function"),
@@ -360,7 +360,7 @@ def test_an_async_key_function_is_refused(make_site: MakeSite, limiter: Limiter)
 
 def test_limits_of_two_limiters_are_refused(make_site: MakeSite, limiter: Limiter) -> None:
     other = Limiter("redis://127.0.0.1:1/0", LIMITS)
-    with pytest.raises(ConfigurationError, match="several limiters"):
+    with pytest.raises(LimitValueError, match="is of another limiter than"):
         make_site([limiter["web"], other["user"]])
 
 
