@@ -25,6 +25,7 @@ from celery_throttle import (
     ThrottleError,
     UnknownLimitError,
 )
+from celery_throttle.scope import LimitRef
 from tests.servers import free_port
 from tests.workers import Worker
 
@@ -125,6 +126,16 @@ def test_a_cost_that_can_never_pass(app: Celery, cost: Any) -> None:
     with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
         define(app, throttle="stripe", throttle_cost=cost)
     assert f"cost {cost!r}"[:80] in str(caught.value)
+
+
+def test_keys_that_come_out_the_same_are_one(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    task = define(app, throttle=["mail:{order_id}", "mail:{tenant_id}"])
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    assert len(limits.need((7,), {"tenant_id": 8}).refs) == 2
+    need = limits.need((7,), {"tenant_id": "7"})
+    assert (need.refs, need.costs) == ((LimitRef("mail", "7"),), (1_000_000,))
 
 
 def test_a_cost_above_the_burst_of_one_of_the_limits(app: Celery) -> None:
