@@ -15,7 +15,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.inside import TaskThrottled
 from celery_throttle.worker import met
-from celery_throttle.worker.outcomes import DONE, OUTCOMES
+from celery_throttle.worker.outcomes import DONE, FAILED, OUTCOMES
 from celery_throttle.worker.trying import fail
 
 
@@ -49,8 +49,8 @@ class GatedRequest:
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
         finally:
-            if isinstance(error, Ignore) and not isinstance(error, (Reject, Retry)):
-                self.throttle_outcome = DONE  # Celery sends no event
+            if not self.__dict__.get("throttle_outcome"):
+                self.throttle_outcome = _unsaid(error)
             _ended(self)
 
     def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
@@ -72,6 +72,13 @@ class GatedRequest:
         finally:
             if not soft:
                 _ended(self)
+
+
+def _unsaid(error: BaseException) -> str:
+    """How a task ended that left its process by an error of which Celery sent no event."""
+    if isinstance(error, Reject):  # what was acknowledged before cannot come again
+        return FAILED
+    return DONE if isinstance(error, Ignore) and not isinstance(error, Retry) else ""
 
 
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,8 +38,8 @@ def call(self: Task, number: int, what: str = "") -> int:
         raise self.retry(countdown=0.01)
     if what == "ignore":
         raise Ignore
-    if what == "reject":
-        raise Reject("no", requeue=False)
+    if what in ("reject", "requeue"):
+        raise Reject("no", requeue=what == "requeue")
     return number
 
 
@@ -78,7 +78,7 @@ def note(text: str) -> None:
 def main(name: str, count: int = 0) -> None:
     """Send them."""
     if name == "--bar":
-        job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly", bar=True)
+        job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly[/2026]", bar=True)
         threading.Timer(1.0, job.cancel).start()
         job.watch()
     elif name == "--priorities":
