@@ -268,6 +268,7 @@ class Limiter:
 
         Raises:
             UnknownLimitError: nobody has defined a limit of that name.
+            LimitValueError: what was measured is no number above 0.
         """
         return self.run_plan(self.outlook.of_limit(as_ref(limit), measured))
 

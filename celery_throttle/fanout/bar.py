@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from celery_throttle.fanout.patience import insist
+from celery_throttle.forecasts.foresee import WORKERS
 
 if TYPE_CHECKING:
     from celery_throttle.fanout.handle import FanOut
@@ -70,31 +73,58 @@ class Ending:
     def __init__(self, fan_out: FanOut) -> None:
         self._fan_out = fan_out
         self._at: float | None = None
+        self._for_workers = False
         self._next = 0.0
 
     def expected(self, progress: Progress) -> float | None:
-        """Seconds; None if nobody knows."""
+        """Seconds; None if nobody knows, infinity if no worker takes what could run."""
         began = time.monotonic()
         if began >= self._next and progress.waiting:
-            told = insist(self._fan_out.forecast, self._fan_out.name).seconds
+            told = insist(self._fan_out.forecast, self._fan_out.name)
             now = time.monotonic()
-            self._at = None if told is None else now + told
+            self._at = None if told.seconds is None else now + told.seconds
+            self._for_workers = told.bound_by == WORKERS
             self._next = now + max(AGAIN, 20 * (now - began))
         if not progress.waiting:
             return None
+        if self._for_workers and progress.rate is None:
+            return math.inf
         if self._at is not None:
             return max(0.0, self._at - time.monotonic())
         return progress.waiting / progress.rate if progress.rate else None
 
 
+class _TwoLines(Bar):
+    """What is told has a line of its own: beside the bar, a terminal is too narrow for both."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, then the text."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["told"])
+
+
 def _bar() -> Bar:
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}")
-    return Bar(*columns, console=Console(stderr=True), refresh_per_second=1 / EVERY)
+    name = TextColumn("{task.description}", markup=False)  # users gave it
+    return _TwoLines(
+        *(name, BarColumn(), TaskProgressColumn()),
+        console=Console(stderr=True),
+        refresh_per_second=1 / EVERY,
+    )
 
 
 def describe(progress: Progress, expected: float | None) -> str:
     """How far a fan-out is, in words."""
     told = [f"{progress.ended:,} of {progress.sent:,}"]
+    if progress.rate is not None and not progress.complete:
+        told.append(f"{progress.rate:,.1f}/s")
+    if progress.paused:
+        told.append("paused")
+    elif expected == math.inf:
+        told.append("no worker takes them")
+    elif expected is not None and not progress.complete:
+        at = time.strftime("%H:%M:%S", time.localtime(time.time() + expected))
+        told.append(f"all begun in {timedelta(seconds=round(expected))}, at {at}")
     told += [
         f"{count:,} {what}"
         for count, what in (
@@ -104,13 +134,6 @@ def describe(progress: Progress, expected: float | None) -> str:
         )
         if count
     ]
-    if progress.rate is not None and not progress.complete:
-        told.append(f"{progress.rate:,.1f}/s")
     if not progress.closed and not progress.cancelled:
         told.append("not all sent")
-    if progress.paused:
-        told.append("paused")
-    elif expected is not None and not progress.complete:
-        at = time.strftime("%H:%M:%S", time.localtime(time.time() + expected))
-        told.append(f"all begun in {timedelta(seconds=round(expected))}, at {at}")
     return ", ".join(told)

@@ -83,9 +83,13 @@ class Entries:
         """
         signature = given if isinstance(given, Signature) else self._read(given)
         kind = self._kind_of(signature)
-        args, kwargs = signature["args"], signature["kwargs"]
+        args, kwargs = self._arguments(kind, signature)
         _, _, content = dumps((args, kwargs), serializer=kind.serializer)
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
+        if not isinstance(task_id, str):
+            raise FanOutError(
+                f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
+            )
         need = kind.limits.fixed or kind.limits.need(args, kwargs)
         if kind.template is not None:
             (queue, rank), expires = kind.place, 0
@@ -101,6 +105,13 @@ class Entries:
                 self._try_template(kind, args, kwargs, (task_id, content, packed), (queue, rank))
         place = self._places.line(queue, (*need.refs, self._ref))
         return Entry(place, task_id, rank, expires, packed, (*need.costs, MILLION))
+
+    @staticmethod
+    def _arguments(kind: Kind, signature: Signature) -> tuple[Any, Any]:
+        """As they are in the message: Celery dumps models of Pydantic, from 5.7 on."""
+        args, kwargs = signature["args"], signature["kwargs"]
+        dump = getattr(kind.task, "_dump_pydantic_arguments", None)
+        return (args, kwargs) if dump is None or kind.serializer == "pickle" else dump(args, kwargs)
 
     def _read(self, given: Any) -> Signature:
         """A signature that came as a dict, as JSON has it."""

@@ -9,11 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
-from celery_throttle.changes import MICROSECONDS
-from celery_throttle.errors import UnknownFanOutError, shown
+from celery_throttle.changes import MICROSECONDS, check_wait, to_us
+from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.patience import insist
 from celery_throttle.fanout.progress import Progress
@@ -79,9 +81,10 @@ class FanOut:
         Those that have started go on. A pause is never shortened by another. Raises as
         :meth:`progress`, and LimitValueError for seconds below 0.
         """
-        self._facts()
-        pause = self._throttle.plans.pause(self._ref, _FOR_EVER if seconds is None else seconds)
-        self._throttle.run_plan(pause)
+        us = to_us(_FOR_EVER if seconds is None else check_wait(seconds, "a pause"))
+        names = [self._throttle.keys.pause(self._ref), self._record]
+        if self._throttle.store.run(Call(script("pause"), names, ["", us])) < 0:
+            raise self._unknown()
 
     def resume(self) -> None:
         """End a pause. Raises as :meth:`progress`."""
@@ -103,13 +106,17 @@ class FanOut:
                 call = Call(script("cancel"), [self._record], ["", number, cursor])
                 cursor, count = self._throttle.store.run(call)
                 cancelled += count
-        if not self._throttle.app.conf.task_ignore_result:
-            self._mark_revoked()
+        self._mark_revoked()
         return cancelled
 
     def _mark_revoked(self) -> None:
-        """As a worker does; who waits for a result would wait for ever."""
+        """As a worker does; who waits for a result would wait for ever.
+
+        Those that come back to their lines after the cancel are found by the next look.
+        """
         backend = self._throttle.app.backend
+        if self._throttle.app.conf.task_ignore_result or isinstance(backend, RPCBackend):
+            return  # results of the latter go to one process, which a worker knows from a request
         read = int(self._facts()[2].get("told", 0))
         while rows := self._page(read, told=True):
             for task_id, outcome in rows:
@@ -170,6 +177,8 @@ class FanOut:
             if seen is not None:
                 seen(progress)
             if progress.complete:
+                if progress.cancelled:
+                    self._mark_revoked()
                 return progress
             next(looks)
 
@@ -178,24 +187,36 @@ class FanOut:
 
         Each of these tasks has ended: ``get()`` does not wait, and raises what the task raised.
         Unless there is no result, since the task raised Ignore or ignores it: then ``get()`` would
-        wait for ever. Needs a result backend that any process can read, so not ``rpc://``.
+        wait for ever.
 
         Args:
             timeout: seconds to wait at most for the next; None for any time.
 
         Raises:
+            ConfigurationError: the app has no result backend, or one that not any process can read.
             celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
         """
+        backend = self._throttle.app.backend
+        if isinstance(backend, (DisabledBackend, RPCBackend)):
+            raise ConfigurationError(
+                f"results cannot be read from {type(backend).__name__}; allowed: a result backend "
+                "that any process can read, such as Redis"
+            )
+        return self._results(timeout)
+
+    def _results(self, timeout: float | None) -> Iterator[AsyncResult[Any]]:
         read, looks = 0, _looks(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
-            complete = insist(self.progress, self.name).complete
+            progress = insist(self.progress, self.name)
+            if progress.cancelled:
+                self._mark_revoked()
             rows = insist(partial(self._page, read), self.name)
             for task_id, _ in rows:
                 yield self._throttle.app.AsyncResult(task_id)
             read += len(rows)
             if rows:
                 looks = _looks(timeout, f"no other task of fan-out {self.name!r} has ended")
-            elif complete:
+            elif progress.complete:
                 return
             else:
                 next(looks)
@@ -206,12 +227,15 @@ class FanOut:
         now, paused, fields = self._throttle.store.run(Call(script("progress"), names, [""]))
         texts = [text.decode() for text in fields]
         if not texts:
-            raise UnknownFanOutError(
-                f"nothing is known of fan-out {shown(self.name)}, or not any more"
-            )
+            raise self._unknown()
         seconds = int(paused) / MICROSECONDS
         facts = dict(zip(texts[::2], texts[1::2], strict=True))
         return int(now), math.inf if seconds > _FOR_EVER / 2 else seconds, facts
+
+    def _unknown(self) -> UnknownFanOutError:
+        return UnknownFanOutError(
+            f"nothing is known of fan-out {shown(self.name)}, or not any more"
+        )
 
 
 def _looks(timeout: float | None, what: str) -> Iterator[None]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from celery_throttle.changes import MICROSECONDS
 
+#: Seconds over which it is seen how fast tasks end.
+SEEN = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -20,8 +23,8 @@ class Progress:
             their worker was killed after it had acknowledged them.
         done, failed: tasks that have ended.
         revoked: tasks that were cancelled, revoked, or have expired.
-        rate: tasks a second that ended of late (in five to ten seconds); None if too little is
-            known.
+        rate: tasks a second that ended of late (in five to ten seconds, in which it may have been
+            paused); None if too little is known.
         paused: seconds for which it is paused, 0 if it is not; infinity for no known end.
         closed: whether all tasks that were given have been sent.
         cancelled: whether it was.
@@ -72,6 +75,10 @@ class Progress:
 
 
 def _rate(now: int, ended: int, facts: Mapping[str, str]) -> float | None:
+    if "cancelled" in facts:
+        return None  # what was cancelled did not run
+    if now - int(facts["new_at"]) > 2 * SEEN * MICROSECONDS:
+        return None  # see `ended.lua`
     seconds = (now - int(facts["old_at"])) / MICROSECONDS
     tasks = ended - int(facts["old_ended"])
     return tasks / seconds if tasks > 0 and seconds >= 1 else None

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from celery_throttle.changes import MICROSECONDS, unknown_limit
-from celery_throttle.errors import KeysFullError, StoreError, StoreUnavailableError, shown
+from celery_throttle.errors import (
+    KeysFullError,
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+    shown,
+)
 from celery_throttle.fanout.enlisting import Batch, Entry, Reply
 from celery_throttle.fanout.entries import Entries
 from celery_throttle.fanout.patience import insist
@@ -73,18 +79,24 @@ class Publisher:
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Put all into their lines, or those before the one that raises an error."""
         batch, began = Batch(self._throttle.keys), time.monotonic()
+        self._send(batch)  # from now on its name is known, however long the first signature takes
+        self._settle()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
                 if batch.is_full() or time.monotonic() - began > LATEST:
                     full, batch = batch, Batch(self._throttle.keys)
                     self._send(full)
+                    if not self.dealt or not full.is_full():
+                        # The server's first answer tells what it has to be told before all else;
+                        # and where signatures come slowly, the next batch may be long in coming.
+                        self._settle()
                     began = time.monotonic()
                     if self.cancelled:
                         return
         except StoreError:  # it was insisted enough
             raise
-        except BaseException:  # Ctrl-C, too: what was taken is to be in its line
+        except BaseException:  # Ctrl-C, too: what was taken is to be in its line, if it has room
             self._send(batch)
             self._settle()
             raise
@@ -95,8 +107,7 @@ class Publisher:
         try:
             return self._entries.entry(position, signature)
         except Exception as error:
-            if sys.version_info >= (3, 11):
-                error.add_note(f"of signature {position} of a fan-out: {shown(signature)}")
+            _note(error, position, shown(signature))
             raise
 
     def _send(self, batch: Batch, *, closed: bool = False) -> None:
@@ -116,7 +127,7 @@ class Publisher:
         if self._on_way is None:
             return
         (batch, closed, begun), self._on_way = self._on_way, None
-        some, registered = batch, False
+        some, registered, tasks = batch, False, len(batch.entries)
         reply = self._first_reply(begun) or self._ask(batch, closed=closed)
         while True:
             self._count(reply)
@@ -135,7 +146,7 @@ class Publisher:
             last = len(some.entries) == len(batch.entries)
             reply = self._ask(some, closed=closed and last)
         replicas = self._throttle.settings.replicas
-        if replicas:
+        if replicas and tasks:
             insist(lambda: self._throttle.store.confirm(replicas), self._name)
 
     def _count(self, reply: Reply) -> None:
@@ -167,12 +178,24 @@ class Publisher:
         """The next entry cannot join its line now, or never."""
         if reply.outcome == "never":
             index, burst = reply.about
-            raise cost_too_high(entry.costs[index - 1], entry.place.refs[index - 1], burst)
+            raise self._refused(
+                cost_too_high(entry.costs[index - 1], entry.place.refs[index - 1], burst), entry
+            )
         wait = LOOK
         if reply.outcome == "crowded":
             wait_us, index, most = reply.about
             ref = entry.place.refs[index - 1]
             if wait_us < 0:
-                raise KeysFullError(ref.name, ref.key, None, most)
+                raise self._refused(KeysFullError(ref.name, ref.key, None, most), entry)
             wait = max(LOOK, wait_us / MICROSECONDS)
         time.sleep(min(wait, LONGEST))
+
+    def _refused(self, error: ThrottleError, entry: Entry) -> ThrottleError:
+        _note(error, self.dealt, f"task_id {shown(entry.task_id)}")
+        return error
+
+
+def _note(error: Exception, position: int, what: str) -> None:
+    """Tell which signature it was, in the order in which they came, the first being 0."""
+    if sys.version_info >= (3, 11):
+        error.add_note(f"of signature {position} of a fan-out: {what}")

@@ -13,6 +13,7 @@ from typing import TypeVar
 from celery_throttle import definitions
 from celery_throttle.changes import Changes, Plan
 from celery_throttle.costs import MILLION
+from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.forecasts.foresee import (
     Forecast,
     Waiting,
@@ -48,7 +49,12 @@ class Outlook(Changes):
 
         Raises:
             UnknownLimitError: nobody has defined a limit of that name.
+            LimitValueError: what was measured is no number above 0.
         """
+        if measured is not None and not (isinstance(measured, (int, float)) and measured > 0):
+            raise LimitValueError(
+                f"measured is {shown(measured)}; allowed: tasks a second, above 0, or None"
+            )
         yield from self._check_known(ref)
         return (yield from self.of(needing(ref), measured))
 

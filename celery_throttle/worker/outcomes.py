@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
+from celery_throttle.fanout.progress import SEEN
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import FAN_OUT_HEADER
 
@@ -38,9 +39,6 @@ GATHER, MANY = 0.05, 500
 
 #: Seconds until a server that could not be told is told again.
 AGAIN = 1.0
-
-#: Seconds over which it is seen how fast tasks end.
-SEEN = 5.0
 
 
 class Outcomes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import chain, group
+from celery import Celery, chain, group
 from celery.exceptions import TimeoutError as WaitedTooLong
 
 from celery_throttle import (
@@ -22,6 +22,7 @@ from celery_throttle import (
     KeyValueError,
     StoreError,
     StoreUnavailableError,
+    Throttle,
     UnknownFanOutError,
 )
 from celery_throttle.fanout import patience
@@ -201,6 +202,7 @@ WRONG = {
     "no cost": (lambda app: app.tasks["costly"].s("x"), CostError, "'x'"),
     "key": (lambda app: app.tasks["tenant"].s([]), KeyValueError, "list"),
     "arguments": (lambda app: app.tasks["few"].s(), TypeError, "number"),
+    "id": (lambda app: app.tasks["one"].s().set(task_id=7), FanOutError, "'one' has task_id 7"),
     "route": (
         lambda app: app.tasks["one"].s().set(exchange="x", routing_key="y"),
         FanOutError,
@@ -244,6 +246,13 @@ def test_an_error_tells_which_signature(app: Any) -> None:
         app.throttle.fan_out([*some(app, 7), app.tasks["few"].s()], "nightly")
     if sys.version_info >= (3, 11):
         assert raised.value.__notes__ == ["of signature 7 of a fan-out: few()"]
+
+
+def test_an_error_of_the_server_tells_which_signature(app: Any) -> None:
+    with pytest.raises(CostError) as raised:
+        app.throttle.fan_out([*some(app, 300), app.tasks["costly"].s(7).set(task_id="x")])
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["of signature 300 of a fan-out: task_id 'x'"]
 
 
 def test_the_first_protocol_has_no_fan_outs(make_app: MakeApp) -> None:
@@ -381,6 +390,34 @@ def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
     app.throttle.store.run(Call(script("back"), names, ["", "w", "own", 1, 1]))
     assert waiting(app) == []
     assert handle.progress().complete
+    assert [result.state for result in handle.results()] == ["REVOKED"] * 3
+
+
+def test_what_is_left_of_a_cancelled_fan_out_expires(app: Any, client: Any) -> None:
+    """Also if all of it came back after the cancel."""
+    handle = app.throttle.fan_out(some(app, 1), "nightly", keep=100)
+    withdraw(app, "0")
+    assert handle.cancel() == 0
+    keys = app.throttle.keys
+    names = [keys.workers, keys.claims("w")]
+    app.throttle.store.run(Call(script("back"), names, ["", "w", "own", 1, 1]))
+    assert client.ttl(f"{keys.fan_out('nightly')}:ended") == 100
+    assert handle.wait(timeout=1).revoked == 1
+    assert app.AsyncResult("0").state == "REVOKED"
+
+
+def test_results_that_go_to_one_process_only_are_left_to_workers(redis_url: str) -> None:
+    app: Any = Celery("shop", broker=redis_url, backend="rpc://", set_as_current=False)
+    throttle = Throttle(app, {"api": "1/h"})
+
+    @app.task(name="one", throttle="api", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int) -> None: ...
+
+    handle = throttle.fan_out(some(app, 3), "nightly")
+    assert handle.cancel() == 3
+    assert handle.wait(timeout=1).revoked == 3
+    throttle.store.close()
+    app.close()
 
 
 def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
@@ -433,6 +470,20 @@ def test_slow_signatures_do_not_wait_for_each_other(app: Any) -> None:
     assert seen[-1] >= 1
 
 
+def test_the_first_batch_does_not_wait_for_the_second(app: Any, client: Any) -> None:
+    """Though the server has no scripts yet, and knows no limits."""
+    client.script_flush()
+    seen = []
+
+    def signatures() -> Iterator[Any]:
+        yield from some(app, MOST_TASKS)
+        seen.append(len(in_line(app)))
+        yield app.tasks["one"].s()
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert seen == [MOST_TASKS]
+
+
 def test_what_was_taken_before_an_interrupt_is_in_its_line(app: Any) -> None:
     def signatures() -> Iterator[Any]:
         yield from some(app, 230)
@@ -448,6 +499,12 @@ def test_a_pause_is_forgotten_with_the_fan_out(app: Any, client: Any) -> None:
     handle.pause()
     withdraw(app, "0")
     assert 0 < client.ttl("{throttle}:pause:@fan-out:nightly") <= 100
+    handle.pause()
+    assert 0 < client.ttl("{throttle}:pause:@fan-out:nightly") <= 100
+    client.flushall()
+    with pytest.raises(UnknownFanOutError):
+        handle.pause()
+    assert not client.keys("*")
 
 
 def test_how_fast_it_is_does_not_count_an_idle_time(app: Any, client: Any) -> None:
@@ -461,6 +518,8 @@ def test_how_fast_it_is_does_not_count_an_idle_time(app: Any, client: Any) -> No
     rate = handle.progress().rate
     assert rate is not None
     assert 1 < rate < 2
+    client.hset(app.throttle.keys.fan_out("nightly"), "new_at", int(time.time() * 1e6) - 11_000_000)
+    assert handle.progress().rate is None
 
 
 def test_a_publisher_stops_when_it_is_cancelled(app: Any) -> None:
@@ -486,6 +545,23 @@ def test_results_come_in_the_order_in_which_tasks_end(app: Any) -> None:
     end(app, "nightly", ("1", "failed"))
     assert [result.id for result in handle.results()] == ["2", "0", "1"]
     assert handle.wait(timeout=1).failed == 1
+
+
+@pytest.mark.parametrize("backend", [None, "rpc://"])
+def test_results_need_a_backend_that_others_can_read(redis_url: str, backend: Any) -> None:
+    other: Any = Celery("shop", broker=redis_url, backend=backend, set_as_current=False)
+    handle = Throttle(other, {"api": "1/h"}).fan_out([])
+    with pytest.raises(ConfigurationError, match=r"cannot be read from (Disabled|RPC)Backend"):
+        handle.results()
+    other.close()
+
+
+def test_its_name_is_known_before_its_first_task(app: Any) -> None:
+    def signatures() -> Iterator[Any]:
+        assert app.throttle.fan_out_named("nightly").progress().sent == 0
+        yield from some(app, 1)
+
+    assert app.throttle.fan_out(signatures(), "nightly").progress().sent == 1
 
 
 def test_waiting_for_it_has_an_end(app: Any) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import Entries
@@ -128,6 +129,27 @@ def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
         headers["number"] = number
         entry = entries.entry(number, app.tasks["one"].s(1).set(headers=headers))
         assert messages.headers(entry.packed)["number"] == number
+
+
+class Order(BaseModel):
+    """What a task takes that was made with ``pydantic=True``."""
+
+    number: int
+
+
+@pytest.mark.skipif(not hasattr(Task, "_dump_pydantic_arguments"), reason="callers dump them")
+def test_models_are_sent_as_celery_sends_them(app: Any) -> None:
+    @app.task(throttle="mail:{who}", pydantic=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def take(who: str, order: Order) -> None: ...
+
+    entries = Entries(app.throttle, "nightly")
+    for number in range(4):
+        signature = take.s("ada", order=Order(number=number)).set(task_id=f"{number}")
+        kind = entries._kind_of(signature)
+        sent = entries._sent(kind, signature.args, signature.kwargs, task_id=f"{number}")
+        entry = entries.entry(number, signature)
+        assert entry.packed == messages.pack(sent)
+        assert sent.payload[1] == {"order": {"number": number}}
 
 
 def test_what_depends_on_the_time_comes_from_celery(app: Any) -> None:

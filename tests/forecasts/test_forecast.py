@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from celery_throttle import Forecast, Limiter, UnknownLimitError
+from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.forecasts.foresee import WORKERS
 from celery_throttle.forecasts.outlook import Outlook
 from celery_throttle.references import Reference
@@ -223,6 +223,9 @@ def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> 
     told = forecast(lines)
     assert told.seconds == pytest.approx(2.9)
     assert told.bound_by == WORKERS
+    for wrong in (0, -1, "a"):
+        with pytest.raises(LimitValueError, match="measured is"):
+            lines.limiter.forecast("api", measured=wrong)  # type: ignore[arg-type]  # that is the point
     measured = lines.limiter.forecast("api", measured=0.5)
     assert (measured.seconds, measured.bound_by) == (60.0, WORKERS)
 
