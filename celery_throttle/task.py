@@ -126,9 +126,10 @@ class TaskLimits:
             used += count
         told = iter(self.cost_reader.read(args, kwargs))
         costs = [millionths(next(told)) if cost is None else cost for cost in self.costs]
-        # Two keys may have come out the same: it is one then, and pays once.
-        each = dict(zip(refs, costs, strict=True))
-        return Need(tuple(each), tuple(each.values()))
+        if len(refs) > 1:  # two keys may have come out the same: it is one then, and pays once
+            each = dict(zip(refs, costs, strict=True))
+            refs, costs = list(each), list(each.values())
+        return Need(tuple(refs), tuple(costs))
 
     def need_of(self, request: Any) -> Need:
         """:meth:`need` for the arguments of a request, found once."""

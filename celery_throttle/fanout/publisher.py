@@ -78,9 +78,9 @@ class Publisher:
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Put all into their lines, or those before the one that raises an error."""
+        self._send(Batch(self._throttle.keys))
+        self._settle()  # from now on its name is known, however long the first signature takes
         batch, began = Batch(self._throttle.keys), time.monotonic()
-        self._send(batch)  # from now on its name is known, however long the first signature takes
-        self._settle()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
