@@ -26,6 +26,10 @@ from celery_throttle.scripts import Argument, Call, script
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
 
+#: Result backends of which this process can read and tell nothing: there is none, or results go to
+#: the process that sent a task, which only its worker knows.
+_UNREADABLE = (DisabledBackend, RPCBackend)
+
 #: Seconds of a pause without an end: some thirty years.
 _FOR_EVER = 1e9
 
@@ -115,8 +119,8 @@ class FanOut:
         Those that come back to their lines after the cancel are found by the next look.
         """
         backend = self._throttle.app.backend
-        if self._throttle.app.conf.task_ignore_result or isinstance(backend, RPCBackend):
-            return  # results of the latter go to one process, which a worker knows from a request
+        if self._throttle.app.conf.task_ignore_result or isinstance(backend, _UNREADABLE):
+            return
         read = int(self._facts()[2].get("told", 0))
         while rows := self._page(read, told=True):
             for task_id, outcome in rows:
@@ -178,7 +182,7 @@ class FanOut:
                 seen(progress)
             if progress.complete:
                 if progress.cancelled:
-                    self._mark_revoked()
+                    insist(self._mark_revoked, self.name)
                 return progress
             next(looks)
 
@@ -197,7 +201,7 @@ class FanOut:
             celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
         """
         backend = self._throttle.app.backend
-        if isinstance(backend, (DisabledBackend, RPCBackend)):
+        if isinstance(backend, _UNREADABLE):
             raise ConfigurationError(
                 f"results cannot be read from {type(backend).__name__}; allowed: a result backend "
                 "that any process can read, such as Redis"
@@ -209,7 +213,7 @@ class FanOut:
         while True:
             progress = insist(self.progress, self.name)
             if progress.cancelled:
-                self._mark_revoked()
+                insist(self._mark_revoked, self.name)
             rows = insist(partial(self._page, read), self.name)
             for task_id, _ in rows:
                 yield self._throttle.app.AsyncResult(task_id)
