@@ -22,8 +22,9 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import QUEUE, Stage
 from celery_throttle import Limiter
 from celery_throttle.keys import Keys
+from celery_throttle.parks import Waiter, park_call
 from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.scripts import Call, script
 
 TURNS, CALLS = 20, 100
 FEW = 1_000
@@ -115,19 +116,19 @@ class _Waiting:
     def _park(self, tenant: int) -> Call:
         """The call by which a worker without a free process parks a task, see ``lua/park.lua``."""
         self._sent += 1
-        keys, task_id = self._keys, f"{tenant} {self._sent}"
-        refs = (self._refs[0], LimitRef("tenant", str(tenant)))
-        names = [keys.limits, keys.parks, keys.line(QUEUE, refs), *keys.queue(QUEUE)]
-        redelivered = expires = may_run = 0
-        rank, longest, remembered, lease = 3, -1, 86_400_000_000, 30_000_000
-        about = [redelivered, rank, expires, longest, remembered]
-        args: list[Argument] = ["", task_id, task_id, *about]
-        args += [MESSAGE, task_id, lease, may_run, len(refs)]
-        for ref in refs:
-            names += keys.waiting_at(QUEUE, ref)
-            args += [ref.name, keys.field(ref), 1_000_000]
+        task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]
-        return Call(script("park"), names, [*args, *acknowledged])
+        return park_call(
+            self._keys,
+            Waiter(task_id, QUEUE, rank=3, expires=0, max_wait=None, packed=MESSAGE),
+            self._limiter.need(["api", ("tenant", str(tenant))], 1),
+            "0",
+            identity=task_id,
+            remember=86_400.0,
+            holder=task_id,
+            lease=30.0,
+            acknowledged=acknowledged,
+        )
 
     def claim(self) -> float:
         """Take a task, then park it again; gives the seconds that the first of these took."""
