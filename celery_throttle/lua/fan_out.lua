@@ -57,7 +57,10 @@ local function fan_out_ended(record, id, outcome)
     return
   end
   if tonumber(known) then
-    redis.call('RPUSH', record .. ':ended', id)
+    local left = redis.call('RPUSH', record .. ':ended', id) == 1 and redis.call('PTTL', record) or 0
+    if left > 0 then -- the list is new, and expires with all else
+      redis.call('PEXPIRE', record .. ':ended', left)
+    end
   elseif outcome == 'done' then
     redis.call('HINCRBY', record, known, -1)
   else
