@@ -176,11 +176,15 @@ class Changes:
         while cursor != b"0":
             cursor = yield Call(script("touch"), [self.keys.waited(name)], [self.now(), cursor])
 
-    def pause(self, ref: LimitRef, seconds: float) -> Plan[float]:
-        """Stop a limit or one key of it; gives the seconds it is now paused."""
+    def pause(self, ref: LimitRef, seconds: float, record: str | None = None) -> Plan[float]:
+        """Stop a limit or one key of it; gives the seconds it is now paused.
+
+        With the record of a fan-out, whose key it is: below zero if nothing is known of that.
+        """
         us = to_us(check_wait(seconds, "a pause"))
         yield from self._check_known(ref)
-        paused: int = yield Call(script("pause"), [self.keys.pause(ref)], [self.now(), us])
+        names = [self.keys.pause(ref)] if record is None else [self.keys.pause(ref), record]
+        paused: int = yield Call(script("pause"), names, [self.now(), us])
         return paused / MICROSECONDS
 
     def reset(self, ref: LimitRef) -> Plan[None]:

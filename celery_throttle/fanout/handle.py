@@ -14,7 +14,7 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
-from celery_throttle.changes import MICROSECONDS, check_wait, to_us
+from celery_throttle.changes import MICROSECONDS
 from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.patience import insist
@@ -72,22 +72,15 @@ class FanOut:
         """
         return Progress.read(self.name, *self._facts())
 
-    def is_cancelled(self) -> bool:
-        """Whether it was; not, if nothing is known of it. Raises StoreUnavailableError."""
-        try:
-            return insist(self.progress, self.name).cancelled
-        except UnknownFanOutError:
-            return False
-
     def pause(self, seconds: float | None = None) -> None:
         """Let none of its waiting tasks start, for some seconds or until :meth:`resume`.
 
         Those that have started go on. A pause is never shortened by another. Raises as
         :meth:`progress`, and LimitValueError for seconds below 0.
         """
-        us = to_us(_FOR_EVER if seconds is None else check_wait(seconds, "a pause"))
-        names = [self._throttle.keys.pause(self._ref), self._record]
-        if self._throttle.store.run(Call(script("pause"), names, ["", us])) < 0:
+        wait = _FOR_EVER if seconds is None else seconds
+        pause = self._throttle.plans.pause(self._ref, wait, self._record)
+        if self._throttle.run_plan(pause) < 0:
             raise self._unknown()
 
     def resume(self) -> None:
@@ -177,12 +170,10 @@ class FanOut:
         """
         looks = _looks(timeout, f"fan-out {self.name!r} is not complete")
         while True:
-            progress = insist(self.progress, self.name)
+            progress = self._look()
             if seen is not None:
                 seen(progress)
             if progress.complete:
-                if progress.cancelled:
-                    insist(self._mark_revoked, self.name)
                 return progress
             next(looks)
 
@@ -211,9 +202,7 @@ class FanOut:
     def _results(self, timeout: float | None) -> Iterator[AsyncResult[Any]]:
         read, looks = 0, _looks(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
-            progress = insist(self.progress, self.name)
-            if progress.cancelled:
-                insist(self._mark_revoked, self.name)
+            progress = self._look()
             rows = insist(partial(self._page, read), self.name)
             for task_id, _ in rows:
                 yield self._throttle.app.AsyncResult(task_id)
@@ -224,6 +213,13 @@ class FanOut:
                 return
             else:
                 next(looks)
+
+    def _look(self) -> Progress:
+        """How far it is; what came back since it was cancelled has its result then."""
+        progress = insist(self.progress, self.name)
+        if progress.cancelled:
+            insist(self._mark_revoked, self.name)
+        return progress
 
     def _facts(self) -> tuple[int, float, Mapping[str, str]]:
         """The server's time in microseconds, seconds of a pause, and the record."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from celery_throttle.changes import MICROSECONDS
 
-#: Seconds over which it is seen how fast tasks end.
-SEEN = 5.0
+#: Seconds over which it is seen how fast tasks end; and after the last end until that says nothing.
+SEEN, STALE = 5.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Progress:
 def _rate(now: int, ended: int, facts: Mapping[str, str]) -> float | None:
     if "cancelled" in facts:
         return None  # what was cancelled did not run
-    if now - int(facts["new_at"]) > 2 * SEEN * MICROSECONDS:
-        return None  # see `ended.lua`
+    if now - int(facts["new_at"]) > STALE * MICROSECONDS:
+        return None
     seconds = (now - int(facts["old_at"])) / MICROSECONDS
     tasks = ended - int(facts["old_ended"])
     return tasks / seconds if tasks > 0 and seconds >= 1 else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.changes import MICROSECONDS, unknown_limit
 from celery_throttle.errors import (
+    FanOutError,
     KeysFullError,
     StoreError,
     StoreUnavailableError,
@@ -80,6 +81,8 @@ class Publisher:
         """Put all into their lines, or those before the one that raises an error."""
         self._send(Batch(self._throttle.keys))
         self._settle()  # from now on its name is known, however long the first signature takes
+        if self.cancelled:
+            raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
         batch, began = Batch(self._throttle.keys), time.monotonic()
         try:
             for position, signature in enumerate(signatures):

@@ -45,8 +45,6 @@ def fan_out(
     if isinstance(signatures, Mapping):
         raise FanOutError(f"{shown(signatures)} is one signature; allowed: many, such as a list")
     handle = FanOut(throttle, _check(throttle, name, max_waiting, keep))
-    if name is not None and handle.is_cancelled():
-        raise FanOutError(f"fan-out {name!r} was cancelled; allowed: another name")
     with ExitStack() as stack:
         show = None
         if bar:

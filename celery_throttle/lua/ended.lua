@@ -4,6 +4,7 @@
 -- KEYS  1   record of the fan-out
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how long (us) to see how fast they end
+--       3   how long (us) after the last end that says nothing
 --       then per task: its id, how it ended: 'done', 'failed' or 'revoked'
 
 local record, now, seen = KEYS[1], clock(ARGV[1]), tonumber(ARGV[2])
@@ -14,11 +15,11 @@ end
 -- A server that is out of memory carries out a script whose first write takes something away.
 redis.call('HDEL', record, '')
 local before = redis.call('LLEN', record .. ':ended')
-for i = 3, #ARGV, 2 do
+for i = 4, #ARGV, 2 do
   fan_out_ended(record, ARGV[i], ARGV[i + 1])
 end
 local ended = redis.call('LLEN', record .. ':ended')
-if now - tonumber(new_at) > 2 * seen then -- nothing had ended for long: how fast it was says nothing
+if now - tonumber(new_at) > tonumber(ARGV[3]) then
   redis.call('HSET', record, 'old_at', whole(now), 'old_ended', before,
              'new_at', whole(now), 'new_ended', before)
 elseif now - tonumber(new_at) > seen then

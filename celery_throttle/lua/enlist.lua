@@ -28,6 +28,9 @@
 
 local given, most, keep, record = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[2]
 local now = clock(given)
+if redis.call('HEXISTS', record, 'cancelled') == 1 then
+  return { 'cancelled', 0, 0, tonumber(redis.call('HGET', record, 'waiting') or 0) }
+end
 local queues, numbers, all, lines = {}, {}, { limits = {} }, {}
 local key, arg = 3, 8
 
@@ -168,9 +171,6 @@ end
 
 local sent, dealt, reason = 0, 0, { 'done' }
 local waiting = tonumber(redis.call('HGET', record, 'waiting'))
-if redis.call('HEXISTS', record, 'cancelled') == 1 then
-  reason, arg = { 'cancelled' }, #ARGV + 1
-end
 while arg <= #ARGV do
   local head, id = ARGV[arg], ARGV[arg + 1]
   local at, number, rank, expires = struct.unpack('<HBBd', head)

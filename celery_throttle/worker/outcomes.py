@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
-from celery_throttle.fanout.progress import SEEN
+from celery_throttle.fanout.progress import SEEN, STALE
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import FAN_OUT_HEADER
 
@@ -77,7 +77,7 @@ class Outcomes:
 
     def _tell(self, told: list[tuple[str, str, str]]) -> None:
         for name in dict.fromkeys(name for name, _, _ in told):
-            args: list[Argument] = ["", to_us(SEEN)]
+            args: list[Argument] = ["", to_us(SEEN), to_us(STALE)]
             for of, task_id, outcome in told:
                 if of == name:
                     args += (task_id, outcome)

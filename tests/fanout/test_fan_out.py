@@ -56,7 +56,7 @@ def in_line(app: Any) -> list[str]:
 
 def end(app: Any, name: str, *told: tuple[str, str]) -> None:
     """Say of tasks how they ended, as a worker does."""
-    args: list[Any] = ["", 5_000_000]
+    args: list[Any] = ["", 5_000_000, 10_000_000]
     for task_id, outcome in told:
         args += (task_id, outcome)
     app.throttle.store.run(Call(script("ended"), [app.throttle.keys.fan_out(name)], args))
