@@ -33,7 +33,7 @@ for i = 1, most do
     local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
     redis.call('HDEL', claims, tokens[i])
     give_slots_back(about, worker, tokens[i], now)
-    rejoin(line, about, id, score, packed, now)
+    rejoin(line, about, id, score, packed, now, ARGV[1])
   end
 end
 end_lease(workers, worker, claims)

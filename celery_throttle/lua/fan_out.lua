@@ -57,10 +57,7 @@ local function fan_out_ended(record, id, outcome)
     return
   end
   if tonumber(known) then
-    local left = redis.call('RPUSH', record .. ':ended', id) == 1 and redis.call('PTTL', record) or 0
-    if left > 0 then -- the list is new, and expires with all else
-      redis.call('PEXPIRE', record .. ':ended', left)
-    end
+    redis.call('RPUSH', record .. ':ended', id)
   elseif outcome == 'done' then
     redis.call('HINCRBY', record, known, -1)
   else

@@ -28,14 +28,16 @@ local function close_up(line, about, at, now)
 end
 
 -- A task that a worker had goes back to its line, unless it waits again already, or its fan-out was cancelled.
-local function rejoin(line, about, id, score, packed, now)
+local function rejoin(line, about, id, score, packed, now, given)
   if redis.call('HEXISTS', about.queue[MESSAGES], id) == 1 then
     return
   end
   if about.fan_out and redis.call('HEXISTS', about.fan_out, 'cancelled') == 1 then
     fan_out_ended(about.fan_out, id, 'revoked')
+    fan_out_waits(about.fan_out, 0, given)
     return
   end
   join(line, about, id, tonumber(score), packed, now, 0, 1)
   wake(about.queue, now, now)
 end
+

@@ -13,6 +13,6 @@ for i = 2, #ARGV do
   if found then
     local _, line, about, score, packed = unpack(cmsgpack.unpack(found))
     redis.call('HDEL', KEYS[1], id)
-    rejoin(line, about, id, score, packed, now)
+    rejoin(line, about, id, score, packed, now, ARGV[1])
   end
 end

@@ -43,3 +43,4 @@ local function full(refs)
     end
   end
 end
+
