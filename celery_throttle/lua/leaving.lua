@@ -40,4 +40,3 @@ local function rejoin(line, about, id, score, packed, now, given)
   join(line, about, id, tonumber(score), packed, now, 0, 1)
   wake(about.queue, now, now)
 end
-

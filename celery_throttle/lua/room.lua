@@ -43,4 +43,3 @@ local function full(refs)
     end
   end
 end
-
