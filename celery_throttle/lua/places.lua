@@ -10,7 +10,7 @@ local ENTRIES, BACKLOG, WAITING, WAITS, WAITED = 4, 7, 8, 9, 10
 -- with 28 bits of pass, and 17 bits that tell which of those with one pass came first. A line of weight 1
 -- passes so much further with each turn; it can be divided by most weights. After the last pass comes 0
 -- again: no two lines of a rank are farther apart than a stride, so it is known which are behind.
-local RANK, PASS, PASSES, STRIDE = 2 ^ 45, 2 ^ 17, 2 ^ 28, 55440
+local RANK, PASS, PASSES, STRIDE = 2 ^ 45, 2 ^ 17, 2 ^ 28, 110880
 local NEAR = 2 * STRIDE
 
 local function pack_line(at, about)
