@@ -79,6 +79,11 @@ class Keys:
         """Hash: tasks that a worker took from a line and has no code for, by task id."""
         return f"{self.prefix}:aside"
 
+    @property
+    def rights(self) -> str:
+        """String: written for a second, to find out which commands the user may run."""
+        return f"{self.prefix}:rights"
+
     def claims(self, worker: str) -> str:
         """Hash: the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"

@@ -1,7 +1,9 @@
 """What an error that the server replied means for the call that met it.
 
-Every error here was replied before anything was written: a script's first write is where the
-server refuses, and what the cluster refuses it has not begun.
+Every error with a meaning of its own (:data:`_MEANS`) is replied before anything was written: a
+script's first write is where the server refuses, and what the cluster refuses it has not begun. Any
+other may come from the middle of a script, such as for a right that is missing, and the server
+takes nothing back of what the script did until then.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Means(Enum):
     ELSEWHERE = auto()  #: not this server, or not now: another one may be in charge
     LATER = auto()  #: this server, but not now
     FULL = auto()  #: nothing can be added now; what takes something away may pass
-    NEVER = auto()  #: the call is wrong, or not allowed
+    NEVER = auto()  #: the call is wrong, or not allowed; part of it may have been carried out
 
 
 _MEANS = {

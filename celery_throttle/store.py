@@ -118,9 +118,12 @@ class Store:
         return [self._settled(*each) for each in zip(calls, replies, strict=True)]
 
     def _settled(self, call: Call, reply: Any) -> Any:
-        """What was refused was not begun: by itself it may take a detour."""
+        """What the server has not begun may take a detour by itself."""
         try:
-            return self.run(call) if isinstance(reply, hiredis.ReplyError) else reply
+            if not isinstance(reply, hiredis.ReplyError):
+                return reply
+            begun = Refusal(str(reply)).means is Means.NEVER
+            return self._valid(reply) if begun else self.run(call)
         except StoreError as error:
             return error
 

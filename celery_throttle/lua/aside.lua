@@ -12,8 +12,8 @@
 local now, claim = clock(ARGV[1]), redis.call('HGET', KEYS[2], ARGV[3])
 if claim then
   local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
-  redis.call('HDEL', KEYS[2], ARGV[3])
-  give_slots_back(about, ARGV[2], ARGV[3], now)
   redis.call('HSET', KEYS[3], id, cmsgpack.pack({ ARGV[4], line, about, score, packed }))
+  give_slots_back(about, ARGV[2], ARGV[3], now)
+  redis.call('HDEL', KEYS[2], ARGV[3])
   end_lease(KEYS[1], ARGV[2], KEYS[2])
 end

@@ -31,9 +31,9 @@ for i = 1, most do
   local claim = redis.call('HGET', claims, tokens[i])
   if claim then
     local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
-    redis.call('HDEL', claims, tokens[i])
-    give_slots_back(about, worker, tokens[i], now)
     rejoin(line, about, id, score, packed, now, ARGV[1])
+    give_slots_back(about, worker, tokens[i], now)
+    redis.call('HDEL', claims, tokens[i])
   end
 end
 end_lease(workers, worker, claims)

@@ -1,5 +1,5 @@
 -- beat.lua: a worker lives; how many others do, and which limits are in force.
--- uses: clock
+-- uses: clock, many
 --
 -- KEYS  1   zset: workers that live -> until when (us) they are taken to
 --       2   hash: definitions of limits
@@ -33,7 +33,7 @@ if redis.call('HLEN', KEYS[2]) <= tonumber(ARGV[4]) then
     tell(all[i], all[i + 1])
   end
 elseif #ARGV > 4 then
-  local found = redis.call('HMGET', KEYS[2], unpack(ARGV, 5))
+  local found = read_many('HMGET', KEYS[2], ARGV, 5, #ARGV)
   for i = 5, #ARGV do
     tell(ARGV[i], found[i - 4])
   end

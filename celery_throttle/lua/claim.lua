@@ -90,10 +90,13 @@ local function serve_line(queue, waiting, line, score, at, about, id, packed)
   end
   if wait <= (refs.held and 0 or ahead) then
     wait = math.max(0, wait)
+    if #taken == 0 then
+      redis.call('ZADD', workers, whole(till), worker) -- for who gives them back, whatever becomes of it
+    end
+    local row = hand_out(claims, token, line, about, at, id, packed, kind, wait, now)
     if kind == 1 then
       take(refs, now, now + wait, given)
     end
-    local row = hand_out(claims, token, line, about, at, id, packed, kind, wait, now)
     row[7] = kind == 1 and slots_of(refs, about) or {}
     taken[#taken + 1] = row
     token = token + 1
@@ -110,10 +113,10 @@ local function serve_line(queue, waiting, line, score, at, about, id, packed)
     end
     return true
   else
-    redis.call('ZREM', waiting, line)
-    count(about.limits[at], -redis.call('ZCARD', line))
-    tidy(about.limits[at], queue)
     attach(line, about, bound, now, wait)
+    count(about.limits[at], -redis.call('ZCARD', line))
+    redis.call('ZREM', waiting, line)
+    tidy(about.limits[at], queue)
   end
 end
 
@@ -130,7 +133,11 @@ local function serve(queue, waiting)
     end
     visits = visits - 1
     local at, about, id, packed = read_line(queue, waiting, line)
-    if packed then
+    if at > 0 and about.limits[at][WAITING] ~= waiting then
+      -- A script ended when it had not moved it quite.
+      attach(line, about, at, now, 0)
+      redis.call('ZREM', waiting, line)
+    elseif packed then
       if serve_line(queue, waiting, line, score, at, about, id, packed) then
         return
       end

@@ -1,5 +1,5 @@
 -- enlist.lua: tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: room
+-- uses: room, many
 --
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
@@ -57,7 +57,7 @@ end
 
 for i = key, #KEYS do
   local packed = ARGV[arg]
-  local line = { name = KEYS[i], refs = {}, last = {}, more = {} }
+  local line = { name = KEYS[i], refs = {}, last = {}, more = {}, messages = {} }
   line.about = { queue = queues[struct.unpack('<H', packed)], limits = {}, fan_out = record }
   for from = 3, #packed, 2 do
     local place = struct.unpack('<H', packed, from)
@@ -109,9 +109,6 @@ end
 -- The first task of a line in this call joins as any does.
 local function add_first(line, id, rank, score, packed, costs)
   local about = line.about
-  if redis.call('HEXISTS', about.queue[MESSAGES], id) == 1 then
-    return false
-  end
   for i, ref in ipairs(line.refs) do
     for _, limit in ipairs(ref.limits) do
       limit.cost = costs[i]
@@ -124,29 +121,24 @@ local function add_first(line, id, rank, score, packed, costs)
   if not earliest or now + wait < tonumber(earliest) then
     wake(about.queue, now, now + wait)
   end
-  return true
 end
 
--- Those behind it need only be counted. Returns whether the task was added: it may wait there already.
+-- Those behind it need only be counted.
 local function add(line, id, rank, expires, message, costs)
   local about = line.about
   local score = line.last[rank] and line.last[rank] + 1 or score_of(line.name, rank, now)
   local packed = cmsgpack.pack({ line.name, costs, expires, now, message, score, about.crowds })
   if not line.first or rank < line.first then
-    if not add_first(line, id, rank, score, packed, costs) then
-      return false
-    end
-  elseif redis.call('HSETNX', about.queue[MESSAGES], id, packed) == 1 then
-    local more = line.more
-    more[#more + 1], more[#more + 2] = whole(score), id
+    add_first(line, id, rank, score, packed, costs)
   else
-    return false
+    local more, messages = line.more, line.messages
+    more[#more + 1], more[#more + 2] = whole(score), id
+    messages[#messages + 1], messages[#messages + 2] = id, packed
   end
   line.last[rank] = score
   for _, ref in ipairs(line.refs) do
     ref.space.room = ref.space.room - 1
   end
-  return true
 end
 
 -- What `join` has not done for those behind the first.
@@ -155,12 +147,13 @@ local function add_more()
   for _, line in ipairs(lines) do
     local more = #line.more / 2
     if more > 0 then
-      redis.call('ZADD', line.name, unpack(line.more))
+      call_with('ZADD', line.name, line.more)
       local found = redis.call('HGET', line.about.queue[LINES], line.name)
       if found then
         local at, about = unpack_line(found)
         count(about.limits[at], more)
       end
+      call_with('HSET', line.about.queue[MESSAGES], line.messages)
     end
     all = all + more
   end
@@ -169,7 +162,18 @@ local function add_more()
   end
 end
 
-local sent, dealt, reason = 0, 0, { 'done' }
+-- Whether a task waits in its line already: a call ended before it could note that. Nil if it waits for
+-- somebody else.
+local function is_there(line, id)
+  local packed = redis.call('HGET', line.about.queue[MESSAGES], id)
+  if packed then
+    return cmsgpack.unpack(packed)[1] == line.name or nil
+  end
+  return false
+end
+
+-- Those that were sent by this call, as they are to be noted: hash -> id, number of the queue, ...
+local sent, dealt, reason, noted, here = 0, 0, { 'done' }, {}, {}
 local waiting = tonumber(redis.call('HGET', record, 'waiting'))
 while arg <= #ARGV do
   local head, id = ARGV[arg], ARGV[arg + 1]
@@ -177,21 +181,27 @@ while arg <= #ARGV do
   local line, tasks = lines[at], record .. ':' .. number
   local costs = { struct.unpack(line.costs, head, 13) }
   costs[#costs] = nil -- where it ends
-  local why = refused(line, costs, waiting)
-  if why and redis.call('HEXISTS', tasks, id) == 0 then
-    reason = why
-    break
-  end
-  if not why and redis.call('HSETNX', tasks, id, numbers[line.about.queue]) == 1 then
-    if add(line, id, rank, expires, ARGV[arg + 2], costs) then
-      sent, waiting = sent + 1, waiting + 1
-    else
-      redis.call('HDEL', tasks, id) -- it waits there for somebody else
+  if not here[id] and redis.call('HEXISTS', tasks, id) == 0 then
+    local why, there = refused(line, costs, waiting), is_there(line, id)
+    if why then
+      reason = why
+      break
+    elseif there == false then
+      add(line, id, rank, expires, ARGV[arg + 2], costs)
+    end
+    if there ~= nil then
+      noted[tasks] = noted[tasks] or {}
+      table.insert(noted[tasks], id)
+      table.insert(noted[tasks], numbers[line.about.queue])
+      here[id], sent, waiting = true, sent + 1, waiting + 1
     end
   end
   dealt, arg = dealt + 1, arg + 3
 end
 add_more()
+for tasks, pairs_of in pairs(noted) do
+  call_with('HSET', tasks, pairs_of)
+end
 redis.call('HINCRBY', record, 'sent', sent)
 if ARGV[4] == '1' and reason[1] == 'done' then
   redis.call('HSET', record, 'closed', '1')

@@ -1,5 +1,5 @@
 -- gate.lua: quota for tasks that have a process now, or right after: each on its own.
--- uses: refs
+-- uses: refs, many
 --
 -- KEYS  1   hash: definitions of limits
 --       then for each ref of all tasks: state, pause, pause of the key; then for each: entries; then
@@ -28,7 +28,7 @@ local all, unknown = read_refs(count, 2, 5 + 2 * tasks, keyed, now, given)
 if unknown then
   return { { -2, unknown, whole(now) } }
 end
-local backlogs = redis.call('MGET', unpack(KEYS, #KEYS - count + 1))
+local backlogs = read_many('MGET', nil, KEYS, #KEYS - count + 1, #KEYS)
 
 -- How many times a single limit admits: in all, at once, and the wait of the first later one.
 local function times_of(limit, wanted)

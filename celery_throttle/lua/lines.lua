@@ -1,5 +1,5 @@
 -- lines.lua: lines of waiting tasks, and which limit each of them waits at.
--- uses: decide, places, fan_out
+-- uses: decide, places, fan_out, many
 -- uses rarely: mend
 --
 -- Library. A line holds the tasks of one queue that need one set of limits and keys. A line that
@@ -25,6 +25,11 @@
 -- `weight` is that of the line when it was looked at last, and missing if that was 1. Of a line whose
 -- about-table the server has lost only the waiting list is known; that is its limit 0, and `limits` holds
 -- no other. What else may be missing is made anew, see `mend.lua`.
+--
+-- The server takes nothing back of a script that ends in the middle, as for a right that is missing. So a
+-- task is written to where it goes before it is taken from where it was, and its message last of all that
+-- makes it wait: whose message is there waits for sure. What such a script leaves of a line is put right
+-- when the line is used again; backlogs are right again when nothing waits.
 
 local function refs_of(about, costs)
   local refs = {}
@@ -54,8 +59,8 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
     fields[weight - 1], fields[weight] = 'weight ' .. names[2], 'weight ' .. names[1]
     keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = names[3], names[5], names[6]
   end
-  local found = redis.call('HMGET', definitions, unpack(fields))
-  local unknown = look(refs, found, 2, redis.call('MGET', unpack(keys)), 3, now, given)
+  local found = read_many('HMGET', definitions, fields, 1, #fields)
+  local unknown = look(refs, found, 2, read_many('MGET', nil, keys, 1, #keys), 3, now, given)
   for i = 1, unknown and 0 or #refs do
     local weight = 2 * (#refs + i)
     refs[i].weight = tonumber(found[weight - 1] or found[weight] or 1)
@@ -97,8 +102,8 @@ end
 -- still in its waiting list: the caller takes it out, or gives it the place of its first task.
 local function leave(line, about, at, id, now)
   local queue = about.queue
-  redis.call('ZREM', line, id)
   redis.call('HDEL', queue[MESSAGES], id)
+  redis.call('ZREM', line, id)
   count(about.limits[at], -1)
   if about.fan_out then
     fan_out_waits(about.fan_out, -1, ARGV[1])
@@ -113,8 +118,8 @@ end
 -- starts in (us), waited (us), message, task id}.
 local function hand_out(claims, token, line, about, at, id, packed, kind, starts, now)
   local _, _, _, parked, message, score = unpack(cmsgpack.unpack(packed))
-  leave(line, about, at, id, now)
   redis.call('HSET', claims, token, cmsgpack.pack({ line, about, id, score, packed }))
+  leave(line, about, at, id, now)
   return { token, kind, starts, now - parked, message, id }
 end
 
@@ -133,11 +138,7 @@ end
 -- about-table: then it is in a waiting list already.
 local function join(line, about, id, score, packed, now, wait, bound)
   local queue, known = about.queue, redis.call('HGET', about.queue[LINES], line)
-  redis.call('HSET', queue[MESSAGES], id, packed)
   redis.call('ZADD', line, whole(score), id)
-  if about.fan_out then
-    fan_out_waits(about.fan_out, 1, ARGV[1])
-  end
   local alone = redis.call('ZCARD', line) == 1
   if known then
     local at = string.byte(known, 1)
@@ -162,6 +163,10 @@ local function join(line, about, id, score, packed, now, wait, bound)
   elseif alone then
     enter(about.limits[0][WAITING], line, about)
     redis.call('ZADD', queue[DUE], whole(now), about.limits[0][WAITING])
+  end
+  redis.call('HSET', queue[MESSAGES], id, packed)
+  if about.fan_out then
+    fan_out_waits(about.fan_out, 1, ARGV[1])
   end
 end
 
@@ -216,8 +221,9 @@ end
 
 -- Gives a slot back; `wake_for` as above.
 local function release(entries, waits, holder, now, wake_for)
-  if redis.call('ZREM', entries, holder) == 1 then
+  if redis.call('ZSCORE', entries, holder) then
     look_again(waits, now, wake_for)
+    redis.call('ZREM', entries, holder)
   end
 end
 

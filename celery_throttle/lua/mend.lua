@@ -12,14 +12,12 @@ return function(queue, now, again)
     local at, about = unpack_line(found[i + 1])
     local limit = about.limits[at]
     local waiting = limit[WAITING]
-    if missing[waiting] == nil then
-      missing[waiting] = redis.call('EXISTS', waiting) == 0
-    end
-    if missing[waiting] then
+    if not redis.call('ZSCORE', waiting, line) then
       enter(waiting, line, about)
-      register(limit, queue)
+      missing[waiting] = true
     end
     if missing[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
+      register(limit, queue)
       redis.call('ZADD', queue[DUE], whole(now), waiting)
     end
     if line == again or redis.call('EXISTS', line) == 0 then

@@ -12,7 +12,7 @@ for i = 2, #ARGV do
   local found = redis.call('HGET', KEYS[1], id)
   if found then
     local _, line, about, score, packed = unpack(cmsgpack.unpack(found))
-    redis.call('HDEL', KEYS[1], id)
     rejoin(line, about, id, score, packed, now, ARGV[1])
+    redis.call('HDEL', KEYS[1], id)
   end
 end

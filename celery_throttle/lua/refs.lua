@@ -1,6 +1,6 @@
 -- refs.lua: refs out of the keys and arguments of a call, where these lie side by side by kind, so
 -- that they are passed on without a table being made of them.
--- uses: decide
+-- uses: decide, many
 --
 -- Library. KEYS from `key` on: state, pause, pause of the key, for each ref; then for each its entries.
 -- ARGV from `arg` on: field of the key and of the name, for each ref; then for each its cost (millionths
@@ -17,7 +17,7 @@ local function read_refs(count, key, arg, keyed, now, given)
       since = 0, old_since = 0, older_since = 0,
     }
   end
-  local unknown = look(refs, redis.call('HMGET', KEYS[1], unpack(ARGV, arg, cost)), fields,
-                       redis.call('MGET', unpack(KEYS, key, entries)), keys, now, given)
+  local unknown = look(refs, read_many('HMGET', KEYS[1], ARGV, arg, cost), fields,
+                       read_many('MGET', nil, KEYS, key, entries), keys, now, given)
   return refs, unknown
 end

@@ -13,19 +13,20 @@
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...}
 
 local now, token = clock(ARGV[1]), tonumber(ARGV[4])
+local till = now + tonumber(ARGV[3])
 local taken = {}
 for key = 3, #KEYS, 4 do
   local queue = { unpack(KEYS, key, key + 3) }
   for i = 5, #ARGV do
     local line, at, about, packed = line_of(queue, ARGV[i])
     if line then
+      if #taken == 0 then
+        redis.call('ZADD', KEYS[1], whole(till), ARGV[2]) -- for who gives them back
+      end
       taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
       token = token + 1
       close_up(line, about, at, now)
     end
   end
-end
-if #taken > 0 then
-  lease(KEYS[1], ARGV[2], KEYS[2], now + tonumber(ARGV[3]))
 end
 return taken

@@ -14,6 +14,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker import messages
+from celery_throttle.worker.complaints import Complaints
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -47,6 +48,10 @@ class Aside:
         self._names = names
         self._queues = queues
         self._reported: set[str] = set()
+        self._complaints = Complaints(
+            "The server of the limits does not let tasks that were set aside go back to their "
+            "lines; they wait, and this worker tries again."
+        )
 
     def put(self, claim: Claim, packed: bytes, name: str | None) -> None:
         """Set a task aside: its name, None if even that cannot be read."""
@@ -69,7 +74,7 @@ class Aside:
         try:
             self._recall()
         except StoreError as error:
-            logger.debug("Could not recall tasks yet: %s", error)
+            self._complaints.log(error)
 
     def _recall(self) -> None:
         keys, store = self._throttle.keys, self._throttle.store

@@ -1,4 +1,4 @@
-"""Looked at before a worker starts: can its server keep what is entrusted to it?"""
+"""Checks before a worker starts: can its server keep its tasks, and has the user all rights?"""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ logger = get_logger(__name__)
 def check_store(throttle: Throttle) -> None:
     """Warn of a server that may lose or evict tasks, or refuse it, as ``throttle_checks`` says.
 
+    A right that is missing is logged as an error: scripts end where they come to it.
+
     Raises:
         ConfigurationError: it is refused; the message names what to set.
     """
     checks, store = throttle.settings.checks, throttle.store
     if checks == "off":
         return
+    missing = ""
     try:
+        missing = _missing_rights(throttle)
         said = store.run(Call(script("health"), [throttle.keys.limits])).decode()
     except StoreUnavailableError as error:
         if checks == "error":
@@ -36,12 +40,29 @@ def check_store(throttle: Throttle) -> None:
     else:
         facts = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
         found = list(problems(facts, throttle.keys.prefix))
-    if found and checks == "error":
+    if (found or missing) and checks == "error":
         raise ConfigurationError(
-            f"throttle_checks is 'error', and of the server at {store.url}: {'; '.join(found)}"
+            f"throttle_checks is 'error', and of the server at {store.url}: "
+            f"{'; '.join([*filter(None, [missing]), *found])}"
+        )
+    if missing:
+        logger.error(
+            "Of the server of the limits at %s: %s; until then tasks with limits may stay in their "
+            "lines",
+            *(store.url, missing),
         )
     for problem in found:
         logger.warning("Of the server of the limits at %s: %s", store.url, problem)
+
+
+def _missing_rights(throttle: Throttle) -> str:
+    """What is wrong with the rights of the user; nothing if it may run all that scripts run."""
+    keys = throttle.keys
+    call = Call(script("rights"), [keys.rights], [keys.channel("nobody")])
+    names = " ".join(f"+{name.decode().lower()}" for name in sorted(throttle.store.run(call)))
+    if not names:
+        return ""
+    return f"its user lacks rights that scripts need: give it {names} (docs/stores.md)"
 
 
 def problems(facts: Mapping[str, str], prefix: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The one call of a worker, ``claim.lua``: renew its lease, settle what is done, take due tasks.
 
 Laws at stake here: *never lost* (what a call that failed was to tell is told by the next, what it
-may have taken is given back) and *never idle* (slots are booked up to 20 ms ahead, so that pacing
+may have taken is given back, whatever the error: the server takes nothing back of a script that
+ends in the middle) and *never idle* (slots are booked up to 20 ms ahead, so that pacing
 has no gaps).
 """
 
@@ -14,13 +15,12 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.utils.log import get_logger
-
 from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.complaints import Complaints
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -31,14 +31,22 @@ if TYPE_CHECKING:
     from celery_throttle.worker.slots import TaskSlots
     from celery_throttle.worker.waiting import Waiting
 
-logger = get_logger(__name__)
-
 #: Seconds between two calls for tasks at most, with nothing waiting.
 IDLE = 1.0
 
+#: Tasks that one call takes at most: the server does nothing else meanwhile. A worker with more
+#: free processes calls again at once.
+MOST = 200
+
+#: Seconds until a call is tried again that the server replied an error to.
+REFUSED = 1.0
+
 
 class Asked(NamedTuple):
-    """What a call brought: seconds until the next, a worker that is gone or "", and tasks."""
+    """What a call brought: seconds until the next, a worker that is gone or "", and tasks.
+
+    After an error that the server replied there is nothing but the first.
+    """
 
     wait: float
     dead: str
@@ -62,6 +70,14 @@ class Claiming:
         self._claims = claims
         self._slots = slots
         self._pace = pace
+        self._complaints = Complaints(
+            "The server of the limits does not hand out tasks that wait; they stay in their lines, "
+            "and this worker tries again every second."
+        )
+        self._slot_complaints = Complaints(
+            "The server of the limits does not renew the slots of tasks that run; when their "
+            "leases run out, other tasks take them as well."
+        )
         self._alone = threading.Lock()
         self._registered = False
         self._first = 0
@@ -80,13 +96,16 @@ class Claiming:
     def ask(self, room: Callable[[], int]) -> Asked | None:
         """Take what is due, for so many free processes; None if the server could not be asked."""
         with self._alone:
-            return self._ask_alone(max(0, room()))
+            return self._ask_alone(min(MOST, max(0, room())))
 
     def renew_slots(self) -> None:
         """Let the slots of the tasks that run be theirs for one lease more."""
-        with self._alone, suppress(StoreError):  # the next one may pass
+        with self._alone:
             lease = self._throttle.settings.lease
-            self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
+            try:
+                self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
+            except StoreError as error:  # the next one may pass
+                self._slot_complaints.log(error)
 
     def finish(self) -> None:
         """Wait until a call that is on its way has brought what it brings."""
@@ -136,16 +155,19 @@ class Claiming:
             *self._waiting.acknowledged(),
         ]
         began = time.monotonic()
+        asked = range(0)
         try:
             self._claims.give_back_unsure()
+            asked = range(first, first + room)
             reply: list[Any] = self._throttle.store.run(Call(script("claim"), names, args))
         except StoreError as error:
-            logger.debug("Could not ask for due tasks: %s", error)
+            self._complaints.log(error)
             self._claims.settle_again(settled)
             self._slots.release_again(releases)
-            if isinstance(error, StoreUnavailableError):  # what was refused was not carried out
-                self._claims.doubt(range(first, first + room))
-            return None
+            self._claims.doubt(asked)
+            if isinstance(error, StoreUnavailableError):
+                return None
+            return Asked(REFUSED, "", [])
         finally:
             self._pace.spent(began)
         self.heard = time.monotonic()

@@ -19,6 +19,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
+from celery_throttle.worker.complaints import Complaints
 from celery_throttle.worker.slots import Place, places_of
 from celery_throttle.worker.told import Told
 
@@ -101,6 +102,10 @@ class Claims:
         self._settled: deque[int] = deque()
         self._told: Told[int] = Told()
         self._unsure: list[int] = []
+        self._complaints = Complaints(
+            "The server of the limits does not let tasks go back to their lines; they wait, and "
+            "this worker tries again."
+        )
         self._next = 1
         self._lock = threading.Lock()
 
@@ -179,7 +184,7 @@ class Claims:
         try:
             self.give_back_unsure()
         except StoreError as error:
-            logger.debug("Could not give claims back yet: %s", error)
+            self._complaints.log(error)
 
     def set_aside(self, claim: Claim, label: str) -> None:
         """A task is left to a worker that has the code for it; see ``aside.lua``."""
@@ -220,7 +225,7 @@ class Claims:
             while self._back(worker, "dead", FEW, []):
                 pass
         except StoreError as error:
-            logger.debug("Could not give claims back yet: %s", error)
+            self._complaints.log(error)
 
     def _back(self, worker: str, which: str, most: int, tokens: Sequence[int]) -> int:
         names = [self._keys.workers, self._keys.claims(worker)]

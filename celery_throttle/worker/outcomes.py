@@ -11,18 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
-
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
 from celery_throttle.fanout.progress import SEEN, STALE
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import FAN_OUT_HEADER
+from celery_throttle.worker.complaints import Complaints
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
-
-logger = get_logger(__name__)
 
 DONE, FAILED, REVOKED = "done", "failed", "revoked"
 
@@ -54,6 +51,10 @@ class Outcomes:
         self._later = later
         self._untold: deque[tuple[str, str, str]] = deque()
         self._alone = threading.Lock()
+        self._complaints = Complaints(
+            "The server of the limits does not take down how tasks of fan-outs ended; this worker "
+            "tells it again."
+        )
 
     def note(self, headers: Mapping[str, Any], outcome: str) -> None:
         """A task has ended: by its headers."""
@@ -70,7 +71,7 @@ class Outcomes:
                 try:
                     self._tell(told)
                 except StoreError as error:
-                    logger.debug("Could not tell yet how tasks of fan-outs ended: %s", error)
+                    self._complaints.log(error)
                     self._untold.extendleft(reversed(told))
                     self._later(AGAIN)
                     return

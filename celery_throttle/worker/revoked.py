@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
@@ -17,8 +16,7 @@ from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
 from celery_throttle.worker import messages
 from celery_throttle.worker.claims import Claims, Taken
-
-logger = get_logger(__name__)
+from celery_throttle.worker.complaints import Complaints
 
 #: Ids looked up in one call.
 _MANY = 1000
@@ -41,6 +39,10 @@ class Revoked:
         self._claims = claims
         self._lease = lease_us
         self._queue_keys = queue_keys
+        self._complaints = Complaints(
+            "The server of the limits does not let revoked tasks leave their lines; they wait, and "
+            "this worker tries again."
+        )
         self._count = 0
         self._ids: set[str] = set()
         self._stamps = ""
@@ -52,7 +54,7 @@ class Revoked:
             taken = self._take(self._new_ids())
             return taken + self._take(self._new_stamped())
         except StoreError as error:
-            logger.debug("Could not withdraw revoked tasks yet: %s", error)
+            self._complaints.log(error)
             self._count, self._stamps = 0, ""
             self._ids.clear()
             return []

@@ -14,6 +14,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.worker.complaints import EVERY
 
 if TYPE_CHECKING:
     from celery_throttle.store import Store
@@ -26,7 +27,7 @@ logger = get_logger(__name__)
 RETRY = 1.0
 
 #: Seconds between two log lines on such errors.
-COMPLAIN = 60.0
+COMPLAIN = EVERY
 
 
 class Trying:

@@ -25,7 +25,10 @@ URL = os.environ.get("THROTTLE_URL", BROKER)
 app: Any = Celery("bulk", broker=BROKER, backend=URL, set_as_current=False)
 app.conf.broker_connection_retry_on_startup = True
 throttle = Throttle(
-    app, {"api": "50/s", "rare": "1/h"}, url=os.environ.get("THROTTLE_URL"), publish="line"
+    app,
+    {"api": "50/s", "rare": "1/h", "wide": "1000000/s burst 1000000"},
+    url=os.environ.get("THROTTLE_URL"),
+    publish="line",
 )
 
 
@@ -63,6 +66,10 @@ def long(number: int, seconds: float) -> int:
 
 @app.task(name="bulk.rare", throttle="rare", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
 def rare(number: int) -> None: ...
+
+
+@app.task(name="bulk.wide", throttle="wide", ignore_result=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+def wide(number: int) -> None: ...
 
 
 @app.task(name="bulk.plain", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind

@@ -111,6 +111,19 @@ def test_a_paused_fan_out_lets_others_pass(
     client.flushall()
 
 
+def test_more_processes_than_one_call_can_hand_tasks_to(
+    client: Any, redis_url: str, start_worker: StartWorker
+) -> None:
+    """A script can reply some 8,000 values at once."""
+    count = 8_500
+    handle = bulk.throttle.fan_out((bulk.wide.s(number) for number in range(count)), "many")
+    worker = start_worker("tests.apps.bulk", redis_url, pool="gevent", concurrency=count)
+    progress = handle.wait(timeout=60)
+    assert (progress.done, progress.waiting, progress.running) == (count, 0, 0)
+    assert "ERROR" not in worker.log()
+    client.flushall()
+
+
 def test_a_task_that_is_sent_joins_those_that_wait(
     client: Any, redis_url: str, start_worker: StartWorker
 ) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from celery_throttle import Limiter, StoreError
 from celery_throttle.store import Store
 from tests.ends import End, MakeEnd
-from tests.servers import Server
+from tests.servers import Server, wait_until
 from tests.stores.conftest import StartServer
 from tests.stores.listening import PING, listening
 from tests.stores.queue import Queue
 from tests.workers import ROOT, StartWorker
 
+LUA: Any = files("celery_throttle") / "lua"
 LINE = re.compile(r"^ACL SETUSER throttle on >password .*$", re.MULTILINE)
 
 #: What redis-py tells of itself; it takes no notice of a refusal. Redis 6 names no subcommand.
@@ -42,6 +44,22 @@ class Guarded:
         with server.client() as client:
             client.execute_command(*the_line().split())
 
+    def take_away(self, command: str) -> None:
+        self._change(f"-{command}")
+
+    def give(self, command: str) -> None:
+        self._change(f"+{command}")
+
+    def _change(self, right: str) -> None:
+        with self.server.client() as client:
+            client.acl_setuser("throttle", enabled=True, commands=[right])
+
+    def refusals(self, command: str) -> int:
+        """How often the user was refused a command. Alike entries of the log are one."""
+        with self.server.client() as client:
+            entries = client.acl_log()
+        return sum(int(entry["count"]) for entry in entries if entry["object"] == command)
+
     def refused(self) -> list[str]:
         with self.server.client() as client:
             entries = client.acl_log()
@@ -54,9 +72,15 @@ def guarded(command: Path, start_server: StartServer) -> Guarded:
 
 
 def test_the_line_names_what_the_scripts_use() -> None:
-    sources = [file.read_text() for file in (files("celery_throttle") / "lua").iterdir()]
+    sources = [file.read_text() for file in LUA.iterdir()]
     used = {name.lower() for source in sources for name in re.findall(r"call\('(\w+)'", source)}
     assert used == set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
+
+
+def test_the_check_of_a_worker_tries_them_all() -> None:
+    tried = re.findall(r"(?:\{ |may\()'([A-Z]+)'", (LUA / "rights.lua").read_text())
+    rights = set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
+    assert {name.lower() for name in tried} == rights - {"info"}  # which the other check needs
 
 
 def test_every_operation(guarded: Guarded, end_of: MakeEnd) -> None:
@@ -85,8 +109,7 @@ def test_every_operation(guarded: Guarded, end_of: MakeEnd) -> None:
 def test_other_keys_and_commands_are_refused(guarded: Guarded, end_of: MakeEnd) -> None:
     with pytest.raises(StoreError, match="permissions"):
         end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].acquire()
-    with guarded.server.client() as client:
-        client.acl_setuser("throttle", enabled=True, commands=["-set"])
+    guarded.take_away("set")
     with pytest.raises(StoreError, match=r"docs/stores\.md"):
         end_of(Limiter(guarded.url, {"api": "1/s"}))["api"].acquire()
 
@@ -106,3 +129,47 @@ def test_tasks_wait(guarded: Guarded, redis_url: str, start_worker: StartWorker)
     queue.tasks_wait(8)
     queue.tasks_run()
     assert guarded.refused() == []
+
+
+#: Whose lack ends a script before its first write, in its middle, and late.
+SOME = ("hset", "zrem", "incrby", "pexpire")
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("command_name", SOME)
+def test_tasks_wait_until_a_missing_right_is_given(
+    guarded: Guarded, redis_url: str, start_worker: StartWorker, command_name: str
+) -> None:
+    """A script that ends in the middle keeps no task from running, and loses none."""
+    queue = Queue(redis_url, guarded.url, redis_url)
+    worker = start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(40)
+    guarded.take_away(command_name)
+    with guarded.server.client() as client:
+        client.delete("{throttle}:pause:turn")
+        client.zadd("{throttle}:due:stores", {"{throttle}:waiting:turn/stores": 0}, xx=True)
+    log = worker.log
+    wait_until(lambda: "does not hand out tasks that wait" in log(), "an error in the log")
+    assert "ERROR/MainProcess] The server of the limits" in log()
+    assert guarded.server.url.rpartition("/")[0] in log()
+    wait_until(lambda: guarded.refusals(command_name) > 1, "another try")
+    guarded.give(command_name)
+    wait_until(queue.all_ran, "all tasks run")
+    assert sorted(set(queue.noted("runs"))) == list(range(40))
+    with guarded.server.client() as client:
+        wait_until(
+            lambda: not client.keys("{throttle}:claims:*") + client.keys("{throttle}:line*"),
+            "lines and claims that hold nothing",
+        )
+
+
+@pytest.mark.workers
+def test_a_worker_says_at_its_start_which_rights_are_missing(
+    guarded: Guarded, redis_url: str, start_worker: StartWorker
+) -> None:
+    queue = Queue(redis_url, guarded.url, redis_url)
+    guarded.take_away("pexpire")
+    guarded.take_away("zincrby")
+    log = start_worker("tests.apps.stores", redis_url, env=queue.env).log()
+    assert "its user lacks rights that scripts need: give it +pexpire +zincrby" in log
+    assert "ERROR" in log
