@@ -133,16 +133,33 @@ class BoundLimit:
         """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
         return await self.limiter.aforecast(self.ref, measured=measured)
 
-    def pause(self, seconds: float) -> float:
+    def pause(self, seconds: float | None) -> float:
         """Stop the limit (without a key: all its keys) for everyone; never shortens a pause.
 
-        Returns the seconds it is now paused.
+        Args:
+            seconds: for how long; None until :meth:`resume`. Half of a billion seconds and more
+                count as None.
+
+        Returns the seconds it is now paused; infinity until it is resumed.
         """
         return self.limiter.run_plan(self.limiter.plans.pause(self.ref, seconds))
 
-    async def apause(self, seconds: float) -> float:
+    async def apause(self, seconds: float | None) -> float:
         """See :meth:`pause`."""
         return await self.limiter.arun_plan(self.limiter.plans.pause(self.ref, seconds))
+
+    def resume(self) -> bool:
+        """Lift the pause, and do nothing else: what was used stays used. Returns if there was one.
+
+        It is the pause of the limit, or that of this key: the one does not lift the other. A pause
+        that an answer of an API brought about is lifted as well. Tasks that wait are looked at
+        again at once. If the call is cut short, call it again.
+        """
+        return self.limiter.run_plan(self.limiter.plans.resume(self.ref))
+
+    async def aresume(self) -> bool:
+        """See :meth:`resume`."""
+        return await self.limiter.arun_plan(self.limiter.plans.resume(self.ref))
 
     def reset(self) -> None:
         """Forget what was used, and lift the pause. Tasks that wait are looked at again at once.

@@ -1,7 +1,8 @@
-"""What changes limits: register, define, pause, reset. Plans, see :mod:`celery_throttle.plans`."""
+"""What changes limits: register, define, pause, resume, reset. All are plans, see ``plans.py``."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ MICROSECONDS = 1_000_000
 #: Seconds that a wait or a pause may last at most: some thirty years.
 _LONGEST = 1e9
 
+#: Microseconds of a pause that lasts until it is resumed. It is kept as any pause is, under a key
+#: that expires; a wait of more than half of it is the wait for a resume.
+ENDLESS = 10**15
 
 #: How many turns a line may have for one of another.
 MAX_WEIGHT = 100
@@ -170,30 +174,48 @@ class Changes:
             raise _other_sort(refs[refused].name, limits[refused])
         return [refs[index - 1] for index in indexes]
 
-    def _touch(self, name: str) -> Plan[None]:
-        """Let what waits at a limit be looked at again, in steps that do not block the server."""
-        cursor: Argument = "0"
-        while cursor != b"0":
-            cursor = yield Call(script("touch"), [self.keys.waited(name)], [self.now(), cursor])
+    def _touch(self, name: str, cursor: bytes = b"") -> Plan[None]:
+        """Let what waits at a limit be looked at again, in steps that do not block the server.
 
-    def pause(self, ref: LimitRef, seconds: float, record: str | None = None) -> Plan[float]:
-        """Stop a limit or one key of it; gives the seconds it is now paused.
-
-        With the record of a fan-out, whose key it is: below zero if nothing is known of that.
+        ``cursor``: where a script went on to that has looked at the first of it.
         """
-        us = to_us(check_wait(seconds, "a pause"))
+        while cursor != b"0":
+            cursor = yield Call(
+                script("touch"), [self.keys.waited(name)], [self.now(), cursor or "0"]
+            )
+
+    def pause(self, ref: LimitRef, seconds: float | None, record: str | None = None) -> Plan[float]:
+        """Stop a limit or one key of it, until it is resumed if ``seconds`` is None.
+
+        Gives the seconds it is now paused. With the record of a fan-out, whose key it is: below
+        zero if nothing is known of that.
+        """
+        us = ENDLESS if seconds is None else to_us(check_wait(seconds, "a pause"))
         yield from self._check_known(ref)
         names = [self.keys.pause(ref)] if record is None else [self.keys.pause(ref), record]
         paused: int = yield Call(script("pause"), names, [self.now(), us])
-        return paused / MICROSECONDS
+        return seconds_paused(paused)
+
+    def resume(self, ref: LimitRef) -> Plan[bool]:
+        """Lift the pause of a limit or of one key of it; gives whether there was one.
+
+        Tasks that wait are looked at again even if there was none: so a call that was cut short is
+        finished by the next.
+        """
+        yield from self._check_known(ref)
+        waits = self.keys.waited(ref.name) if ref.key is None else self.keys.waits(ref)
+        names = [self.keys.pause(ref), waits]
+        lifted, cursor = yield Call(script("resume"), names, [self.now(), int(ref.key is not None)])
+        yield from self._touch(ref.name, cursor)
+        return bool(lifted)
 
     def reset(self, ref: LimitRef) -> Plan[None]:
         """Forget what was used of a limit or one key of it, and lift its pause."""
         yield from self._check_known(ref)
         keys = self.keys
         names = [keys.state(ref), keys.pause(ref), keys.entries(ref), keys.crowd(ref.name)]
-        yield Call(script("reset"), names)
-        yield from self._touch(ref.name)
+        cursor = yield Call(script("reset"), [*names, keys.waited(ref.name)], [self.now()])
+        yield from self._touch(ref.name, cursor)
 
 
 def _other_sort(name: str, limits: Limits | None) -> LimitValueError:
@@ -208,6 +230,21 @@ def _other_sort(name: str, limits: Limits | None) -> LimitValueError:
 def to_us(seconds: float) -> int:
     """Seconds as whole microseconds."""
     return round(seconds * MICROSECONDS)
+
+
+def seconds_paused(us: int) -> float:
+    """For how long a limit is paused: infinity until it is resumed."""
+    return math.inf if is_endless(us) else us / MICROSECONDS
+
+
+def seconds_until(us: int) -> float | None:
+    """A wait, None if it lasts until a pause is resumed."""
+    return None if is_endless(us) else us / MICROSECONDS
+
+
+def is_endless(us: int) -> bool:
+    """Whether a wait lasts until a pause is resumed."""
+    return us > ENDLESS // 2
 
 
 def check_wait(seconds: float, what: str) -> float:

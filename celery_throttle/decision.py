@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 
@@ -21,9 +22,10 @@ class Decision(NamedTuple):
         remaining: The whole units that could pass right now, after this decision. 1, and still 1.
         retry_after: The time until this same request could pass, if nobody takes units before.
             0.0 when allowed; then 0.2, as 2 of the 3 units are missing and one is emitted every
-            0.1 s. None when it never can.
+            0.1 s. None when nobody knows: the limit is paused until it is resumed.
         reset_after: The time until the limit is full again, if nobody takes units before; the
-            longest one of several limits. 0.4, and 0.4; 0.0 when it is full.
+            longest one of several limits. 0.4, and 0.4; 0.0 when it is full. Infinity while one of
+            them is paused until it is resumed.
         bound_by: The name of the limit that makes the request wait longest. None when allowed;
             then "stripe".
         granted: The units that were taken: the cost, or 0; of
@@ -31,6 +33,10 @@ class Decision(NamedTuple):
         delay: The time that has to pass before what was taken may start: above 0 in a
             ``leaky-queue``, which takes what comes later, and with ``max_wait``, where it has
             passed already. 0.0, and 0.0.
+        paused: The time for which the limit of ``bound_by`` is paused, itself or this key of it.
+            0.0 when it is not, and when the request is allowed: 0.0, and 0.0; after a
+            ``pause(30)`` both requests would be refused, with 30.0 here and as ``retry_after``.
+            Infinity until it is resumed.
     """
 
     allowed: bool
@@ -41,6 +47,13 @@ class Decision(NamedTuple):
     bound_by: str | None
     granted: int | float = 0
     delay: float = 0.0
+    paused: float = 0.0
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    def while_paused(self, seconds: float) -> Decision:
+        """The same refusal by a limit that is paused for so long."""
+        if seconds == inf:
+            return self._replace(retry_after=None, reset_after=inf, paused=inf)
+        return self._replace(paused=seconds)

@@ -25,6 +25,8 @@ Messages name the offending text and say what is allowed.
 
 from __future__ import annotations
 
+import math
+
 _SHOWN_CHARACTERS = 100
 
 
@@ -92,19 +94,32 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as u
     Attributes:
         limit: The name of the limit that binds.
         key: The encoded key of that limit; None for a limit without keys.
-        retry_after: Seconds until the same request could pass; None if it never can.
+        retry_after: Seconds until the same request could pass; None if it never can, or if the
+            limit is paused until it is resumed.
+        paused: Seconds for which that limit is paused: 0.0 if it is not, infinity until it is
+            resumed.
     """
 
     def __init__(
-        self, limit: str, key: str | None = None, retry_after: float | None = None
+        self,
+        limit: str,
+        key: str | None = None,
+        retry_after: float | None = None,
+        paused: float = 0.0,
     ) -> None:
         self.limit = limit
         self.key = key
         self.retry_after = retry_after
-        super().__init__(limit, key, retry_after)
+        self.paused = paused
+        super().__init__(limit, key, retry_after, *self._pause)
 
     def __str__(self) -> str:
         return f"{self._subject} refused; {self._wait}"
+
+    @property
+    def _pause(self) -> tuple[float, ...]:
+        """The last of ``args``, left out if there is no pause: older versions do not know it."""
+        return (self.paused,) if self.paused else ()
 
     @property
     def _subject(self) -> str:
@@ -113,25 +128,34 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as u
 
     @property
     def _wait(self) -> str:
+        if self.paused == math.inf:
+            return "it is paused until it is resumed"
         if self.retry_after is None:
             return "this can never pass"
-        return f"this could pass in {self.retry_after:g} s"
+        paused = "it is paused, and " if self.paused else ""
+        return f"{paused}this could pass in {self.retry_after:g} s"
 
 
 class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 
     Attributes:
-        limit: See :class:`Throttled`; so are ``key`` and ``retry_after``, the expected wait.
+        limit: See :class:`Throttled`; so are ``key``, ``paused`` and ``retry_after``, the expected
+            wait.
         max_wait: The seconds it may wait.
     """
 
     def __init__(
-        self, limit: str, key: str | None, retry_after: float | None, max_wait: float
+        self,
+        limit: str,
+        key: str | None,
+        retry_after: float | None,
+        max_wait: float,
+        paused: float = 0.0,
     ) -> None:
-        super().__init__(limit, key, retry_after)
+        super().__init__(limit, key, retry_after, paused)
         self.max_wait = max_wait
-        self.args = (limit, key, retry_after, max_wait)
+        self.args = (limit, key, retry_after, max_wait, *self._pause)
 
     def __str__(self) -> str:
         return f"{self._subject}: {self._wait}; throttle_max_wait allows {self.max_wait:g} s"

@@ -45,16 +45,21 @@ class TaskThrottled(Throttled, Ignore):
     """A limit refused within a task, which steps into its line. Celery does nothing about it.
 
     Attributes:
-        limit: See :class:`Throttled`; so are ``key`` and ``retry_after``.
+        limit: See :class:`Throttled`; so are ``key``, ``retry_after`` and ``paused``.
         met: What was asked for, and refused.
     """
 
     def __init__(
-        self, limit: str, key: str | None, retry_after: float | None, met: Sequence[Item]
+        self,
+        limit: str,
+        key: str | None,
+        retry_after: float | None,
+        met: Sequence[Item],
+        paused: float = 0.0,
     ) -> None:
-        super().__init__(limit, key, retry_after)
+        super().__init__(limit, key, retry_after, paused)
         self.met = tuple(met)
-        self.args = (limit, key, retry_after, self.met)
+        self.args = (limit, key, retry_after, self.met, *self._pause)
 
 
 def current_run(throttle: Throttle) -> Run | None:
@@ -104,7 +109,9 @@ class Run:
         except BaseException as error:
             self._left += has
             if isinstance(error, Throttled):
-                raise TaskThrottled(error.limit, error.key, error.retry_after, lacks) from None
+                raise TaskThrottled(
+                    error.limit, error.key, error.retry_after, lacks, error.paused
+                ) from None
             raise
         return taken._replace(need=need, marks=_marks(need, rest, taken.marks), given=has)
 

@@ -1,4 +1,4 @@
-"""Limits without Celery: acquire, reserve, slot, pause, define, for plain code and for asyncio.
+"""Limits without Celery: acquire, reserve, slot, pause, resume, define, for all code and asyncio.
 
 The two ends, ``x()`` and ``ax()``, only carry out the plans of :mod:`celery_throttle.plans`.
 """
@@ -245,8 +245,9 @@ class Limiter:
     def learn(self, limits: Iterable[Reference], heard: Heard) -> float:
         """Let limits learn from an answer; gives the seconds for which they stop, 0 if they do not.
 
-        What was refused stops them for everyone at once. Where the API says that less is left than
-        is left here, that counts from now on. An adaptive limit's rate grows or falls.
+        That is infinity if one of them is paused until it is resumed. What was refused stops them
+        for everyone at once. Where the API says that less is left than is left here, that counts
+        from now on. An adaptive limit's rate grows or falls.
 
         Args:
             limits: that the request passed; see :meth:`acquire`.

@@ -7,6 +7,7 @@ its answer they are told what is to be learned of it, and what the call was wort
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,7 +122,8 @@ class Outbound:
         until = time.monotonic() + seconds
         if until > self._stopped_until + _LONGER:
             names = ", ".join(map(repr, self.names()))
-            logger.warning("The API of %s says stop: no calls for %.3f s", names, seconds)
+            long = "until it is resumed" if seconds == math.inf else f"for {seconds:.3f} s"
+            logger.warning("The API of %s says stop: no calls %s", names, long)
         self._stopped_until = max(until, self._stopped_until)
 
 

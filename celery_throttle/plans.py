@@ -20,6 +20,7 @@ from celery_throttle.changes import (
     Plan,
     Sleep,
     check_wait,
+    seconds_paused,
     to_us,
     unknown_limit,
 )
@@ -32,6 +33,9 @@ from celery_throttle.needs import Costs, Need, costs_of, too_many_keys
 from celery_throttle.rates import MAX_UNITS
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
+
+#: Where a refusal tells for how long (us) its limit is paused, if it was not the quick way.
+_PAUSED = 7
 
 #: Seconds between two looks for a slot, which may be given back at any time.
 _LOOK = 0.02
@@ -106,9 +110,9 @@ class Plans(Changes):
             if max_wait is None:
                 return Reserved(need, decision, ())
             slots_bind, too_long = reply[6] == 1, reply[6] == 2  # noqa: PLR2004  # see acquire.lua
-            wait = decision.retry_after or 0.0
-            if left <= 0 or too_long or (wait > left and not slots_bind):
-                raise Throttled(limit=bound.name, key=bound.key, retry_after=wait)
+            wait = decision.retry_after
+            if wait is None or left <= 0 or too_long or (wait > left and not slots_bind):
+                raise Throttled(bound.name, bound.key, wait, decision.paused)
             nap = min(wait, left, _LOOK) if slots_bind else max(wait - _AHEAD, _BRIEF)
             left -= yield from self._sleep(min(nap, wait))
 
@@ -166,7 +170,10 @@ class Plans(Changes):
         self.check(reply, [need])
 
     def learn(self, need: Need, heard: Heard) -> Plan[float]:
-        """Tell limits what an answer says of them; gives the seconds for which they stop."""
+        """Tell limits what an answer says of them; gives the seconds for which they stop.
+
+        That is infinity if one of them is paused until it is resumed.
+        """
         names, about = self._named(need)
         stop = -1 if heard.stop is None else to_us(heard.stop)
         left = [heard.left_of(ref.name) for ref in need.refs]
@@ -179,7 +186,7 @@ class Plans(Changes):
             yield from self.register_missing(need.refs, int(reply[2]))
             reply = yield call
         self.check(reply, [need])
-        return float(reply[1] / MICROSECONDS)
+        return seconds_paused(reply[1])
 
     def release(self, refs: Sequence[LimitRef], holder: str) -> Plan[None]:
         """Give slots back."""
@@ -322,6 +329,8 @@ def _refused(need: Need, reply: Sequence[int]) -> tuple[LimitRef, Decision]:
         reply[4] / MICROSECONDS,
         bound.name,
     )
+    if len(reply) > _PAUSED and reply[_PAUSED]:
+        decision = decision.while_paused(seconds_paused(reply[_PAUSED]))
     return bound, decision
 
 

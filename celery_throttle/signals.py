@@ -3,7 +3,8 @@
 ``task_throttled``: a task was over its limit and stepped into its line.
     sender: the task. request: its :class:`celery.worker.request.Request`. limit: name of the limit
     that binds. key: its key or None. retry_after: seconds until that limit has room again.
-    position: place in the line, from 1. expected: seconds until the task is expected to run.
+    position: place in the line, from 1. expected: seconds until the task is expected to run. Both
+    are None if a limit is paused until it is resumed.
 
 ``task_released``: a task was taken from its line, with its quota, and is about to start.
     sender: the task. request: its request. waited: seconds it spent in the line.

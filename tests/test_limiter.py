@@ -37,6 +37,7 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
+from celery_throttle.heard import Heard
 from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import FARTHEST, Limit
@@ -413,6 +414,70 @@ def test_a_reset_forgets_use_and_pause(limiter: End) -> None:
     limiter["mail"].pause(30)
     limiter["mail", "a"].reset()
     assert not limiter["mail", "a"].acquire()  # the whole limit is still paused
+
+
+def test_a_resume_lifts_a_pause_and_forgets_nothing(limiter: End) -> None:
+    limiter.define("api", "100/d burst 100")
+    assert limiter["api"].acquire(90)
+    limiter["api"].pause(3600)
+    assert limiter["api"].resume() is True
+    assert limiter["api"].peek(0).remaining == 10
+    assert limiter["api"].resume() is False
+
+
+def test_a_pause_lasts_until_it_is_resumed(limiter: End, clock: ManualClock) -> None:
+    api = limiter["api"]
+    assert api.pause(None) == math.inf
+    assert api.pause(10) == math.inf
+    clock.advance(10 * 365 * 86_400)
+    refused = api.peek()
+    assert (refused.allowed, refused.retry_after, refused.bound_by) == (False, None, "api")
+    assert (refused.paused, refused.reset_after, refused.remaining) == (math.inf, math.inf, 0)
+    before = clock.now
+    with pytest.raises(Throttled, match="paused until it is resumed") as caught:
+        api.acquire(max_wait=1e9)
+    assert (caught.value.retry_after, caught.value.paused) == (None, math.inf)
+    assert clock.now == before  # it has failed at once
+    assert api.learn(Heard(refused=True, stop=5.0)) == math.inf
+    api.resume()
+    assert api.acquire()
+
+
+def test_pauses_of_a_limit_and_of_a_key_are_lifted_each_by_itself(limiter: End) -> None:
+    limiter["mail"].pause(None)
+    limiter["mail", "a"].pause(None)
+    limiter["mail"].resume()
+    assert limiter["mail", "a"].peek().paused == math.inf
+    assert limiter["mail", "b"].acquire()
+    limiter["mail"].pause(None)
+    assert limiter["mail", "a"].resume()
+    assert not limiter["mail", "a"].peek()
+    limiter["mail"].resume()
+    assert limiter["mail", "a"].acquire()
+
+
+def test_a_refusal_says_for_how_long_the_limit_is_paused(limiter: End, clock: ManualClock) -> None:
+    mail = limiter["mail"]
+    assert mail.acquire().paused == 0.0
+    assert mail.acquire().paused == 0.0  # it is empty
+    mail.pause(0.25)
+    told = mail.acquire()
+    assert (told.retry_after, told.paused) == (1.0, 0.25)
+    mail.pause(3)
+    told = mail.peek()
+    assert (told.retry_after, told.paused) == (3.0, 3.0)
+    with pytest.raises(Throttled, match=r"it is paused, and this could pass in 3 s") as caught:
+        mail.acquire(max_wait=1)
+    assert (caught.value.retry_after, caught.value.paused) == (3.0, 3.0)
+    clock.advance(3)
+    assert mail.acquire()
+
+
+def test_what_an_answer_stopped_is_resumed(limiter: End) -> None:
+    limiter["api"].learn(Heard(refused=True, stop=600.0))
+    assert limiter["api"].peek().paused == 600.0
+    limiter["api"].resume()
+    assert limiter["api"].acquire()
 
 
 # Definitions

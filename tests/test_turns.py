@@ -134,6 +134,24 @@ def test_windows_pauses_and_slots(turns: Turns) -> None:
     assert [one.wait for one in turns.all_told(["slots"], 2)] == [SECOND, SECOND + 20_000]
 
 
+def test_who_waits_for_the_end_of_a_pause_looks_whether_it_was_lifted(turns: Turns) -> None:
+    turns.limiter["api"].pause(None)
+    first, second = turns.all_told(["api"], 2)
+    assert (first.wait, second.wait) == (60 * SECOND, 60 * SECOND + 100_000)
+    assert turns.turn("api", max_wait=86_400 * SECOND).outcome == "late"
+    turns.now = first.turn
+    again = turns.turn("api", turn=first.turn)
+    assert again.wait == 60 * SECOND
+    turns.limiter["api"].resume()
+    turns.now = second.turn
+    assert turns.turn("api", turn=second.turn) == Told("admitted")
+    turns.now = again.turn
+    assert turns.turn("api", turn=again.turn) == Told("admitted")
+    turns.limiter["api"].pause(3600)
+    assert turns.turn("api").wait == 60 * SECOND
+    assert turns.turn("api", max_wait=3000 * SECOND).outcome == "late"
+
+
 def test_a_wait_that_is_too_long(turns: Turns) -> None:
     turns.turn("slow")
     assert turns.turn("slow", max_wait=SECOND) == Told("wait", SECOND, turns.now + SECOND)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
-from celery_throttle.changes import MICROSECONDS
+from celery_throttle.changes import seconds_paused
 from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.patience import insist
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 #: Result backends of which this process can read and tell nothing: there is none, or results go to
 #: the process that sent a task, which only its worker knows.
 _UNREADABLE = (DisabledBackend, RPCBackend)
-
-#: Seconds of a pause without an end: some thirty years.
-_FOR_EVER = 1e9
 
 #: What ``bound_by`` of a forecast says of a pause.
 PAUSE = "pause"
@@ -78,15 +74,14 @@ class FanOut:
         Those that have started go on. A pause is never shortened by another. Raises as
         :meth:`progress`, and LimitValueError for seconds below 0.
         """
-        wait = _FOR_EVER if seconds is None else seconds
-        pause = self._throttle.plans.pause(self._ref, wait, self._record)
+        pause = self._throttle.plans.pause(self._ref, seconds, self._record)
         if self._throttle.run_plan(pause) < 0:
             raise self._unknown()
 
     def resume(self) -> None:
         """End a pause. Raises as :meth:`progress`."""
         self._facts()
-        self._throttle.run_plan(self._throttle.plans.reset(self._ref))
+        self._throttle.run_plan(self._throttle.plans.resume(self._ref))
 
     def cancel(self) -> int:
         """Take all its waiting tasks out of their lines for good; gives how many there were.
@@ -139,8 +134,6 @@ class FanOut:
         ``"pause"``. Raises as :meth:`progress`.
         """
         progress, throttle = self.progress(), self._throttle
-        if progress.paused == math.inf:
-            return Forecast(progress.waiting, None, None, PAUSE)
         for _ in range(_LOOKS):
             told = throttle.run_plan(throttle.outlook.of_fan_out(self._record, progress.rate))
             known = told.seconds is None or told.bound_by == WORKERS
@@ -228,9 +221,8 @@ class FanOut:
         texts = [text.decode() for text in fields]
         if not texts:
             raise self._unknown()
-        seconds = int(paused) / MICROSECONDS
         facts = dict(zip(texts[::2], texts[1::2], strict=True))
-        return int(now), math.inf if seconds > _FOR_EVER / 2 else seconds, facts
+        return int(now), seconds_paused(int(paused)), facts
 
     def _unknown(self) -> UnknownFanOutError:
         return UnknownFanOutError(

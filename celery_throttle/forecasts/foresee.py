@@ -38,8 +38,8 @@ class Forecast:
     Attributes:
         waiting: tasks that wait in lines.
         seconds: from now until the last of them starts. 0.0 if nothing waits; None if nobody knows,
-            as it needs a slot ("10 at once"). Where workers are too few it is what the limits
-            allow: the earliest.
+            as it needs a slot ("10 at once"), or a limit that is paused until it is resumed. Where
+            workers are too few it is what the limits allow: the earliest.
         at: the time of day of that, in UTC by the server's clock; None with ``seconds``.
         bound_by: the name of the limit that the last of them waits for; ``"workers"`` if the limits
             have room and no process takes what waits; None if nothing has to wait.
@@ -132,6 +132,9 @@ def foresee(
     waiting = sum(line.tasks for line in own)
     if not waiting:
         return _told(0, 0.0, None, now)
+    paused = next((ref.name for line in own for ref in line.costs if _stops(supplies[ref])), None)
+    if paused is not None:
+        return Forecast(waiting, None, None, paused)
     late = any(_is_late(line, supplies) for line in own)
     slots = next((ref.name for line in own for ref in line.costs if None in supplies[ref]), None)
     if slots is not None and not measured and not late:
@@ -149,6 +152,11 @@ def foresee(
             bound = WORKERS if late else slots
         seconds = max(seconds, by_workers or 0.0)
     return _told(waiting, seconds, bound, now)
+
+
+def _stops(supplies: Sequence[Supply | None]) -> bool:
+    """Whether nothing passes before somebody resumes the limit."""
+    return any(supply is not None and supply.gives_nothing for supply in supplies)
 
 
 def is_slower(waiting: int, measured: float | None, seconds: float) -> bool:

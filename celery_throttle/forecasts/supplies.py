@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from celery_throttle.calendars import Calendar
-from celery_throttle.changes import MICROSECONDS
+from celery_throttle.changes import MICROSECONDS, is_endless
 from celery_throttle.clauses import FIRST_REQUEST
 from celery_throttle.costs import MILLION
 from celery_throttle.limits import Limit
@@ -26,7 +26,7 @@ class Supply:
 
     Attributes:
         name: of the limit.
-        rate: units a second, once all ``steps`` are over.
+        rate: units a second, once all ``steps`` are over; 0.0 if it is paused until it is resumed.
         stored: units that can pass at once; below 0 what it is still owed.
         most: units that it can store.
         paused: seconds for which nothing passes.
@@ -39,6 +39,11 @@ class Supply:
     most: float = 1.0
     paused: float = 0.0
     steps: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def gives_nothing(self) -> bool:
+        """Whether nothing passes before somebody resumes it."""
+        return self.rate == 0
 
 
 @dataclass(slots=True, eq=False)
@@ -114,9 +119,13 @@ class Stock(NamedTuple):
 def supply_of(name: str, limit: Limit, stock: Stock, paused: int, now: int) -> Supply | None:
     """What a limit gives after the time ``now``; None if it has slots: nobody knows for how long.
 
+    ``paused`` is in microseconds.
+
     Windows give what they hold when they begin, and so does a log where most of it was taken at
     once. A sliding window, and a log that was filled evenly, give steadily.
     """
+    if is_endless(paused):
+        return Supply(name, 0.0)
     if isinstance(limit.rate, Concurrency):
         return None
     rate = limit.rate.count / limit.rate.period_us * MICROSECONDS * stock.share / MILLION

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from math import ceil, gcd
+from math import ceil, gcd, inf
 
 from celery_throttle.changes import Limits
 from celery_throttle.decision import Decision
@@ -23,6 +23,9 @@ Fields = Sequence[tuple[str, str]]
 
 #: Seconds that a client is told to wait for something of which nobody knows when it will come.
 SOON = 1
+
+#: The same where a limit is paused until somebody resumes it.
+LATER = 60
 
 #: What the draft registers for a client over its limit.
 _EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -71,7 +74,7 @@ def answer_to(error: Throttled | StoreError) -> Answer:
     Without the header fields that tell what remains, of which the error does not know.
     """
     if isinstance(error, Throttled):
-        return refusal(error.limit, whole_seconds(error.retry_after))
+        return refusal(error.limit, whole_seconds(error.retry_after, error.paused))
     return outage()
 
 
@@ -112,9 +115,9 @@ def _answer(status: HTTPStatus, kind: str, retry_after: int, about: Mapping[str,
     return Answer(int(status), headers, body, retry_after)
 
 
-def whole_seconds(wait: float | None) -> int:
-    """A wait as clients are told of it: rounded up, at least 1."""
-    return max(SOON, ceil(wait or 0))
+def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
+    """A wait as clients are told of it: rounded up, at least 1. None: nobody knows how long."""
+    return LATER if paused == inf else max(SOON, ceil(wait or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ class Policies:
         yield "X-RateLimit-Limit", str(decision.limit)
         yield "X-RateLimit-Remaining", str(decision.remaining)
         if told:
-            full = wait if refused and self.slots_only(name) else ceil(decision.reset_after)
+            unknown = decision.paused == inf or (refused and self.slots_only(name))
+            full = wait if unknown else ceil(decision.reset_after)
             yield "X-RateLimit-Reset", str(max(wait, full))
 
     def _until_more(self, decision: Decision) -> float:
@@ -171,9 +175,9 @@ class Policies:
 
     def wait(self, decision: Decision) -> int:
         """The seconds that a client who is refused is told to wait."""
-        if decision.bound_by and self.slots_only(decision.bound_by):
+        if decision.bound_by and self.slots_only(decision.bound_by) and not decision.paused:
             return SOON  # it is given back when some request ends, not when its lease would
-        return whole_seconds(decision.retry_after)
+        return whole_seconds(decision.retry_after, decision.paused)
 
     def capacity(self, name: str) -> int:
         """The units of a name that can pass at once, as the code defines it."""

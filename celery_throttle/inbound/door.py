@@ -189,7 +189,8 @@ class Door:
         if not decision.allowed:
             name = str(decision.bound_by)
             key = next(ref.key for ref in need.refs if ref.name == name)
-            return self._refused(decision, Throttled(name, key, decision.retry_after))
+            error = Throttled(name, key, decision.retry_after, decision.paused)
+            return self._refused(decision, error)
         return Admission(decision, self._fields(decision), slot=slot)
 
     def _failed(self, error: Throttled | StoreError) -> Admission:
@@ -197,7 +198,8 @@ class Door:
             self.outage.ends()
             wait, capacity = error.retry_after, self.policies.capacity(error.limit)
             # All that is known of it; there are no whole units left, or not as many as were asked.
-            return self._refused(Decision(False, capacity, 0, wait, 0.0, error.limit), error)  # noqa: FBT003
+            told = Decision(False, capacity, 0, wait, 0.0, error.limit, paused=error.paused)  # noqa: FBT003
+            return self._refused(told, error)
         self.outage.begins(error)
         if self.then == "open":
             return Admission()

@@ -13,9 +13,10 @@
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' and
 --                      'slot' for each ref: since when (us) its limits are in force, how many, a mark
 --                      (two numbers) for each
---       {0, wait (us), index that binds, remaining, reset (us), burst, sort}    refused. The sort is 1 if
---                      slots bind, which may be given back before; 2 if the delay is too long, which
---                      does not get better by coming later
+--       {0, wait (us), index that binds, remaining, reset (us), burst, sort, paused (us)}    refused. The
+--                      sort is 1 if slots bind, which may be given back before; 2 if the delay is too long,
+--                      which does not get better by coming later. It is paused for so long; `quick.lua`
+--                      leaves that out
 --       {-1, index, burst}       can never pass
 --       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
 --       {-3, index}              has slots, which only 'slot' takes
@@ -32,6 +33,7 @@ if unknown then
   return { -2, unknown, whole(now) }
 end
 local full, till = full_crowd(refs, now)
+local paused = full > 0 and refs[full].paused
 if till < 0 then
   return { -4, full, refs[full].max_keys }
 elseif full > 0 then
@@ -117,7 +119,8 @@ if wait > 0 then
   local longest = tonumber(ARGV[3])
   local slots_bind = narrow.tag == SLOTS and wait > refs[bound].paused
   local sort = slots_bind and 1 or longest and delay > longest and 2 or 0
-  return { 0, wait, bound, remaining, reset, narrow.burst, sort }
+  return { 0, wait, bound, remaining, reset, narrow.burst, sort,
+           bound == full and paused or refs[bound].paused }
 end
 local reply = { 1, remaining, reset, narrow.burst, delay, granted }
 if mode == 'reserve' or mode == 'slot' then

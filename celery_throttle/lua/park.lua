@@ -26,7 +26,8 @@
 --       {'admitted', entries and waits of each slot}    a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index that binds, wait (us)}
 --       {'known'}                                       parked before: acknowledge, no more
---       {'late', expected wait (us), index that binds}  would wait too long: nothing was taken
+--       {'late', expected wait (us), index that binds, for how long (us) that is paused}  would wait too
+--                                                       long: nothing was taken
 --       {'full', index, max-waiting}    so many wait already; 0: the queue of a leaky-queue is full
 --       {'crowded', index, max-keys, wait (us)}    so many other keys are in use, for so long; -1: for ever
 --       {'never', index, burst}                         the cost can never pass
@@ -125,7 +126,7 @@ local position = redis.call('ZCOUNT', line, '-inf', whole(score)) + 1
 local total, at = expected(position)
 local max_wait = tonumber(ARGV[7])
 if max_wait >= 0 and total > max_wait then
-  return { 'late', total, at }
+  return { 'late', total, at, refs[at].paused }
 end
 
 local packed = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9], score, about.crowds })

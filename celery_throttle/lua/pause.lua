@@ -4,7 +4,7 @@
 -- KEYS  1   until when (us) it is paused
 --       2   for a fan-out its record, see `fan_out.lua`: it is paused for as long as it is known at most
 -- ARGV  1   now (us), or '' for the server's clock
---       2   how long (us)
+--       2   how long (us); ENDLESS of `celery_throttle/changes.py` until it is resumed
 -- Reply how long (us) it is now paused; -1 if nothing is known of the fan-out.
 
 local now, record = clock(ARGV[1]), KEYS[2]

@@ -17,11 +17,13 @@
 --       7   '1' if it may run now, '0' if there is no process for it
 --       then per limit: name, field, cost (millionths of a unit)
 -- Reply {'admitted', starts in (us), entries and waits of each slot}
---       {'wait', wait (us), its turn (us), index that binds}
---       {'late', wait (us), index that binds}    would wait too long: nothing was taken
+--       {'wait', wait (us), its turn (us), index that binds, expected wait (us)}
+--       {'late', wait (us), index that binds, for how long (us) that is paused}    would wait too long:
+--                                                nothing was taken
 --       {'never', index, burst}                  the cost can never pass
 --       {'crowded', index, keys, wait (us)}      as many keys as may be are in use; see `crowd.lua`
 --       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
+-- Nobody is told when a pause is lifted. So a task that waits for its end comes again before, now and then.
 -- Turns of a limit are a string of two times (us): that of the last task, and of the last one that
 -- came in vain.
 
@@ -35,7 +37,7 @@ for i = 1, (#KEYS - 1) / 6 do
   costs[i] = tonumber(ARGV[arg + 2])
 end
 if mine > now + ahead then
-  return { 'wait', mine - now, mine, 1 }
+  return { 'wait', mine - now, mine, 1, mine - now }
 end
 
 local refs = refs_of(about, costs)
@@ -60,6 +62,13 @@ local LOOK, STEP = 1000000, 20000
 if wait > LOOK and refs.held and refs[bound].paused < wait
     and refs[bound].limits[place].tag == SLOTS then
   wait = LOOK
+end
+
+-- How long (us) a task waits at most before it looks whether a pause was lifted.
+local PAUSED = 60000000
+local expected = wait
+if bound > 0 and refs[bound].paused == wait then
+  wait = math.min(wait, PAUSED)
 end
 
 local came = mine > 0 and 2 or 1
@@ -92,8 +101,9 @@ for _, ref in ipairs(refs) do
 end
 local turn = math.max(now + wait, behind + step)
 local longest = tonumber(ARGV[4])
-if longest >= 0 and turn - now > longest then
-  return { 'late', turn - now, math.max(1, bound) }
+expected, bound = math.max(expected, turn - now), math.max(1, bound)
+if longest >= 0 and expected > longest then
+  return { 'late', expected, bound, refs[bound].paused }
 end
 for i = 1, #refs do
   turns[i][came] = turn
@@ -101,4 +111,4 @@ for i = 1, #refs do
   redis.call('SET', KEYS[6 * i + 1], struct.pack('<dd', turns[i][1], turns[i][2]),
              'PX', expiry(last, given))
 end
-return { 'wait', turn - now, turn, math.max(1, bound) }
+return { 'wait', turn - now, turn, bound, expected }

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from celery_throttle.changes import ENDLESS, seconds_paused
 from celery_throttle.costs import MILLION, Cost, in_units, millionths
 from celery_throttle.decision import Decision
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
@@ -69,6 +70,8 @@ class Local:
         self._definitions: dict[LimitRef, Definition] = {}
         self._states: dict[LimitRef, States] = {}
         self._crowds: defaultdict[str, Crowd] = defaultdict(Crowd)
+        #: Until when (us) names, and single keys of them, are paused.
+        self._pauses: dict[LimitRef, int] = {}
         for name, written in (limits or {}).items():
             self.define(LimitRef(name, None), written, 0)
 
@@ -87,8 +90,18 @@ class Local:
             if states != self._states[ref]:
                 self._keep(ref, states, now)
 
+    def pause(self, ref: LimitRef, us: int | None, now: int) -> None:
+        """Stop a name, or one key of it; None until it is resumed. Never shortens a pause."""
+        until = now + (ENDLESS if us is None else us)
+        self._pauses[ref] = max(until, self._pauses.get(ref, 0))
+
+    def resume(self, ref: LimitRef) -> None:
+        """Lift the pause of a name, or of one key of it, and nothing else."""
+        self._pauses.pop(ref, None)
+
     def reset(self, ref: LimitRef) -> None:
-        """Forget what was used of one name and key. Slots in use stay in use."""
+        """Forget what was used of one name and key, and its pause. Slots in use stay in use."""
+        self.resume(ref)
         states = self._states.pop(ref, ())
         if any(isinstance(state, Slots) for state in states):
             definition = self._defined(ref)
@@ -125,8 +138,8 @@ class Local:
         """Take what all limits have, at most so many units; whole units, if that is whole."""
         wanted = millionths(most, allow_zero=True)
         looks = [look for ref in refs for look in self._look(ref, wanted, now)]
-        full = self._full(looks, now)
-        granted = min(wanted, *(self._left(look, full, now)[0] for look in looks))
+        stops = self._stops(looks, self._full(looks, now), now)
+        granted = min(wanted, *(self._left(look, stops, now)[0] for look in looks))
         if wanted % MILLION == 0:
             granted -= granted % MILLION
         # Nothing to be had is a refusal of one unit.
@@ -220,9 +233,9 @@ class Local:
         return self._decided(looks, now, take=take)
 
     def _decided(self, looks: Sequence[Look], now: int, *, take: bool = True) -> Decision:
-        full = self._full(looks, now)
+        stops = self._stops(looks, self._full(looks, now), now)
         waits = [
-            max(look.state.wait(look.limit, look.cost, now), full.get(look.ref, 0))
+            max(look.state.wait(look.limit, look.cost, now), stops.get(look.ref, 0))
             for look in looks
         ]
         wait = max(waits)
@@ -231,10 +244,10 @@ class Local:
             looks = [look.taken(now, delay) for look in looks]
             for ref in dict.fromkeys(look.ref for look in looks):
                 self._keep(ref, tuple(look.state for look in looks if look.ref == ref), now)
-        left = [self._left(look, full, now) for look in looks]
+        left = [self._left(look, stops, now) for look in looks]
         units = [amount // MILLION for amount, _ in left]
         told = waits.index(wait) if wait else units.index(min(units))
-        return Decision(
+        decision = Decision(
             allowed=wait == 0,
             limit=looks[told].limit.burst,
             remaining=units[told],
@@ -244,6 +257,21 @@ class Local:
             granted=in_units(looks[0].cost) if wait == 0 and take else 0,
             delay=delay / _MICROSECONDS,
         )
+        paused = self._paused(looks[told].ref, now) if wait else 0
+        return decision.while_paused(seconds_paused(paused)) if paused else decision
+
+    def _paused(self, ref: LimitRef, now: int) -> int:
+        """Microseconds for which a name, or this key of it, is paused."""
+        both = (LimitRef(ref.name, None), ref)
+        return max(0, *(self._pauses.get(one, 0) - now for one in both))
+
+    def _stops(
+        self, looks: Iterable[Look], full: Mapping[LimitRef, int], now: int
+    ) -> dict[LimitRef, int]:
+        """What lets nothing pass, and for how long (us): a pause, or no room for the key."""
+        refs = {look.ref for look in looks}
+        waits = {ref: max(self._paused(ref, now), full.get(ref, 0)) for ref in refs}
+        return {ref: wait for ref, wait in waits.items() if wait}
 
     def _full(self, looks: Sequence[Look], now: int) -> dict[LimitRef, int]:
         """The keys for which there is no room, and microseconds until the earliest is forgotten."""
@@ -262,9 +290,9 @@ class Local:
         return {ref: wait for ref, wait in full.items() if wait}
 
     @staticmethod
-    def _left(look: Look, full: Mapping[LimitRef, int], now: int) -> tuple[int, int]:
+    def _left(look: Look, stops: Mapping[LimitRef, int], now: int) -> tuple[int, int]:
         amount, reset = look.state.left(look.limit, now)
-        wait = full.get(look.ref, 0)
+        wait = stops.get(look.ref, 0)
         return (0, max(wait, reset)) if wait else (amount, reset)
 
     def _keep(self, ref: LimitRef, states: States, now: int) -> None:

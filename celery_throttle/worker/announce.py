@@ -23,9 +23,9 @@ def announce_wait(
     limits: TaskLimits,
     ref: LimitRef,
     *,
-    retry_after: float,
+    retry_after: float | None,
     position: int,
-    expected: float,
+    expected: float | None,
 ) -> None:
     """It waits: an event, a signal, and the result backend, if the task is to be tracked.
 
@@ -33,9 +33,9 @@ def announce_wait(
         request: of the task.
         limits: likewise.
         ref: the limit that binds.
-        retry_after: seconds until that has room again.
+        retry_after: seconds until that has room again; None if it is paused until it is resumed.
         position: in its line, from 1; 0 where there is none.
-        expected: seconds until the task is expected to run.
+        expected: seconds until the task is expected to run; None likewise.
     """
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}
@@ -43,7 +43,7 @@ def announce_wait(
     signals.task_throttled.send(
         sender=request.task, request=request, retry_after=retry_after, **fields
     )
-    if limits.track and not request.ignore_result and expected >= SHOWN:
+    if limits.track and not request.ignore_result and (expected is None or expected >= SHOWN):
         _show(request, fields)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_throttle.changes import MICROSECONDS, to_us
+from celery_throttle.changes import seconds_until, to_us
 from celery_throttle.errors import QueueFullError
 from celery_throttle.needs import Need
 from celery_throttle.parks import Waiter, park_call
@@ -25,7 +25,7 @@ from celery_throttle.worker import messages, met
 from celery_throttle.worker.announce import announce_wait, turn_away
 from celery_throttle.worker.attempts import Attempt, Confirm
 from celery_throttle.worker.slots import places_of
-from celery_throttle.worker.waiting import Waiting, crowded, too_long
+from celery_throttle.worker.waiting import Waiting, crowded, late
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -74,7 +74,7 @@ class Parking(Waiting):
             self._slots.hold(request, token, places_of(about))
             return 0.0
         if outcome == b"late":
-            turn_away(request, limits, too_long(limits, refs[about[1] - 1], about[0]))
+            turn_away(request, limits, late(limits, refs, about))
         elif outcome == b"full":
             ref, most = refs[about[0] - 1], about[1]
             error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
@@ -140,14 +140,16 @@ class Parking(Waiting):
         self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
     ) -> None:
         position, expected_us, index, wait_us = about
-        self._parked(wait_us / MICROSECONDS)
+        wait = seconds_until(wait_us)
+        if wait is not None:  # who resumes it wakes a worker
+            self._parked(wait)
         announce_wait(
             request,
             limits,
             refs[index - 1],
-            retry_after=wait_us / MICROSECONDS,
+            retry_after=wait,
             position=position,
-            expected=expected_us / MICROSECONDS,
+            expected=seconds_until(expected_us),
         )
 
 

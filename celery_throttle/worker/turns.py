@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.changes import MICROSECONDS, to_us
+from celery_throttle.changes import MICROSECONDS, seconds_until, to_us
 from celery_throttle.needs import Need
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.task import TaskLimits
@@ -18,7 +18,7 @@ from celery_throttle.worker.attempts import Attempt
 from celery_throttle.worker.blocks import HORIZON
 from celery_throttle.worker.postponed import turn_of
 from celery_throttle.worker.slots import places_of
-from celery_throttle.worker.waiting import Waiting, crowded, too_long
+from celery_throttle.worker.waiting import Waiting, crowded, late
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -66,16 +66,17 @@ class Turns(Waiting):
             self._slots.hold(request, token, places_of(about[1:]))
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
-            turn_away(request, limits, too_long(limits, need.refs[about[1] - 1], about[0]))
+            turn_away(request, limits, late(limits, need.refs, about))
             return None
         if outcome == b"crowded":
             turn_away(request, limits, crowded(need.refs, about))
             return None
-        wait_us, its_turn, index = about
+        wait_us, its_turn, index, expected_us = about
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
         self._postponed.put_off(request, max(EARLY, wait - EARLY), its_turn)
         if not turn:
-            announce_wait(request, limits, ref, retry_after=wait, position=0, expected=wait)
+            expected = seconds_until(expected_us)
+            announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
         return None
 
     def _turn_call(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.changes import MICROSECONDS, unknown_limit
+from celery_throttle.changes import MICROSECONDS, seconds_paused, seconds_until, unknown_limit
 from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.needs import Need
 from celery_throttle.plans import cost_too_high
@@ -93,7 +93,10 @@ def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
     return KeysFullError(ref.name, ref.key, retry_after, most)
 
 
-def too_long(limits: TaskLimits, ref: LimitRef, expected_us: int) -> WaitTooLongError:
-    """The error for a task that would wait longer than it may."""
+def late(limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]) -> WaitTooLongError:
+    """The error for a task that would wait longer than it may: of a script's reply."""
     assert limits.max_wait is not None  # noqa: S101  # only then a script says so
-    return WaitTooLongError(ref.name, ref.key, expected_us / MICROSECONDS, limits.max_wait)
+    expected_us, index, paused_us = about
+    ref = refs[index - 1]
+    expected, paused = seconds_until(expected_us), seconds_paused(paused_us)
+    return WaitTooLongError(ref.name, ref.key, expected, limits.max_wait, paused)

@@ -85,7 +85,7 @@ class Side:
     def play(self, step: Step) -> Plan[Decision | None]:
         """Carry out one step; gives the decision, if there is one."""
         limit = self.limit
-        if step.do in ("define", "learn", "settle", "renew"):
+        if step.do in ("define", "learn", "settle", "renew", "pause"):
             yield from self.change(step)
         elif step.do == "advance":
             self.advance(step.time(limit, self.clock.now, self.wait))
@@ -109,6 +109,8 @@ class Side:
             yield from self.define(self.others[step.which % len(self.others)])
         elif step.do == "learn":
             yield from self.learn(step)
+        elif step.do == "pause":
+            yield from self.pause(step)
         elif step.do == "settle":
             yield from self.settle(step.which)
         else:
@@ -175,6 +177,19 @@ class Side:
         assert isinstance(state, Slots)
         if any(one.number == lease.take.marks[0].value for one in state.leases):
             self.leases[which] = lease._replace(passed=self.passed)
+
+    def pause(self, step: Step) -> Plan[None]:
+        """Pause the name or this key of it, for some time or until it is resumed; or resume it."""
+        ref = self.ref if step.which % 2 else LimitRef(self.ref.name, None)
+        if step.worth:
+            most = min(step.time(self.limit, self.clock.now, self.wait), 10**9 * SECOND)
+            us = None if step.which > 1 else most
+            yield from self.plans.pause(ref, None if us is None else us / SECOND)
+            self.local.pause(ref, us, self.clock.now)
+        else:
+            yield from self.plans.resume(ref)
+            self.local.resume(ref)
+        yield from self.peek(0)
 
     def learn(self, step: Step) -> Plan[None]:
         """Hear of an answer: a third of them refusals; what is left is a share of the burst."""

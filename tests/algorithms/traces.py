@@ -22,13 +22,15 @@ class Step(NamedTuple):
 
     Attributes:
         do: "acquire", "peek", take "upto" or "reserve" a share of the burst; "settle" what was
-            reserved; "advance" the clock, or step "back", by a share of ``span``; or "define".
+            reserved; "advance" the clock, or step "back", by a share of ``span``; or "define", or
+            "pause".
         share: in thousandths.
         more: on top of the share: millionths of a unit (0: in whole units), or microseconds.
         span: "interval", "full" (empty to full), "wait" (what the last refusal told), "last" and
             "next" (since and until a window or a part of one begins), "none".
         worth: what was reserved turns out to be worth this share of it, in thousandths.
-        which: of what was reserved, or of the limits to define.
+        which: of what was reserved, or of the limits to define. Of a pause: even for the name, odd
+            for the key; from 2 on until it is resumed. With a ``worth`` of 0 it is resumed.
     """
 
     do: str
@@ -117,6 +119,17 @@ _TABLE = {
         )
     ],
     "define": [*_steps("define", {"which": range(3)})],
+    "pause": [
+        *_steps(
+            "pause",
+            {
+                "which": range(4),
+                "span": ("interval", "full"),
+                "share": (500, 1500),
+                "worth": (0, 1000),
+            },
+        )
+    ],
     "advance": [
         *_steps(
             "advance",
@@ -150,6 +163,9 @@ steady = traces(acquire=4, advance=4, upto=1, peek=1)
 unsteady = traces(acquire=4, advance=4, upto=1, back=2)
 settling = traces(reserve=3, settle=3, advance=3, acquire=2)
 everything = traces(
-    acquire=4, advance=4, upto=1, peek=1, reserve=1, settle=2, renew=1, back=1, define=1, learn=1
+    acquire=4,
+    advance=4,
+    settle=2,
+    **dict.fromkeys(("upto", "peek", "reserve", "renew", "back", "define", "learn", "pause"), 1),
 )
 learning = traces(acquire=4, advance=5, learn=4, upto=1, back=1)

@@ -245,6 +245,35 @@ def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protoco
     assert forecast(lines, "window").bound_by == "window"
 
 
+@pytest.mark.parametrize("paused", ["api", "slots", "other"])
+@pytest.mark.parametrize("measured", [None, 5.0])
+def test_what_is_paused_until_resumed_never_starts(
+    make: Make, paused: str, measured: float | None
+) -> None:
+    lines = make({"api": "10/s", "slots": "2 at once", "other": "100/s"})
+    park(lines, 20, "api", "slots", "other")
+    park(lines, 5, "api")
+    lines.limiter[paused].pause(None)
+    told = lines.limiter.forecast(paused, measured=measured)
+    assert (told.seconds, told.at, told.bound_by) == (None, None, paused)
+    lines.limiter[paused].resume()
+    lines.limiter["other", "one"].pause(None)  # another key
+    assert lines.limiter.forecast("other", measured=5.0).seconds is not None
+
+
+def test_what_is_paused_until_resumed_holds_up_no_other(make: Make) -> None:
+    """Whose limits it shares: as many as make the forecast round its numbers, too."""
+    lines = make({"api": "100/s", "mail": "10/s"})
+    for number in range(300):
+        park(lines, 1, "api", ("mail", number))
+        if number % 3 == 0:
+            lines.limiter["mail", number].pause(None)
+    told = lines.limiter.forecast(("mail", 1))
+    assert told.seconds is not None
+    assert told.seconds < 3
+    assert lines.limiter.forecast("api").seconds is None
+
+
 #: Makes all lines that need a limit those of a fan-out, which they keep in their about-tables.
 _LET_BE_OF_FANOUT = """
 local found = redis.call('HGETALL', KEYS[1])

@@ -24,6 +24,9 @@ def drain(server: Server, workers: Sequence[Worker]) -> None:
     for delivery in first.deliveries:
         server.broker.append(delivery)
     server.recall()
+    for ref in list(server.world.pauses):
+        server.protocol.limiter[ref].resume()
+        server.world.resume(ref)
     for worker in others:
         worker.crash()
     last = Worker("last", server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha1
@@ -9,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from celery_throttle.changes import ENDLESS
 from celery_throttle.errors import CostError
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call, Script
@@ -136,7 +138,9 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
             backlogs[backlog] += len(members[line])
         due = kept.times("due", names.due)
         assert set(due) == set(at.values()), "a list at which no claim looks"
-        assert all(till <= world.clock + world.back + FARTHEST for till in due.values())
+        # What is behind a pause until resumed is not looked at.
+        far = ENDLESS if any(till > world.clock + FARTHEST for till in world.pauses.values()) else 0
+        assert all(till <= world.clock + world.back + FARTHEST + far for till in due.values())
         for waiting in due:
             lines = kept.ranks(waiting)
             places.update(list(lines))
@@ -212,6 +216,8 @@ def _wait(server: Server, kind: Kind) -> int:
         return FARTHEST
     limits = [limit for ref in kind.refs for limit in server.world.histories.in_force(ref)]
     queued = any(limit.algorithm == "leaky-queue" for limit in limits)
+    if decision.paused == math.inf:
+        return ENDLESS
     seconds = decision.reset_after if queued else decision.retry_after or 0
     return round(seconds * SECOND)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from celery_throttle.changes import ENDLESS
 from celery_throttle.needs import read
 from celery_throttle.references import Reference, as_ref
 from celery_throttle.scope import LimitRef
@@ -194,17 +196,23 @@ class Model(RuleBasedStateMachine):
         callers.define(self.server, as_ref(reference), written)
 
     @rule(
-        reference=st.sampled_from(tables.NAMED), seconds=st.sampled_from([0.05, 1, 3, None, None])
+        reference=st.sampled_from(tables.NAMED),
+        change=st.sampled_from([0.05, 1, 3, math.inf, "reset", "resume", "resume"]),
     )
-    def pause_or_reset(self, reference: Reference, seconds: float | None) -> None:
+    def pause_or_lift(self, reference: Reference, change: float | str) -> None:
         limit, ref = self.server.protocol.limiter[reference], as_ref(reference)
-        if seconds is None:
+        if change == "reset":
             self.server.advance(1)  # no two scripts run at the same time
             limit.reset()
             self.world.reset(ref)
+        elif change == "resume":
+            if limit.resume():
+                self.seen["resumed"] += 1
+            self.world.resume(ref)
         else:
-            limit.pause(seconds)
-            self.world.pause(ref, round(seconds * SECOND))
+            seconds = float(change)
+            limit.pause(None if seconds == math.inf else seconds)
+            self.world.pause(ref, ENDLESS if seconds == math.inf else round(seconds * SECOND))
 
     # Time.
 

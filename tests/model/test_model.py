@@ -19,6 +19,7 @@ RUNS, STEPS, PARTS = 2_000, 100, 4
 #: What is rare must be seen, too, or its laws are not tested.
 RARE = {
     *("known", "late", "full", "crowded", "never", "dropped", "retried", "stepped back"),
+    "resumed",
     *("given back", "set aside", "reclaimed", "revoked", "settled", "undefined"),
     *("lost at the gate", "lost parked", "lost admitted", "lost claim"),
     *("take refused", "upto refused", "reserve refused", "slot refused"),

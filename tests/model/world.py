@@ -138,11 +138,14 @@ class World:
             if holder in self.held(ref):
                 self.held(ref)[holder] = self.clock + LEASE
 
+    def resume(self, ref: LimitRef) -> None:
+        self.pauses.pop(ref, None)
+
     def pause(self, ref: LimitRef, us: int) -> None:
         self.pauses[ref] = max(self.pauses.get(ref, 0), self.clock + us)
 
     def reset(self, ref: LimitRef) -> None:
-        self.pauses.pop(ref, None)
+        self.resume(ref)
         self.histories.reset(ref)
 
     def never_fits(self, kind: Kind) -> bool:

@@ -74,6 +74,11 @@ class Shop:
         """The limits at which tasks with this key wait."""
         return [key for key in self.redis.scan_iter(f"*{line}*") if b":backlog:" in key]
 
+    def due(self) -> list[tuple[str, float]]:
+        """Waiting lists of the queue, and when (us) they are looked at next."""
+        found: Any = self.redis.zrange("{throttle}:due:celery", 0, -1, withscores=True)
+        return [(name.decode(), score) for name, score in found]
+
     def ran(self, times: int, *tasks: AsyncResult) -> None:
         until(lambda: len(self.rows("runs", *tasks)) == times, f"{times} runs")
 
@@ -772,6 +777,46 @@ def test_a_pause_stops_a_line_and_a_reset_lets_it_go_on(client: Shop, line: str)
     client.let_go(line, "turn")
     client.finished(*results)
     client.throttle.undefine("turn", key=line)
+
+
+def test_a_pause_until_resumed_is_lifted_and_nothing_else(client: Shop, line: str) -> None:
+    limit = client.throttle["never", line]
+    client.throttle.define("never", "100/d burst 100", key=line)
+    assert limit.acquire(90)
+    assert limit.pause(None) == float("inf")
+    results = [shop.never.delay(line) for _ in range(4)]
+    client.waiting(*results)
+    [told] = client.rows("throttled", results[0])
+    assert (told["retry_after"], told["expected"]) == (None, None)
+    forecast = limit.forecast()
+    assert (forecast.waiting, forecast.seconds, forecast.bound_by) == (4, None, "never")
+    began = time.monotonic()
+    assert limit.resume()
+    client.finished(*results)
+    assert time.monotonic() - began < 3
+    assert limit.peek().remaining == 6
+    client.throttle.undefine("never", key=line)
+
+
+def test_a_line_behind_a_pause_until_resumed_is_not_looked_at(client: Shop, line: str) -> None:
+    limit = client.throttle["gate", line]
+    limit.pause(None)
+    result = shop.add.delay(line, 1, 2)
+    client.waiting(result)
+    [due] = [score for name, score in client.due() if line in name]
+    assert due > time.time() * 1e6 + 1e14  # in years
+    limit.resume()
+    assert result.get(timeout=SECONDS) == 3
+
+
+def test_a_task_that_may_wait_some_time_fails_at_once_in_a_pause_until_resumed(
+    client: Shop, line: str
+) -> None:
+    client.throttle["never", line].pause(None)
+    with pytest.raises(WaitTooLongError, match="paused until it is resumed") as caught:
+        shop.impatient.delay(line).get(timeout=SECONDS)
+    assert (caught.value.retry_after, caught.value.paused) == (None, float("inf"))
+    client.throttle["never", line].resume()
 
 
 def test_a_pause_ends_by_itself(client: Shop, line: str) -> None:
