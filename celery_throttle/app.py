@@ -40,9 +40,9 @@ class Throttle(Limiter):
 
     Args:
         app: the app; it is reachable as ``app.throttle`` from now on.
-        limits, routes, url, prefix, lease, timeout, checks, waiting, publish, replicas: see
-            :class:`~celery_throttle.settings.Settings`; what is not given is read from ``app.conf``
-            (``throttle_limits``, ...) when it is used.
+        limits, routes, url, prefix, lease, timeout, checks, waiting, publish, replicas, workers,
+            outage_grace: see :class:`~celery_throttle.settings.Settings`; what is not given is read
+            from ``app.conf`` (``throttle_limits``, ...) when it is used.
 
     Raises:
         LimitError: a definition is wrong.
@@ -63,6 +63,8 @@ class Throttle(Limiter):
         waiting: str | None = None,
         publish: str | None = None,
         replicas: int | None = None,
+        workers: int | None = None,
+        outage_grace: float | None = None,
     ) -> None:
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
@@ -79,6 +81,8 @@ class Throttle(Limiter):
             "waiting": waiting,
             "publish": publish,
             "replicas": replicas,
+            "workers": workers,
+            "outage_grace": outage_grace,
         }
         #: The gate of this worker process; None where no worker runs.
         self.gate: Gate | None = None

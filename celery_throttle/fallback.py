@@ -21,6 +21,9 @@ from celery_throttle.scope import LimitRef
 #: Microseconds between two looks for a slot.
 _LOOK = 100_000
 
+#: Microseconds from one task to the next of those that wait until this begins to decide.
+_APART = 100
+
 #: Names and keys that are remembered; beyond, all begin anew, used up.
 _KEPT = 10_000
 
@@ -32,6 +35,8 @@ class Fallback:
         limits: in force when it was lost: by name, and by name and key where these have their own.
         workers: how many live then, this one included.
         held: how many slots of a name and key the tasks of this worker hold.
+        begins: the monotonic time in microseconds before which it takes nothing from limits that
+            count: until then it may hear how many workers there are.
     """
 
     def __init__(
@@ -39,10 +44,12 @@ class Fallback:
         limits: Mapping[LimitRef, Sequence[Limit]],
         workers: int,
         held: Callable[[LimitRef], int],
+        begins: int = 0,
     ) -> None:
         self._limits = limits
         self._workers = max(1, workers)
         self._held = held
+        self._begins = begins
         self._begin()
 
     def _begin(self) -> None:
@@ -65,11 +72,14 @@ class Fallback:
         """
         if len(self._shares) >= _KEPT:
             self._begin()
+        counting = {ref: self._counting(ref) for ref in need.refs}
+        if any(limit.outage == "closed" for limits in counting.values() for limit in limits):
+            return None
+        if now < self._begins and any(counting.values()):
+            return self._turn(need, self._begins, _APART) - now
         costs, apart, wait = {}, 1, 0
         for ref, cost in zip(need.refs, need.costs, strict=True):
-            limits = [limit for limit in self._in_force(ref) if limit.outage != "open"]
-            if any(limit.outage == "closed" for limit in limits):
-                return None
+            limits = counting[ref]
             rates = [limit for limit in limits if not has_slots(limit)]
             slots = self._slots_left(ref, limits)
             if slots is None or not self._share(ref, rates, cost, now):
@@ -78,15 +88,24 @@ class Fallback:
             if rates:
                 costs[ref] = in_units(cost)
                 apart = max(apart, *(_step(one, cost) for one in self._shares[ref]))
-        last = max((self._last.get(ref, 0) for ref in need.refs), default=0)
-        if not wait and (waited or last <= now):
+        if not wait and (waited or self._last_of(need) <= now):
             decision = self._local.acquire(costs, now) if costs else None
             if decision is None or decision.allowed:
                 return 0
             wait = round((decision.retry_after or 0) * MILLION)
-        at = max(now + wait, last + apart)
-        self._last.update(dict.fromkeys(need.refs, at))
-        return at - now
+        return self._turn(need, now + wait, apart) - now
+
+    def _last_of(self, need: Need) -> int:
+        return max((self._last.get(ref, 0) for ref in need.refs), default=0)
+
+    def _turn(self, need: Need, at: int, apart: int) -> int:
+        """When a task may try: not before ``at``, and behind all that wait for its limits."""
+        turn = max(at, self._last_of(need) + apart)
+        self._last.update(dict.fromkeys(need.refs, turn))
+        return turn
+
+    def _counting(self, ref: LimitRef) -> list[Limit]:
+        return [limit for limit in self._in_force(ref) if limit.outage != "open"]
 
     def _in_force(self, ref: LimitRef) -> Sequence[Limit]:
         own = self._limits.get(ref)

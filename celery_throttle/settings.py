@@ -21,6 +21,7 @@ from celery_throttle.urls import is_store_url, safe_url
 Spec = str | Sequence[str]
 
 _LONGEST_TIMEOUT = 60
+_LONGEST_GRACE = 3600
 
 #: What the checks of the server at a worker's start lead to.
 CHECKS = ("warn", "error", "off")
@@ -36,6 +37,7 @@ _NAMES = tuple(
     for name in (
         *("limits", "routes", "url", "prefix", "lease"),
         *("timeout", "checks", "waiting", "publish", "replicas"),
+        *("workers", "outage_grace"),
     )
 )
 
@@ -121,6 +123,25 @@ class Settings:
                 f"throttle_replicas is {shown(replicas)}: it must be a whole number, 0 or more"
             )
         return replicas
+
+    @cached_property
+    def workers(self) -> int | None:
+        """Workers to assume before any number was heard (``throttle_workers``, default None)."""
+        workers = self._read("workers", None)
+        whole = isinstance(workers, int) and not isinstance(workers, bool)
+        if workers is not None and not (whole and workers >= 1):
+            raise ConfigurationError(
+                f"throttle_workers is {shown(workers)}: it must be a whole number, 1 or more"
+            )
+        return None if workers is None else int(workers)
+
+    @cached_property
+    def outage_grace(self) -> float:
+        """Seconds for which a worker that starts in an outage waits (``throttle_outage_grace``).
+
+        Only if it does not know how many workers there are. Default 30.
+        """
+        return _seconds("outage_grace", self._read("outage_grace", 30.0), 0, _LONGEST_GRACE)
 
     @cached_property
     def checks(self) -> str:

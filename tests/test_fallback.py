@@ -157,3 +157,28 @@ def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_adaptive_limit_is_shared_by_its_lower_bound() -> None:
     assert share(Limit.parse("adaptive 10..100/s burst 8"), 2) == Limit.parse("1/200ms burst 4")
+
+
+def test_before_it_begins_it_takes_nothing_from_limits_that_count() -> None:
+    limits = {ref: (Limit.of(text),) for ref, text in GRACE.items()}
+    worker = Fallback(limits, 1, lambda _: 0, begins=30 * SECOND)
+    waits = [worker.wait(need(API), SECOND, waited=False) for _ in range(3)]
+    assert waits == [29 * SECOND, 29 * SECOND + 100, 29 * SECOND + 200]
+    assert worker.wait(need(SLOTS), SECOND, waited=False) == 29 * SECOND
+    assert worker.wait(need(OPEN), SECOND, waited=False) == 0
+    assert worker.wait(need(CLOSED), SECOND, waited=False) is None
+    assert worker.wait(need(OPEN, CLOSED), SECOND, waited=False) is None
+    assert worker.wait(need(OPEN, SLOTS), SECOND, waited=True) == 29 * SECOND + 100
+    # Then it begins used up.
+    assert worker.wait(need(API), 30 * SECOND, waited=True) == 100_200
+    assert worker.wait(need(SLOTS), 30 * SECOND, waited=True) == 0
+    assert worker.wait(need(API), 31 * SECOND, waited=True) == 0
+
+
+OPEN, CLOSED, SLOTS = LimitRef("open", None), LimitRef("closed", None), LimitRef("slots", None)
+GRACE = {
+    API: "10/s",
+    OPEN: "10/s outage open",
+    CLOSED: "10/s outage closed",
+    SLOTS: "2 at once",
+}

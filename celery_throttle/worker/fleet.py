@@ -17,6 +17,7 @@ from celery_throttle.changes import Limits, to_us
 from celery_throttle.errors import LimitError, StoreError
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.worker.fleet_size import FleetSize
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -43,9 +44,10 @@ class Fleet:
         worker: this worker's name.
         back: called, from the thread, when a server answers that was lost.
         recall: called, from the thread, when tasks were set aside that this worker may know.
+        state_db: path of the file in which Celery keeps this worker's state, if it does.
 
     Attributes:
-        size: how many workers lived when the server last answered, this one included.
+        size: the number of workers, as far as it is known.
         aside: how many tasks were set aside then.
     """
 
@@ -56,6 +58,7 @@ class Fleet:
         *,
         back: Callable[[], None],
         recall: Callable[[], None],
+        state_db: str | None,
     ) -> None:
         self._throttle = throttle
         self._worker = worker
@@ -68,7 +71,7 @@ class Fleet:
         self._pause = TRY
         self._back_at = 0.0
         self._thread: threading.Thread | None = None
-        self.size = 1
+        self.size = FleetSize(state_db, throttle.settings.workers)
         self.aside = 0
 
     def start(self) -> None:
@@ -123,9 +126,10 @@ class Fleet:
         """Whether the server answered."""
         lease = self._throttle.settings.lease
         try:
-            self.size, self.aside, *self._told = self._call(to_us(lease))
+            size, self.aside, *self._told = self._call(to_us(lease))
         except StoreError:
             return False
+        self.size.hear(size)
         return True
 
     def _call(self, lease_us: int) -> list[Any]:

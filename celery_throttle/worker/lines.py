@@ -107,7 +107,13 @@ class Parts:
             names=lambda: consumer.strategies,
             queues=lambda: {keys.queue(name).lines for name in self._origin.names()},
         )
-        self._fleet = Fleet(throttle, worker, back=self._on_back, recall=self._aside.recall)
+        self._fleet = Fleet(
+            throttle,
+            worker,
+            back=self._on_back,
+            recall=self._aside.recall,
+            state_db=consumer.controller.statedb,
+        )
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
         self._pace = Pace(consumer)
@@ -228,7 +234,7 @@ class Parts:
         """What this worker holds and does."""
         return {
             **self._outage.stats(),
-            "workers": self._fleet.size,
+            "workers": self._fleet.size.known or 1,
             "claims": len(self._claims),
             "aside": self._fleet.aside,
             **self._throttle.gate.stats(),

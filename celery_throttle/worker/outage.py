@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_throttle import signals
-from celery_throttle.changes import MICROSECONDS
+from celery_throttle.changes import MICROSECONDS, to_us
 from celery_throttle.errors import StoreError
 from celery_throttle.fallback import Fallback
 from celery_throttle.needs import Need
@@ -46,6 +46,7 @@ class Outage:
         self._lock = threading.Lock()
         self._fallback: Fallback | None = None
         self._began = 0.0
+        self._grace_ends: float | None = None
         self._seconds = 0.0
         self.count = 0
         self.ended = 0.0
@@ -62,22 +63,53 @@ class Outage:
         with self._lock:
             if self._fallback is not None:
                 return
-            self._fallback = Fallback(self._fleet.limits(), self._fleet.size, self._held)
             self._began = time.monotonic()
+            workers = self._fleet.size.known
+            grace = 0.0 if workers else self._throttle.settings.outage_grace
+            self._grace_ends = self._began + grace if grace else None
+            limits, begins = self._fleet.limits(), to_us(self._began + grace)
+            self._fallback = Fallback(limits, workers or 1, self._held, begins)
             self.count += 1
+        self._log(error, workers, grace)
+        self._tell("outage")
+
+    def _log(self, error: StoreError, workers: int | None, grace: float) -> None:
+        if grace:
+            logger.error(
+                "OUTAGE: %s. This worker does not know how many others there are, so nothing with "
+                "a limit starts here before %s (throttle_outage_grace: %g s), save where all "
+                "limits say 'outage open'. Set throttle_workers to avoid this",
+                error,
+                time.strftime("%H:%M:%S", time.localtime(time.time() + grace)),
+                grace,
+            )
+            return
+        before = "" if self._fleet.size.is_heard else " (not heard since this worker started)"
         logger.error(
-            "Limits are decided by each of %d workers alone from now on: %s",
-            self._fleet.size,
+            "Limits are decided by each of %d workers alone%s from now on: %s",
+            workers or 1,
+            before,
             error,
         )
-        self._tell("outage")
+
+    def _log_end_of_grace(self) -> None:
+        """Once, by the first task that is decided after it."""
+        with self._lock:
+            ends, over = self._grace_ends, False
+            if ends is not None and time.monotonic() >= ends:
+                self._grace_ends, over = None, True
+        if over:
+            logger.error(
+                "The server of the limits is still lost, and this worker has heard of no other: it "
+                "uses the whole of each limit from now on"
+            )
 
     def end(self) -> None:
         """The server is back."""
         with self._lock:
             if self._fallback is None:
                 return
-            self._fallback = None
+            self._fallback = self._grace_ends = None
             self.ended = time.monotonic()
             self._seconds += self.ended - self._began
         logger.warning(
@@ -91,6 +123,8 @@ class Outage:
         fallback = self._fallback
         if fallback is None:  # it has just ended
             return None
+        if self._grace_ends is not None:
+            self._log_end_of_grace()
         now = int(time.monotonic() * MICROSECONDS)
         wait = fallback.wait(need, now, waited=waited)
         return None if wait is None else wait / MICROSECONDS

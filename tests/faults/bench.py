@@ -133,5 +133,10 @@ class Bench:
             seconds,
         )
 
+    def now(self) -> float:
+        """By the clock that rows are written with."""
+        seconds, micros = self.records.time()
+        return float(seconds + micros / 1e6)
+
     def until(self, true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
         wait_until(true, what, seconds)

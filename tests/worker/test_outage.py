@@ -62,7 +62,8 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
 
 def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, own_server: Server) -> None:
     own_server.stop()
-    bench.start_workers(1)
+    conf = {"throttle_lease": 1.5, "throttle_workers": 1}
+    bench.start_workers(1, env={"FAULTS_CONF": json.dumps(conf)})
     bench.send("early", range(10))
     bench.send("closed", range(3))
     bench.until_started("early", 10)

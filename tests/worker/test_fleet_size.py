@@ -1,0 +1,89 @@
+"""The number of workers that a worker goes by before it has heard one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import Settings
+from celery_throttle.worker.fleet_size import FleetSize
+
+
+def test_the_number_outlives_the_worker(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    size = FleetSize(state, None)
+    assert (size.known, size.is_heard) == (None, False)
+    size.hear(3)
+    assert (size.known, size.is_heard) == (3, True)
+    again = FleetSize(state, None)
+    assert (again.known, again.is_heard) == (3, False)
+    assert os.listdir(tmp_path) == ["state.throttle"]  # noqa: PTH208 -- nothing temporary either
+
+
+def test_it_is_written_when_it_changes(tmp_path: Path) -> None:
+    size, file = FleetSize(str(tmp_path / "state"), None), tmp_path / "state.throttle"
+    size.hear(3)
+    file.unlink()
+    size.hear(3)
+    assert not file.exists()
+    size.hear(2)
+    assert file.read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"x", b"-3", b"0", b"1.5", b"9" * 1000, b"\xff\x00", b"2000000"]
+)
+def test_a_damaged_file_says_nothing_and_is_replaced(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "state.throttle").write_bytes(damage)
+    size = FleetSize(str(tmp_path / "state"), None)
+    assert size.known is None
+    size.hear(4)
+    assert FleetSize(str(tmp_path / "state"), None).known == 4
+
+
+def test_the_greater_of_what_was_kept_and_what_is_set_counts(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    FleetSize(state, None).hear(3)
+    assert FleetSize(state, 5).known == 5
+    assert FleetSize(state, 2).known == 3
+    assert FleetSize(None, 2).known == 2
+    size = FleetSize(state, 5)
+    size.hear(1)
+    assert size.known == 1
+
+
+def test_without_a_directory_to_write_to_it_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = FleetSize(str(tmp_path / "nowhere" / "state"), None)
+    for _ in range(3):
+        size.hear(3)
+    assert size.known == 3
+    assert caplog.text.count("Cannot keep the number of workers") == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("throttle_workers", 0),
+        ("throttle_workers", 1.5),
+        ("throttle_workers", True),
+        ("throttle_workers", "3"),
+        ("throttle_outage_grace", -1),
+        ("throttle_outage_grace", 3601),
+        ("throttle_outage_grace", "30 s"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(setting: str, value: object) -> None:
+    settings = Settings({setting: value}, {})
+    with pytest.raises(ConfigurationError, match=f"{setting} is .*: it must be"):
+        settings.check()
+
+
+def test_the_settings_as_they_are_meant() -> None:
+    assert (Settings({}, {}).workers, Settings({}, {}).outage_grace) == (None, 30.0)
+    settings = Settings({"throttle_workers": 4, "throttle_outage_grace": 0}, {"workers": 5})
+    assert (settings.workers, settings.outage_grace) == (5, 0.0)
