@@ -20,6 +20,7 @@ from celery_throttle.needs import Need, Written, read_limits
 from celery_throttle.plans import Holder, Plans, Reserved
 from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
+from celery_throttle.swallowed import Swallowed
 from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ class Throttle(Limiter):
         return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
 
     @cached_property
+    def swallowed(self) -> Swallowed:
+        """Warns of tasks that catch what should let them wait."""
+        return Swallowed(self.app)
+
+    @cached_property
     def delaying(self) -> Delaying | None:
         """Sends tasks to the end of their lines, if the settings say so."""
         if self.settings.publish != "line":
@@ -211,6 +217,13 @@ class Throttle(Limiter):
         run = current_run(self) if taken.given else None
         if run is not None:
             run.give_back(taken.given)
+
+    def resend(self, need: Need, taken: Reserved | None, stop: float, most: int) -> bool:
+        """See :meth:`Limiter.resend`; within a task of a worker it steps into its line instead."""
+        run = current_run(self)
+        if run is not None:
+            run.resend(need, taken, stop, most)
+        return run is None
 
     def bind_task(self, task: type[Task]) -> None:
         """Check what a task says of its limits while it is being defined.

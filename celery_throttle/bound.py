@@ -85,6 +85,7 @@ class BoundLimit:
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
         refused: Refused = (),
+        retry_429: int = 0,
     ) -> F:
         """A function, or coroutine function, that asks the limit before each call: for SDKs.
 
@@ -99,6 +100,10 @@ class BoundLimit:
                 stop the limit for everyone. Headers are read where SDKs put them: ``Retry-After``
                 of ``error.response.headers`` or ``error.headers``. Or a function of an exception
                 that gives a :class:`~celery_throttle.heard.Heard`, or None.
+            retry_429: how often the function is called again with the same arguments after such an
+                exception: once the limit goes on, and with the units taken anew. Within a task that
+                a worker runs, the task steps into its line instead, so often at most in all its
+                runs. Default 0.
 
         Raises (by each call):
             Throttled: the limit does not allow it in time. Within a task that a worker runs, that
@@ -115,6 +120,7 @@ class BoundLimit:
             max_wait=max_wait,
             usage=usage,
             refused=refused,
+            retry_429=retry_429,
         )
 
     def learn(self, heard: Heard) -> float:

@@ -8,7 +8,8 @@ in the pool's processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery._state import get_current_worker_task
@@ -39,6 +40,11 @@ PATIENCE = 60.0
 #: no worker would take the task back. It is a field of Celery's requests that its messages do not
 #: have any more: one of our own would be a header of the task, and go on with what it sends.
 GIVEN = "loglevel"
+
+
+#: In place of a limit's name in an item, which tells then by which limits a request went that its
+#: API refused, and how often runs have stepped aside for that.
+RESENT = "@resent"
 
 
 class TaskThrottled(Throttled, Ignore):
@@ -73,9 +79,11 @@ def current_run(throttle: Throttle) -> Run | None:
         return None
     run: Run | None = request.__dict__.get("throttle_run")
     if run is None:
+        resent = {str(label): int(times) for name, label, times in given if name == RESENT}
+        given = [item for item in given if item[0] != RESENT]
         limits = None if given else throttle.task_limits(task)
         given = items_of(limits.need_of(request)) if limits else given
-        run = request.throttle_run = Run(throttle, given)
+        run = request.throttle_run = Run(throttle, given, resent)
     return run
 
 
@@ -85,10 +93,19 @@ class Run:
     Args:
         throttle: the app's limits.
         given: what it has from its start.
+        resent: how many times runs of the task have stepped aside since an API refused, by the
+            limits.
+
+    Attributes:
+        refusal: the last error with which the run was to step aside.
     """
 
-    def __init__(self, throttle: Throttle, given: Sequence[Item]) -> None:
+    def __init__(
+        self, throttle: Throttle, given: Sequence[Item], resent: Mapping[str, int]
+    ) -> None:
+        self.refusal: TaskThrottled | None = None
         self._throttle = throttle
+        self._resent = resent
         self._given = [(str(name), key, int(cost)) for name, key, cost in given]
         self._left = list(self._given)
 
@@ -109,11 +126,32 @@ class Run:
         except BaseException as error:
             self._left += has
             if isinstance(error, Throttled):
-                raise TaskThrottled(
-                    error.limit, error.key, error.retry_after, lacks, error.paused
-                ) from None
+                raise self._refusal(error, lacks) from None
             raise
         return taken._replace(need=need, marks=_marks(need, rest, taken.marks), given=has)
+
+    def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
+        """The error with which the run steps aside; it is seen to it that it does."""
+        self.refusal = TaskThrottled(error.limit, error.key, error.retry_after, met, error.paused)
+        self._throttle.swallowed.watch()
+        return self.refusal
+
+    def resend(self, need: Need, taken: Reserved | None, stop: float, most: int) -> None:
+        """An API has refused what was taken: the run steps aside, and the next one asks again.
+
+        Unless the runs of this task have done so ``most`` times for these limits.
+
+        Raises:
+            TaskThrottled: it steps aside.
+        """
+        label = " ".join(map(self._throttle.keys.field, need.refs))
+        if self._resent.get(label, 0) >= most:
+            return
+        given = () if taken is None else [item[:2] for item in taken.given]
+        met = [item for item in items_of(need) if item[:2] not in given]
+        ref, endless = need.refs[0], stop == inf
+        error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
+        raise self._refusal(error, [*met, (RESENT, label, 1)])
 
     def _ask(
         self,

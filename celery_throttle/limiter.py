@@ -143,6 +143,23 @@ class Limiter:
     def used(self, taken: Reserved) -> None:
         """What a task was given before, and holds until its end, is not in use any more."""
 
+    def resend(
+        self,
+        need: Need,  # noqa: ARG002  # who knows of tasks asks
+        taken: Reserved | None,  # noqa: ARG002  # likewise
+        stop: float,  # noqa: ARG002  # likewise
+        most: int,  # noqa: ARG002  # likewise
+    ) -> bool:
+        """Whether a request that its API refused is waited for here, and sent again.
+
+        Args:
+            need: its limits.
+            taken: what was taken for it; None while the server of the limits is lost.
+            stop: seconds for which the API wants no other.
+            most: how often it may be sent again.
+        """
+        return True
+
     def acquire(
         self, limits: Iterable[Reference], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:

@@ -7,19 +7,25 @@ its answer they are told what is to be learned of it, and what the call was wort
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from inspect import isawaitable
+from math import inf
 from typing import Any
 
 from celery_throttle.bound import Bounds, read_bounds
-from celery_throttle.changes import Plan, check_wait
+from celery_throttle.changes import Plan, Sleep, check_wait
 from celery_throttle.clauses import ADAPTIVE
-from celery_throttle.errors import LimitValueError, StoreError, StoreUnavailableError, shown
-from celery_throttle.heard import Heard
+from celery_throttle.errors import (
+    LimitValueError,
+    StoreError,
+    StoreUnavailableError,
+    Throttled,
+    shown,
+)
+from celery_throttle.heard import UNTOLD, Heard
 from celery_throttle.held import Slot
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
@@ -44,6 +50,8 @@ class Outbound:
             limit's name to units is allowed as well, here and of ``usage``.
         max_wait: seconds that a call waits for its limits at most; 0 unless given.
         usage: a function of the answer that gives what it was worth; ``cost`` is an estimate, then.
+        retry_429: how often a call that the API refused is made again once its limits go on; 0
+            unless given.
 
     Raises:
         LimitError: something of this is wrong.
@@ -57,6 +65,7 @@ class Outbound:
         cost: Any = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
+        retry_429: int = 0,
     ) -> None:
         self._bounds = read_bounds(limit)
         for name, function in (("key", key), ("usage", usage)):
@@ -67,12 +76,17 @@ class Outbound:
         self._cost: Any = 1 if cost is None else cost
         self.max_wait = check_wait(max_wait, "max_wait")
         self.usage = usage
+        if not isinstance(retry_429, int) or isinstance(retry_429, bool) or retry_429 < 0:
+            raise LimitValueError(
+                f"retry_429 {shown(retry_429)} is not allowed: it is a whole number, 0 or more"
+            )
+        self.retry_429 = retry_429
         self._fixed = None if key or callable(self._cost) else self._need((), {})
         self._stopped_until = 0.0
 
     def passage(self, *args: Any, **kwargs: Any) -> Passage:
         """One call, of which the client knows this."""
-        return Passage(self, self._fixed or self._need(args, kwargs))
+        return Passage(self, self._fixed or self._need(args, kwargs), self.max_wait, self.retry_429)
 
     def _need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
         refs = [bound.ref for bound in self._bounds]
@@ -122,7 +136,7 @@ class Outbound:
         until = time.monotonic() + seconds
         if until > self._stopped_until + _LONGER:
             names = ", ".join(map(repr, self.names()))
-            long = "until it is resumed" if seconds == math.inf else f"for {seconds:.3f} s"
+            long = "until it is resumed" if seconds == inf else f"for {seconds:.3f} s"
             logger.warning("The API of %s says stop: no calls %s", names, long)
         self._stopped_until = max(until, self._stopped_until)
 
@@ -134,23 +148,31 @@ class Passage:
     is nothing to end.
     """
 
-    def __init__(self, outbound: Outbound, need: Need) -> None:
+    def __init__(
+        self, outbound: Outbound, need: Need, max_wait: float, resends: int, delay: float = 0.0
+    ) -> None:
         self._outbound = outbound
         self._limiter = outbound.limiter
         self._need = need
+        self._max_wait = max_wait
+        self._resends = resends
+        self._delay = delay
+        self._stop: float | None = None
         self._taken: Reserved | None = None
         #: The slot that is held until :meth:`end`, if there is one.
         self.slot: Slot | None = None
         if outbound.has_slots:
-            self.slot = Slot(self._limiter, need, outbound.max_wait, _LEASE)
+            self.slot = Slot(self._limiter, need, max_wait, _LEASE)
         self._began = 0.0
 
     def _taking(self) -> Plan[Reserved]:
         mode = "take" if self._outbound.usage is None else "reserve"
-        return self._limiter.taking(self._need, self._outbound.max_wait, mode=mode)
+        return self._limiter.taking(self._need, self._max_wait, mode=mode)
 
     def begin(self) -> None:
         """Take what the call needs."""
+        if self._delay:
+            self._limiter.run_plan(_sleep(self._delay))
         try:
             if self.slot is not None:
                 self.slot.__enter__()
@@ -163,6 +185,8 @@ class Passage:
 
     async def abegin(self) -> None:
         """:meth:`begin` for asyncio."""
+        if self._delay:
+            await self._limiter.arun_plan(_sleep(self._delay))
         try:
             if self.slot is not None:
                 await self.slot.__aenter__()
@@ -216,11 +240,53 @@ class Passage:
         plans, says = self._limiter.plans, heard.refused or heard.stop or heard.left is not None
         learners = self._outbound.learners(self._need)
         if learners and (says or self._outbound.adapts):
-            stop = yield from plans.learn(learners, heard)
+            self._stop = stop = yield from plans.learn(learners, heard)
             if stop:
                 self._outbound.stopped(stop)
         if self._taken is not None and worth is not None:
             yield from plans.settle(self._taken, worth)
+
+    def may_go_again(self, heard: Heard) -> bool:
+        """Whether the call was refused and is to be made again."""
+        return heard.refused and self._resends > 0
+
+    def again(self, heard: Heard) -> Passage | None:
+        """The next attempt at a call that was refused, and has ended; it has begun.
+
+        It waits until the limits go on, and for ``max_wait`` more. None: they did not allow it, or
+        there were as many attempts as may be. Then the answer is the caller's.
+
+        Raises:
+            TaskThrottled: within a task that a worker runs, this is the way to wait.
+        """
+        following = self._following(heard)
+        try:
+            if following is not None:
+                following.begin()
+        except Throttled:
+            return None
+        return following
+
+    async def aagain(self, heard: Heard) -> Passage | None:
+        """:meth:`again` for asyncio."""
+        following = self._following(heard)
+        try:
+            if following is not None:
+                await following.abegin()
+        except Throttled:
+            return None
+        return following
+
+    def _following(self, heard: Heard) -> Passage | None:
+        wanted = UNTOLD if heard.stop is None else heard.stop
+        told = self._stop is not None
+        stop = self._stop if self._stop is not None else wanted
+        if not self._limiter.resend(self._need, self._taken, stop, self._resends):
+            return None
+        # If the limits were not told, they do not stop the call.
+        delay = 0.0 if told else stop
+        longest = self._outbound.max_wait + (stop if stop < inf else 0.0)
+        return Passage(self._outbound, self._need, longest, self._resends - 1, delay)
 
     def end(self) -> None:
         """The call is over, with all of its answer."""
@@ -243,6 +309,10 @@ class Passage:
 
 #: Seconds after which a slot is free again if this process dies.
 _LEASE = 30.0
+
+
+def _sleep(seconds: float) -> Plan[None]:
+    yield Sleep(seconds)
 
 
 def _not_told(error: StoreError) -> None:

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
-from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
+from aiohttp import (
+    BytesPayload,
+    ClientHandlerType,
+    ClientMiddlewareType,
+    ClientRequest,
+    ClientResponse,
+)
 
 from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.heard import Heard
 from celery_throttle.outbound import Passage
 
 
@@ -22,6 +29,7 @@ def throttled(
     max_wait: float = 0.0,
     usage: Callable[[ClientResponse], Any] | None = None,
     unit: Units | None = None,
+    retry_429: int = 0,
 ) -> ClientMiddlewareType:
     """``aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])``.
 
@@ -33,14 +41,25 @@ def throttled(
         usage: a function, or a coroutine function, of the ``aiohttp.ClientResponse``: what it was
             worth, of ``await response.json()``, say.
         unit: see there.
+        retry_429: see :class:`celery_throttle.clients.httpx.ThrottledTransport`; whatever is not
+            text, bytes, JSON or a form without files counts as a stream.
 
     Raises (by each request): as :class:`celery_throttle.clients.httpx.ThrottledTransport`.
     """
-    outbound = HttpOutbound(limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit)
+    outbound = HttpOutbound(
+        limit,
+        key=key,
+        cost=cost,
+        max_wait=max_wait,
+        usage=usage,
+        unit=unit,
+        retry_429=retry_429,
+    )
 
-    async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        passage = outbound.passage(request)
-        await passage.abegin()
+    async def attempt(
+        request: ClientRequest, handler: ClientHandlerType, passage: Passage
+    ) -> tuple[ClientResponse, Heard | None]:
+        """The answer; and what it says, if the request is to be sent again."""
         try:
             response = await handler(request)
         except BaseException:
@@ -48,17 +67,34 @@ def throttled(
             raise
         try:
             heard = outbound.heard(passage, response.status, response.headers)
-            if outbound.usage is not None:
+            again = passage.may_go_again(heard) and _is_kept(request)
+            if again or outbound.usage is not None:
                 await response.read()
             await passage.aanswered(heard, response)
         except BaseException:
             response.close()
             await passage.aend()
             raise
+        if again:
+            await passage.aend()
+        return response, heard if again else None
+
+    async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        passage = outbound.passage(request)
+        await passage.abegin()
+        response, refusal = await attempt(request, handler, passage)
+        while refusal is not None and (following := await passage.aagain(refusal)) is not None:
+            passage = following
+            response, refusal = await attempt(request, handler, passage)
         await _end_with(response, passage)
         return response
 
     return middleware
+
+
+def _is_kept(request: ClientRequest) -> bool:
+    """Whether a request can be sent again: a stream may have been read to its end."""
+    return not request.body or isinstance(request.body, BytesPayload)
 
 
 async def _end_with(response: aiohttp.ClientResponse, passage: Passage) -> None:

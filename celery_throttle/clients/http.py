@@ -31,6 +31,8 @@ class HttpOutbound(Outbound):
     Args:
         limit, key, cost, max_wait, usage: see :class:`Outbound`; the functions ``key`` and ``cost``
             take the client's request, ``usage`` its answer, of which all has been read.
+        retry_429: how often a request is sent again that was refused (429, or 503 and 403 with
+            ``Retry-After``), if its body can be sent again.
         unit: what the limits count: ``"requests"``, ``"tokens"``. Of what an API says is left, that
             of this unit counts; ``"requests"`` unless given. Of several limits it is a mapping of
             their names to units, and those that it does not name learn nothing: they are not the
@@ -46,8 +48,11 @@ class HttpOutbound(Outbound):
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
         unit: Units | None = None,
+        retry_429: int = 0,
     ) -> None:
-        super().__init__(limit, key=key, cost=cost, max_wait=max_wait, usage=usage)
+        super().__init__(
+            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
+        )
         names = self.names()
         units = unit.values() if isinstance(unit, Mapping) else [unit or answers.REQUESTS]
         if unit == "" or not all(isinstance(one, str) and one for one in units):

@@ -9,6 +9,7 @@ import httpx
 
 from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.heard import Heard
 from celery_throttle.held import uncancelled
 from celery_throttle.outbound import Passage
 
@@ -24,6 +25,10 @@ class ThrottledTransport(httpx.BaseTransport):
         usage: a function of the ``httpx.Response``: what it was worth. Its body is read whole
             before, also of one that is to be streamed.
         unit: see there.
+        retry_429: how often a request is sent again that the API refused: once its limits go on,
+            and with the units that it needs taken anew. Its body must be in memory: one that is a
+            stream is gone after the first time. Within a task that a worker runs, the task steps
+            into its line instead, so often at most in all its runs. Default 0.
 
     Raises (by each request):
         Throttled: the limits do not allow it in time. Within a task that a worker runs, that lets
@@ -42,9 +47,16 @@ class ThrottledTransport(httpx.BaseTransport):
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
         unit: Units | None = None,
+        retry_429: int = 0,
     ) -> None:
         self._outbound = HttpOutbound(
-            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+            limit,
+            key=key,
+            cost=cost,
+            max_wait=max_wait,
+            usage=usage,
+            unit=unit,
+            retry_429=retry_429,
         )
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
@@ -52,6 +64,20 @@ class ThrottledTransport(httpx.BaseTransport):
         """Send a request once its limits allow it."""
         passage = self._outbound.passage(request)
         passage.begin()
+        response, refusal = self._attempt(request, passage)
+        while refusal is not None and (following := passage.again(refusal)) is not None:
+            passage = following
+            response, refusal = self._attempt(request, passage)
+        if response.is_closed:
+            passage.end()
+        elif passage.slot is not None:
+            response.stream = _Held(response.stream, passage)
+        return response
+
+    def _attempt(
+        self, request: httpx.Request, passage: Passage
+    ) -> tuple[httpx.Response, Heard | None]:
+        """The answer; and what it says, if the request is to be sent again."""
         try:
             response = self._transport.handle_request(request)
         except BaseException:
@@ -59,18 +85,17 @@ class ThrottledTransport(httpx.BaseTransport):
             raise
         try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
-            if self._outbound.usage is not None:
+            again = passage.may_go_again(heard) and _is_kept(request)
+            if again or self._outbound.usage is not None:
                 response.read()
             passage.answered(heard, response)
         except BaseException:
             response.close()
             passage.end()
             raise
-        if response.is_closed:
+        if again:
             passage.end()
-        elif passage.slot is not None:
-            response.stream = _Held(response.stream, passage)
-        return response
+        return response, heard if again else None
 
     def close(self) -> None:
         """Close what sends."""
@@ -94,9 +119,16 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
         unit: Units | None = None,
+        retry_429: int = 0,
     ) -> None:
         self._outbound = HttpOutbound(
-            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+            limit,
+            key=key,
+            cost=cost,
+            max_wait=max_wait,
+            usage=usage,
+            unit=unit,
+            retry_429=retry_429,
         )
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
@@ -104,6 +136,20 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
         """Send a request once its limits allow it."""
         passage = self._outbound.passage(request)
         await passage.abegin()
+        response, refusal = await self._attempt(request, passage)
+        while refusal is not None and (following := await passage.aagain(refusal)) is not None:
+            passage = following
+            response, refusal = await self._attempt(request, passage)
+        if response.is_closed:
+            await passage.aend()
+        elif passage.slot is not None:
+            response.stream = _AsyncHeld(response.stream, passage)
+        return response
+
+    async def _attempt(
+        self, request: httpx.Request, passage: Passage
+    ) -> tuple[httpx.Response, Heard | None]:
+        """See :class:`ThrottledTransport`."""
         try:
             response = await self._transport.handle_async_request(request)
         except BaseException:
@@ -111,22 +157,26 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
             raise
         try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
-            if self._outbound.usage is not None:
+            again = passage.may_go_again(heard) and _is_kept(request)
+            if again or self._outbound.usage is not None:
                 await response.aread()
             await passage.aanswered(heard, response)
         except BaseException:
             await uncancelled(response.aclose())
             await passage.aend()
             raise
-        if response.is_closed:
+        if again:
             await passage.aend()
-        elif passage.slot is not None:
-            response.stream = _AsyncHeld(response.stream, passage)
-        return response
+        return response, heard if again else None
 
     async def aclose(self) -> None:
         """Close what sends."""
         await self._transport.aclose()
+
+
+def _is_kept(request: httpx.Request) -> bool:
+    """Whether a request can be sent again: a stream may have been read to its end."""
+    return isinstance(request.stream, httpx.ByteStream)
 
 
 class _Held(httpx.SyncByteStream):

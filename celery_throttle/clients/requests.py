@@ -11,6 +11,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from celery_throttle.bound import Bounds
 from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.heard import Heard
 from celery_throttle.outbound import Passage
 
 
@@ -26,6 +27,8 @@ class ThrottledAdapter(BaseAdapter):
         usage: a function of the ``requests.Response``: what it was worth. Its body is read whole
             before, also with ``stream=True``.
         unit: see there.
+        retry_429: see :class:`celery_throttle.clients.httpx.ThrottledTransport`; a file or a
+            generator as the body counts as a stream.
 
     Raises (by each request): as :class:`celery_throttle.clients.httpx.ThrottledTransport`.
     """
@@ -40,10 +43,17 @@ class ThrottledAdapter(BaseAdapter):
         max_wait: float = 0.0,
         usage: Callable[[requests.Response], Any] | None = None,
         unit: Units | None = None,
+        retry_429: int = 0,
     ) -> None:
         super().__init__()
         self._outbound = HttpOutbound(
-            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, unit=unit
+            limit,
+            key=key,
+            cost=cost,
+            max_wait=max_wait,
+            usage=usage,
+            unit=unit,
+            retry_429=retry_429,
         )
         self._adapter = HTTPAdapter() if adapter is None else adapter
 
@@ -53,6 +63,18 @@ class ThrottledAdapter(BaseAdapter):
         """Send a request once its limits allow it."""
         passage = self._outbound.passage(request)
         passage.begin()
+        response, refusal = self._attempt(passage, request, *args, **options)
+        while refusal is not None and (following := passage.again(refusal)) is not None:
+            passage = following
+            response, refusal = self._attempt(passage, request, *args, **options)
+        if passage.slot is not None:
+            _end_with(response, passage)
+        return response
+
+    def _attempt(
+        self, passage: Passage, request: requests.PreparedRequest, *args: Any, **options: Any
+    ) -> tuple[requests.Response, Heard | None]:
+        """The answer; and what it says, if the request is to be sent again."""
         try:
             response = self._adapter.send(request, *args, **options)
         except BaseException:
@@ -60,20 +82,27 @@ class ThrottledAdapter(BaseAdapter):
             raise
         try:
             heard = self._outbound.heard(passage, response.status_code, response.headers)
-            if self._outbound.usage is not None or (passage.slot and not options.get("stream")):
+            again = passage.may_go_again(heard) and _is_kept(request)
+            whole = passage.slot and not options.get("stream")
+            if again or whole or self._outbound.usage is not None:
                 _ = response.content  # reads it
             passage.answered(heard, response)
         except BaseException:
             response.close()
             passage.end()
             raise
-        if passage.slot is not None:
-            _end_with(response, passage)
-        return response
+        if again:
+            passage.end()
+        return response, heard if again else None
 
     def close(self) -> None:
         """Close what sends."""
         self._adapter.close()
+
+
+def _is_kept(request: requests.PreparedRequest) -> bool:
+    """Whether a request can be sent again: a stream may have been read to its end."""
+    return request.body is None or isinstance(request.body, (bytes, str))
 
 
 def _end_with(response: Any, passage: Passage) -> None:

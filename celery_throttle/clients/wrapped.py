@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from http import HTTPStatus
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -33,9 +33,12 @@ def wrap(
     max_wait: float = 0.0,
     usage: Callable[[Any], Any] | None = None,
     refused: Refused = (),
+    retry_429: int = 0,
 ) -> F:
     """See :meth:`celery_throttle.bound.BoundLimit.wrap`."""
-    outbound = Outbound(limit, key=key, cost=cost, max_wait=max_wait, usage=usage)
+    outbound = Outbound(
+        limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
+    )
     if not callable(function):
         raise LimitValueError(f"{shown(function)} cannot be wrapped; allowed: what can be called")
     reader = _reader(refused)
@@ -44,47 +47,86 @@ def wrap(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         passage = outbound.passage(*args, **kwargs)
         passage.begin()
-        awaited = False
-        try:
+        while True:
             try:
                 result = function(*args, **kwargs)
             except Exception as error:
-                heard = reader(error, passage)
-                if heard is not None:
-                    passage.answered(heard, None)
-                raise
-            awaited = isawaitable(result)
-            if awaited:  # it is a coroutine function, and does not look like one
-                return _finished(result, passage, reader)
-            passage.answered(Heard(took=passage.took()), result)
-            return result
-        finally:
-            if not awaited:
+                following = _after(error, passage, reader)
+                if following is None:
+                    raise
+                passage = following
+                continue
+            except BaseException:
                 passage.end()
+                raise
+            if isawaitable(result):  # it is a coroutine function, and does not look like one
+                return _finished(partial(function, *args, **kwargs), passage, reader, result)
+            try:
+                passage.answered(Heard(took=passage.took()), result)
+            finally:
+                passage.end()
+            return result
 
     @wraps(function)
     async def awrapped(*args: Any, **kwargs: Any) -> Any:
         passage = outbound.passage(*args, **kwargs)
         await passage.abegin()
-        return await _finished(function(*args, **kwargs), passage, reader)
+        return await _finished(partial(function, *args, **kwargs), passage, reader)
 
     return cast("F", awrapped if iscoroutinefunction(function) else wrapped)
 
 
-async def _finished(work: Awaitable[Any], passage: Passage, reader: Reader) -> Any:
-    """Await a call that has begun, and tell its limits of it."""
-    try:
+async def _finished(
+    call: Callable[[], Awaitable[Any]],
+    passage: Passage,
+    reader: Reader,
+    begun: Awaitable[Any] | None = None,
+) -> Any:
+    """Await a call, which may have begun, and tell its limits of it."""
+    while True:
         try:
-            result = await work
+            work, begun = begun, None
+            result = await (call() if work is None else work)
         except Exception as error:
-            heard = reader(error, passage)
-            if heard is not None:
-                await passage.aanswered(heard, None)
+            following = await _aafter(error, passage, reader)
+            if following is None:
+                raise
+            passage = following
+            continue
+        except BaseException:
+            await passage.aend()
             raise
-        await passage.aanswered(Heard(took=passage.took()), result)
+        try:
+            await passage.aanswered(Heard(took=passage.took()), result)
+        finally:
+            await passage.aend()
         return result
+
+
+def _after(error: Exception, passage: Passage, reader: Reader) -> Passage | None:
+    """The next attempt, which has begun, after one that raised; None if the error is to go on."""
+    try:
+        heard = reader(error, passage)
+        if heard is not None:
+            passage.answered(heard, None)
+    finally:
+        passage.end()
+    if heard is None or not passage.may_go_again(heard):
+        return None
+    return passage.again(heard)
+
+
+async def _aafter(error: Exception, passage: Passage, reader: Reader) -> Passage | None:
+    """:func:`_after` for asyncio."""
+    try:
+        heard = reader(error, passage)
+        if heard is not None:
+            await passage.aanswered(heard, None)
     finally:
         await passage.aend()
+    if heard is None or not passage.may_go_again(heard):
+        return None
+    return await passage.aagain(heard)
 
 
 def _reader(refused: Refused) -> Reader:

@@ -97,6 +97,7 @@ class Parts:
     def __init__(self, consumer: Any) -> None:
         self._c = consumer
         self._throttle = throttle = consumer.app.throttle
+        _ = throttle.swallowed  # the processes of the pool share it
         store, keys, lease = throttle.store, throttle.keys, throttle.settings.lease
         worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._claims = Claims(store, keys, worker, self._on_settled)

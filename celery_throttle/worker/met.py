@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.costs import MILLION
 from celery_throttle.errors import LimitValueError
-from celery_throttle.inside import GIVEN, Item, items_of
+from celery_throttle.inside import GIVEN, RESENT, Item, items_of
 from celery_throttle.limits import check_name
 from celery_throttle.needs import Need, slot_places
 from celery_throttle.scope import LimitRef
@@ -26,7 +26,7 @@ Items = Sequence[Item]
 #: Limits and keys that a task may meet, one after the other.
 MOST = 20
 
-_HEADER = "throttle_met"
+_HEADER, _RESENT = "throttle_met", "throttle_resent"
 
 
 def of(request: Any) -> Items:
@@ -48,10 +48,27 @@ def _read(header: Any) -> Items:
     return tuple(items) if sound else ()
 
 
+def resent(request: Any) -> dict[str, int]:
+    """How often its runs before were refused by an API, by the limits of the request to that."""
+    known: dict[str, int] | None = request.__dict__.get(_RESENT)
+    if known is None:
+        header = request.request_dict.pop(_RESENT, None)
+        known = request.throttle_resent = _read_counts(header) if header else {}
+    return known
+
+
+def _read_counts(header: Any) -> dict[str, int]:
+    """What a header says; nothing, if it is not one of ours."""
+    try:
+        return {str(limits): int(times) for limits, times in header.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
 def headers(request: Any) -> dict[str, Any]:
     """The headers that go with its message."""
-    met = of(request)
-    return {_HEADER: met} if met else {}
+    both = {_HEADER: of(request), _RESENT: resent(request)}
+    return {name: value for name, value in both.items() if value}
 
 
 def add(throttle: Throttle, request: Any, items: Iterable[Item]) -> None:
@@ -60,7 +77,13 @@ def add(throttle: Throttle, request: Any, items: Iterable[Item]) -> None:
     Raises:
         LimitValueError: it has met too many.
     """
-    request.throttle_met = (*of(request), *((name, key, cost) for name, key, cost in items))
+    counts, more = resent(request), []
+    for name, key, cost in items:
+        if name == RESENT:
+            counts[str(key)] = counts.get(str(key), 0) + cost
+        else:
+            more.append((name, key, cost))
+    request.throttle_met = (*of(request), *more)
     request.__dict__.pop("throttle_joined", None)
     own = throttle.task_limits(request.task)
     _, given = _joined(throttle, request)
@@ -79,7 +102,9 @@ def limits_of(throttle: Throttle, request: Any) -> TaskLimits | None:
 
 def give(request: Any) -> None:
     """Tell the run that begins what it has; it need not be asked for in its body."""
-    request.request_dict[GIVEN] = _joined(request.app.throttle, request)[1] if of(request) else ()
+    given = _joined(request.app.throttle, request)[1] if of(request) else ()
+    counts = [(RESENT, limits, times) for limits, times in resent(request).items()]
+    request.request_dict[GIVEN] = (*given, *counts) if counts else given
 
 
 def _joined(throttle: Throttle, request: Any) -> tuple[TaskLimits, Sequence[Item]]:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -199,6 +200,74 @@ def _fetch(self: Task, number: int, url: str) -> None:
 def fetch_own(self: Task, number: int, url: str) -> None:
     """Its own limit is that of the client, which has stopped when it asks again."""
     _fetch(self, number, url)
+
+
+@task()
+def swallows(self: Task, number: int) -> str:
+    """Means to be safe."""
+    try:
+        throttle["never"].acquire(max_wait=0)
+    except Exception:  # noqa: BLE001 -- that is the point
+        note(self, number, "swallowed")
+        return "no call"
+    return "called"
+
+
+@task()
+def swallows_and_fails(self: Task, number: int) -> None:
+    """As an SDK does: its own error in place of that of its transport."""
+    try:
+        throttle["never"].acquire(max_wait=0)
+    except Exception as error:
+        note(self, number, "swallowed")
+        raise ConnectionError("the API") from error
+
+
+@task()
+def hands_on(self: Task, number: int) -> None:
+    """As the warning says."""
+    note(self, number, "begin")
+    try:
+        throttle["slow"].acquire(max_wait=0)
+    except Throttled:
+        raise
+    except Exception:  # noqa: BLE001 -- that is the point
+        note(self, number, "swallowed")
+    note(self, number)
+
+
+@task()
+def suppresses(self: Task, number: int) -> None:
+    """It does not need the call."""
+    with suppress(Throttled):
+        throttle["never"].acquire(max_wait=0)
+    note(self, number)
+
+
+@task()
+def resends(self: Task, number: int, url: str, times: int = 2) -> int:
+    """Its client sends what was refused again."""
+    note(self, number, "begin")
+    with resending(times) as client:
+        answer = client.get(url, timeout=10)
+    note(self, number, status=answer.status_code)
+    return answer.status_code
+
+
+@task(throttle="api", acks_late=True)
+def resends_own(self: Task, number: int, url: str, times: int = 2) -> int:
+    """Its own limit is that of its client."""
+    note(self, number, "begin")
+    with resending(times) as client:
+        answer = client.get(url, timeout=10)
+    note(self, number, status=answer.status_code)
+    return answer.status_code
+
+
+def resending(times: int) -> requests.Session:
+    session = requests.Session()
+    session.mount("http://", ThrottledAdapter(throttle["api"], retry_429=times))
+    return session
 
 
 @task()

@@ -277,3 +277,43 @@ def test_a_limit_met_while_its_server_is_lost(
     assert not note["first"]
     assert note["retries"] == 0
     assert len(site.notes("begin")) == 2
+
+
+# What swallows a wait.
+
+
+def warnings_in(worker: Worker) -> list[str]:
+    return [line for line in worker.log().splitlines() if "swallowed a wait" in line]
+
+
+@pytest.mark.pools("prefork", "threads", "gevent")
+def test_who_swallows_a_wait_is_named_once_a_minute(
+    site: Site, begin: Callable[..., Worker], pool: str
+) -> None:
+    worker = begin(pool=pool, concurrency=2)
+    inside.throttle["never"].acquire()
+    results = site.send(inside.swallows, *range(10))
+    assert [result.get(timeout=30) for result in results] == ["no call"] * 10
+    for result in site.send(inside.swallows_and_fails, *range(10)):
+        with pytest.raises(ConnectionError):
+            result.get(timeout=30)
+    site.wait(20, "swallowed")
+    for task, line in zip(("swallows", "swallows_and_fails"), warnings_in(worker), strict=True):
+        assert "WARNING" in line
+        assert f"tests.apps.inside.{task}[" in line
+        assert "limit 'never' refused" in line
+        assert "'except Throttled: raise'" in line
+
+
+def test_who_catches_it_by_its_name_or_hands_it_on_is_not_named(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    worker = begin()
+    inside.throttle["never"].acquire()
+    site.send(inside.catches, *range(5))
+    site.send(inside.suppresses, *range(5))
+    site.send(inside.hands_on, *range(8))
+    site.wait(5, "caught")
+    site.wait(13)
+    assert len(site.notes("begin")) > 8  # some stepped aside
+    assert warnings_in(worker) == []
