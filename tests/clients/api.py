@@ -33,6 +33,8 @@ class Api:
 
     def __init__(self) -> None:
         self.paths: list[str] = []
+        #: Of requests that have one.
+        self.bodies: list[bytes] = []
         #: When, and what it answered.
         self.log: list[tuple[float, int]] = []
         self.answers: list[Answer] = []
@@ -42,6 +44,23 @@ class Api:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:  # as http.server has it
+                self._answer()
+
+            def do_POST(self) -> None:  # likewise
+                api.bodies.append(self._body())
+                self._answer()
+
+            def _body(self) -> bytes:
+                if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+                    return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = b""
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return body
+
+            def _answer(self) -> None:
                 api.paths.append(self.path)
                 answer = api.answers.pop(0) if api.answers else Answer()
                 api.log.append((time.monotonic(), answer.status))

@@ -317,3 +317,44 @@ def test_who_catches_it_by_its_name_or_hands_it_on_is_not_named(
     site.wait(13)
     assert len(site.notes("begin")) > 8  # some stepped aside
     assert warnings_in(worker) == []
+
+
+# What the API refused is sent again.
+
+
+@pytest.mark.parametrize("waiting", ["lines", "broker"])
+@pytest.mark.parametrize("task", [inside.resends, inside.resends_own])
+def test_what_the_api_refused_is_sent_again_by_the_next_run(
+    site: Site, begin: Callable[..., Worker], api: Api, task: Any, waiting: str
+) -> None:
+    """So often as it may; then the answer is the task's. It keeps no process meanwhile."""
+    begin(concurrency=1, env={"INSIDE_WAITING": waiting})
+    refusal = Answer(429, {"Retry-After": "1"})
+    api.answers = [refusal, refusal]
+    (result,) = site.send(task, 1, kwargs={"url": api.url})
+    site.wait(1, "begin")
+    sent = time.time()
+    site.send(inside.plain, 2)
+    assert site.wait_for("plain", 2)["at"] - sent < 0.9
+    assert result.get(timeout=30) == 200
+    first, second, third = (at for at, _ in api.log)
+    assert min(second - first, third - second) >= 0.95
+    assert len(site.notes("begin")) == 3
+    api.answers = [refusal] * 9
+    (result,) = site.send(task, 3, kwargs={"url": api.url, "times": 1})
+    assert result.get(timeout=30) == 429
+    assert len(api.log) == 5
+    (note,) = [note for note in site.notes() if note["number"] == 3]
+    assert (note["retries"], note["headers"]) == (0, None)
+
+
+def test_an_address_that_always_refuses_keeps_no_task_going(
+    site: Site, begin: Callable[..., Worker], api: Api
+) -> None:
+    """Each of them ends, in a bounded number of requests; what it was given is not all used up."""
+    begin(concurrency=4)
+    api.answers = [Answer(429, {"Retry-After-Ms": "100"})] * 1000
+    site.send(inside.resends, *range(10), kwargs={"url": api.url})
+    done = site.wait(10)
+    assert {note["status"] for note in done} == {429}
+    assert len(api.log) == 30
