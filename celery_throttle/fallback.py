@@ -8,6 +8,7 @@ limit does not count. ``closed``: nothing passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.limits import Limit
@@ -37,6 +38,8 @@ class Fallback:
         held: how many slots of a name and key the tasks of this worker hold.
         begins: the monotonic time in microseconds before which it takes nothing from limits that
             count: until then it may hear how many workers there are.
+        pauses: names that are paused, and until when in monotonic seconds; infinity until they are
+            resumed.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class Fallback:
         workers: int,
         held: Callable[[LimitRef], int],
         begins: int = 0,
+        pauses: Mapping[str, float] | None = None,
     ) -> None:
         self._limits = limits
         self._workers = max(1, workers)
         self._held = held
         self._begins = begins
+        self._pauses = pauses or {}
         self._begin()
 
     def _begin(self) -> None:
@@ -75,8 +80,11 @@ class Fallback:
         counting = {ref: self._counting(ref) for ref in need.refs}
         if any(limit.outage == "closed" for limits in counting.values() for limit in limits):
             return None
-        if now < self._begins and any(counting.values()):
-            return self._turn(need, self._begins, _APART) - now
+        begins = max((self._begins_with(ref) for ref in need.refs if counting[ref]), default=0)
+        if begins == inf:
+            return None
+        if now < begins:
+            return self._turn(need, round(begins), _APART) - now
         costs, apart, wait = {}, 1, 0
         for ref, cost in zip(need.refs, need.costs, strict=True):
             limits = counting[ref]
@@ -94,6 +102,10 @@ class Fallback:
                 return 0
             wait = round((decision.retry_after or 0) * MILLION)
         return self._turn(need, now + wait, apart) - now
+
+    def _begins_with(self, ref: LimitRef) -> float:
+        """The time in microseconds before which it takes nothing from a limit."""
+        return max(self._begins, self._pauses.get(ref.name, 0.0) * MILLION)
 
     def _last_of(self, need: Need) -> int:
         return max((self._last.get(ref, 0) for ref in need.refs), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from hypothesis import given
@@ -182,3 +182,14 @@ GRACE = {
     CLOSED: "10/s outage closed",
     SLOTS: "2 at once",
 }
+
+
+def test_what_is_paused_begins_after_the_pause_or_not_before_the_server_is_back() -> None:
+    limits = {ref: (Limit.of(text),) for ref, text in GRACE.items()}
+    pauses = {"api": 5.0, "slots": inf, "open": inf}
+    worker = Fallback(limits, 1, lambda _: 0, pauses=pauses)
+    assert worker.wait(need(API), SECOND, waited=False) == 4 * SECOND
+    assert worker.wait(need(LimitRef("api", "key")), SECOND, waited=False) == 4 * SECOND
+    assert worker.wait(need(API), 5 * SECOND, waited=True) == 100_000
+    assert worker.wait(need(SLOTS), SECOND, waited=False) is None
+    assert worker.wait(need(OPEN), SECOND, waited=False) == 0

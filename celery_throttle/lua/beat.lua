@@ -1,15 +1,17 @@
--- beat.lua: a worker lives; how many others do, and which limits are in force.
+-- beat.lua: a worker lives; how many others do, and which limits are in force or paused.
 -- uses: clock, many
 --
 -- KEYS  1   zset: workers that live -> until when (us) they are taken to
 --       2   hash: definitions of limits
 --       3   hash: tasks that were set aside
+--       then per name of a limit: until when (us) it is paused
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   how long (us) it is taken to live; 0: it ends
 --       4   how many definitions are told at most, if not only those of the names that follow
 --       then names of limits
--- Reply {how many live, how many tasks are set aside, field, definition without its origin and times, ...}
+-- Reply {how many live, how many tasks are set aside, field, definition without its origin and times, ...,
+--        'pause ' and a name, for how long (us) it is paused, ...}
 
 local given = ARGV[1]
 local now, lease = clock(given), tonumber(ARGV[3])
@@ -36,6 +38,12 @@ elseif #ARGV > 4 then
   local found = read_many('HMGET', KEYS[2], ARGV, 5, #ARGV)
   for i = 5, #ARGV do
     tell(ARGV[i], found[i - 4])
+  end
+end
+for i, till in ipairs(read_many('MGET', nil, KEYS, 4, #KEYS)) do
+  local paused = tonumber(till or 0) - now
+  if paused > 0 then
+    reply[#reply + 1], reply[#reply + 2] = 'pause ' .. ARGV[i + 4], whole(paused)
   end
 end
 return reply

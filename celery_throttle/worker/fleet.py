@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle import definitions
-from celery_throttle.changes import Limits, to_us
+from celery_throttle.changes import Limits, seconds_paused, to_us
 from celery_throttle.errors import LimitError, StoreError
 from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Argument, Call, script
@@ -34,6 +34,10 @@ STEADY = 30.0
 #: Definitions that are told with each beat; where there are more, those of the code's names. The
 #: weights are counted with them.
 _MOST = 1000
+
+
+#: What is told of pauses begins so; no limit's name has a space.
+_PAUSE = b"pause "
 
 
 class Fleet:
@@ -64,7 +68,8 @@ class Fleet:
         self._worker = worker
         self._back = back
         self._recall = recall
-        self._told: Sequence[bytes] = ()
+        self._told: Mapping[bytes, bytes] = {}
+        self._heard_at = 0.0
         self._stir = threading.Event()
         self._over = False
         self._lost = False
@@ -100,11 +105,24 @@ class Fleet:
     def limits(self) -> dict[LimitRef, Limits]:
         """Those in force when the server last answered: of names, and of keys with their own."""
         found = {LimitRef(name, None): own for name, own in self._throttle.limits.items()}
-        for field, packed in zip(self._told[::2], self._told[1::2], strict=True):
+        for field, packed in self._told.items():
+            if field.startswith(_PAUSE):
+                continue
             name, keyed, key = field.decode().partition(":")
             with suppress(LimitError):  # of a version of the code that knows more
                 found[LimitRef(name, key if keyed else None)] = definitions.unpack(packed)
         return found
+
+    def pauses(self) -> dict[str, float]:
+        """Names that are paused as a whole, and until when (monotonic): of the code's limits.
+
+        As it was when the server last answered. Infinity: until somebody resumes it.
+        """
+        return {
+            field[len(_PAUSE) :].decode(): self._heard_at + seconds_paused(int(us))
+            for field, us in self._told.items()
+            if field.startswith(_PAUSE)
+        }
 
     def _keep(self) -> None:
         every = min(self._throttle.settings.lease / 3, BEAT)
@@ -126,16 +144,19 @@ class Fleet:
         """Whether the server answered."""
         lease = self._throttle.settings.lease
         try:
-            size, self.aside, *self._told = self._call(to_us(lease))
+            size, self.aside, *told = self._call(to_us(lease))
         except StoreError:
             return False
+        self._told = dict(zip(told[::2], told[1::2], strict=True))
+        self._heard_at = time.monotonic()
         self.size.hear(size)
         return True
 
     def _call(self, lease_us: int) -> list[Any]:
-        keys = self._throttle.keys
-        args: list[Argument] = ["", self._worker, lease_us, _MOST, *self._throttle.limits]
+        keys, names = self._throttle.keys, self._throttle.limits
+        pauses = [keys.pause(LimitRef(name, None)) for name in names]
+        args: list[Argument] = ["", self._worker, lease_us, _MOST, *names]
         reply: list[Any] = self._throttle.store.probe(
-            Call(script("beat"), [keys.fleet, keys.limits, keys.aside], args)
+            Call(script("beat"), [keys.fleet, keys.limits, keys.aside, *pauses], args)
         )
         return reply

@@ -68,7 +68,8 @@ class Outage:
             grace = 0.0 if workers else self._throttle.settings.outage_grace
             self._grace_ends = self._began + grace if grace else None
             limits, begins = self._fleet.limits(), to_us(self._began + grace)
-            self._fallback = Fallback(limits, workers or 1, self._held, begins)
+            pauses = self._fleet.pauses()
+            self._fallback = Fallback(limits, workers or 1, self._held, begins, pauses)
             self.count += 1
         self._log(error, workers, grace)
         self._tell("outage")

@@ -73,6 +73,24 @@ def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, own_server
     assert bench.stats(bench.workers[0])["outages"] == 1
 
 
+def test_what_is_paused_stays_so_without_it(bench: Bench, own_server: Server) -> None:
+    limiter = Limiter(own_server.url, {"api": "100/s", "slots": "4 at once"})
+    limiter["api"].pause(None)
+    limiter["slots"].pause(8)
+    paused = time.time()
+    bench.start_workers(2)
+    bench.send("slotted", range(4))
+    own_server.stop()
+    bench.send("early", range(20))
+    bench.send("opened", range(5))
+    bench.until_started("opened", 5)
+    bench.until_started("slotted", 1)
+    assert bench.starts("slotted")[0]["at"] >= paused + 7.9
+    assert bench.starts("early") == []
+    own_server.start()  # it knows of no pause any more
+    bench.until_started("early", 20)
+
+
 def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
     bench: Bench, own_server: Server
 ) -> None:
