@@ -107,6 +107,20 @@ def test_retry_after_is_rounded_up(
     assert site.ask().about("Retry-After", "X-RateLimit-Reset") == ["2", "2"]
 
 
+@pytest.mark.parametrize("max_wait", [0.0, 5.0])
+def test_a_limit_that_is_paused_until_resumed(
+    make_site: MakeSite, limiter: Limiter, max_wait: float
+) -> None:
+    """Nobody knows when that is: clients come again in a minute."""
+    site = make_site(limiter["web"], max_wait=max_wait)
+    limiter["web"].pause(None)
+    refused = site.ask()
+    assert refused.status == 429
+    assert refused.about("Retry-After", "X-RateLimit-Reset") == ["60", "60"]
+    limiter["web"].resume()
+    assert site.ask().status == 200
+
+
 def test_what_the_app_says_itself_is_left_as_it_is(make_site: MakeSite, limiter: Limiter) -> None:
     site = make_site(limiter["web"])
     site.own = [("x-ratelimit-limit", "7"), ("RATELIMIT", "mine")]
