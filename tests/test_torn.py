@@ -148,6 +148,35 @@ def test_claims(make: Callable[[], Traffic]) -> None:
     each_command(make, "claim", lambda traffic: traffic.settle(traffic.claim(8)))
 
 
+@pytest.mark.parametrize("change", ["resume", "reset"])
+@pytest.mark.parametrize("paused", ["api", ("mail", "b")])
+def test_a_pause_is_lifted_by_the_next_call(
+    make: Callable[[], Traffic], change: str, paused: Reference
+) -> None:
+    for command in range(1, MOST):
+        traffic = make()
+        limiter = traffic.protocol.limiter
+        plain, limiter.store = limiter.store, traffic.store
+        try:
+            limiter[paused].pause(None)
+            for limits in SETS:
+                traffic.arrive(limits)
+            traffic.settle(traffic.claim(8))  # from here on nobody looks at what is behind it
+            traffic.store.tear(change, command)
+            try:
+                getattr(limiter[paused], change)()
+            except StoreError:
+                getattr(limiter[paused], change)()
+                traffic.drain()
+            else:
+                assert traffic.store.whole()
+                traffic.drain()
+                return
+        finally:
+            limiter.store = plain
+    raise AssertionError(f"{change} makes more than {MOST} commands")
+
+
 def test_a_claim_that_settles(make: Callable[[], Traffic]) -> None:
     def use(traffic: Traffic) -> None:
         at = traffic.store._at

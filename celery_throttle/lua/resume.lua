@@ -9,9 +9,10 @@
 -- Reply {1 if it was paused, else 0; the cursor to go on with by `touch.lua`, '0' at the end}
 
 local now = clock(ARGV[1])
-local till = tonumber(redis.call('GET', KEYS[1]) or 0)
+local till, cursor = tonumber(redis.call('GET', KEYS[1]) or 0), '0'
+-- First, since a server that is out of memory carries out a script whose first write takes something away:
+-- it may be the tasks behind this pause that fill it. If the script ends before the rest, call it again.
 redis.call('DEL', KEYS[1])
-local cursor = '0'
 if ARGV[2] == '1' then
   look_again(KEYS[2], now)
 else

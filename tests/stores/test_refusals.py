@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -139,6 +140,22 @@ def test_lines_drain_where_memory_is_full(command: Path, start_server: StartServ
             taken += [claim.id for claim in claims]
             lines.claim(room=0, settled=[claim.token for claim in claims])
     assert taken == ["0", "1", "2"]
+    lines.close()
+
+
+@pytest.mark.parametrize("change", ["resume", "reset"])
+@pytest.mark.parametrize("paused", ["turn", ("turn", "key")])
+def test_a_pause_is_lifted_where_what_waits_behind_it_fills_the_memory(
+    command: Path, start_server: StartServer, change: str, paused: Any
+) -> None:
+    server = start_server(command)
+    lines = Protocol(server.url, {"turn": "1/s"})
+    lines.limiter[paused].pause(None)
+    assert lines.park("first", [paused]).outcome == "parked"
+    lines.claim("other", room=0)
+    with out_of_memory(server):
+        getattr(lines.limiter[paused], change)()
+        assert [claim.id for claim in lines.claim()] == ["first"]
     lines.close()
 
 
