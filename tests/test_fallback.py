@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil, inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.costs import MILLION
@@ -120,6 +120,7 @@ def test_a_share_too_small_to_be_counted_is_none() -> None:
     assert alone({API: [year]}, workers=2).wait(need(API), 0, waited=False) is None
 
 
+@settings(deadline=None)  # an example takes as long as the machine is slow
 @given(
     limit=st.sampled_from(
         ["100/s", "100/s burst 7", "50/s burst 20 using token-bucket", "90/s using sliding-log"]
