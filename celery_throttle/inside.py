@@ -71,7 +71,8 @@ class TaskThrottled(Throttled, Ignore):
 def current_run(throttle: Throttle) -> Run | None:
     """The run of a task of the app in this thread or greenlet, if a worker would take it back."""
     task: Any = get_current_worker_task()
-    if task is None or getattr(task.app, "throttle", None) is not throttle:
+    # Not by task.app: where apps share a task's class, that is the app that registered it last.
+    if task is None or throttle.app.tasks.get(task.name) != task:
         return None
     request = task.request
     given = getattr(request, GIVEN)

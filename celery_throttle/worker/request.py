@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]  # missing in the stubs
 from celery import Task
@@ -18,6 +18,9 @@ from celery_throttle.worker import met
 from celery_throttle.worker.outcomes import DONE, FAILED, OUTCOMES
 from celery_throttle.worker.trying import fail
 
+if TYPE_CHECKING:
+    from celery_throttle.worker.gate import Gate
+
 
 class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery gives its process back, as for a revoked task."""
@@ -27,7 +30,8 @@ class GatedRequest:
     """Mixed into a request class: asks the gate before the pool sees the task, and tells its end.
 
     Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
-    there, so each subclass that has its own is wrapped.
+    there, so each subclass that has its own is wrapped. An app without a gate may have the class
+    too, as a task's class may be registered with several apps: there it is Celery's request.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -41,10 +45,11 @@ class GatedRequest:
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
             error = error.exc
-        if isinstance(error, TaskThrottled):
+        gate = _gate_of(self)
+        if isinstance(error, TaskThrottled) and gate is not None:
             state.task_ready(self)
             _ended(self)
-            self.app.throttle.gate.meets(self, error.met)  # type: ignore[attr-defined]  # see above
+            gate.meets(self, error.met)
             return None
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
@@ -84,19 +89,20 @@ def _unsaid(error: BaseException) -> str:
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
+        gate = _gate_of(self)
+        if gate is None:
+            return inner(self, pool, **kwargs)
         if self.revoked():
             _ended(self)  # it may have a slot already
             raise TaskRevokedError(self.id)
-        gate = self.app.throttle.gate
-        if gate is not None and not gate.admit(self):
+        if not gate.admit(self):
             raise StoppedAtGateError(self.id)
         try:
-            if gate is not None:
-                met.give(self)
+            met.give(self)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _ended(self)
-            if gate is None or not hasattr(self.message, "claim"):
+            if not hasattr(self.message, "claim"):
                 raise
             # What came from a line came through a timer, which would log this and forget it: the
             # task would neither run nor end, and its process would never be free again.
@@ -123,9 +129,16 @@ def _then_ended(inner: Callable[..., Any]) -> Callable[..., Any]:
     return on_success
 
 
+def _gate_of(request: Any) -> Gate | None:
+    """The gate of the worker; None if its app has no limits, or no worker runs."""
+    throttle = getattr(request.app, "throttle", None)
+    gate: Gate | None = None if throttle is None else throttle.gate
+    return gate
+
+
 def _ended(request: Any) -> None:
     """It has left its process."""
-    gate = request.app.throttle.gate
+    gate = _gate_of(request)
     if gate is not None:
         gate.end(request)
         _tell_end(request)
@@ -133,7 +146,7 @@ def _ended(request: Any) -> None:
 
 def _tell_end(request: Any) -> None:
     """Tell how it ended, if it has ended for good."""
-    gate = request.app.throttle.gate
+    gate = _gate_of(request)
     outcome = request.__dict__.pop("throttle_outcome", "")
     if gate is not None and outcome and "throttle_returns" not in request.__dict__:
         gate.outcomes.note(request.request_dict, outcome)
@@ -149,8 +162,11 @@ def is_gated(task: Task) -> bool:
 
 
 def install(task: Task) -> None:
-    """Give a task the gate, whatever its base class and request class are."""
+    """Give a task the gate, whatever its base class and request class are.
+
+    The task of this app alone: its class may be that of other apps' tasks as well.
+    """
     own = symbol_by_name(task.Request)
     if not is_gated(task):
         gated = type("ThrottledRequest", (GatedRequest, own), {})
-        type(task).Request = gated  # type: ignore[assignment]  # a class does as well as its name
+        task.Request = gated  # type: ignore[assignment]  # a class does as well as its name
