@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, Task, _state
+from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle import mistakes
 from celery_throttle.changes import Limits, Plan
-from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
+from celery_throttle.errors import ConfigurationError, ThrottleError, shown
 from celery_throttle.inside import current_run
 from celery_throttle.keys import FAN_OUT, Keys
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Need, Written, read_limits
 from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.send_check import CheckedSend
 from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
 from celery_throttle.swallowed import Swallowed
@@ -47,7 +49,7 @@ class Throttle(Limiter):
 
     Raises:
         LimitError: a definition is wrong.
-        ConfigurationError: a setting is wrong, or the app has a throttle already.
+        ConfigurationError: a setting is wrong, ``app`` is no app, or has a throttle already.
     """
 
     def __init__(
@@ -67,6 +69,11 @@ class Throttle(Limiter):
         workers: int | None = None,
         outage_grace: float | None = None,
     ) -> None:
+        if not isinstance(app, Celery):
+            raise ConfigurationError(
+                f"Throttle({shown(app)}): give it the app itself, as in "
+                'app = Celery("shop"), then Throttle(app)'
+            )
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
         self.app = app
@@ -95,6 +102,7 @@ class Throttle(Limiter):
         if limits is not None and routes is not None:
             self.check_routes()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
+        app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)
         app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
 
@@ -226,26 +234,10 @@ class Throttle(Limiter):
         return run is None
 
     def bind_task(self, task: type[Task]) -> None:
-        """Check what a task says of its limits while it is being defined.
+        """A task of this name is defined, maybe anew."""
+        self._tasks.pop(str(task.name), None)
 
-        Celery gives the tasks of one app to every other app of the process as well. A task whose
-        limits another app has is taken for one of these: it is an error only when it runs here.
-
-        Raises:
-            UnknownLimitError, LimitError, ConfigurationError: it is wrong.
-        """
-        try:
-            self.read_task(task)
-        except UnknownLimitError as error:
-            if not any(other.knows(task) for other in self._others()):
-                raise
-            self._tasks[str(task.name)] = error
-
-    def _others(self) -> Iterator[Throttle]:
-        apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
-        return (app.throttle for app in apps if app is not self.app and hasattr(app, "throttle"))
-
-    def knows(self, task: type[Task]) -> bool:
+    def knows(self, task: type[Task] | Task) -> bool:
         """Whether the app has the limits that a task names."""
         try:
             return self.read_task(task) is not None
@@ -256,27 +248,32 @@ class Throttle(Limiter):
         """The limits of a task of the app, or None. Read once.
 
         Raises:
-            ThrottleError: see :meth:`bind_task`.
+            ThrottleError: they are wrong, or a setting is.
         """
         name = str(task.name)
         if name not in self._tasks:
-            self._tasks[name] = self.read_task(task)
+            try:
+                self._tasks[name] = self.read_task(task)
+            except ThrottleError as error:
+                self._tasks[name] = error
         limits = self._tasks[name]
         if isinstance(limits, ThrottleError):
-            raise limits
+            raise limits.with_traceback(None)
         return limits
 
     def has_limits(self, task: Task) -> bool:
-        """Whether a task must pass the gate."""
+        """Whether a task must pass the gate; one whose limits are wrong fails there."""
         try:
             return self.task_limits(task) is not None
         except ThrottleError:
-            if isinstance(self._tasks.get(str(task.name)), ThrottleError):
-                return True
-            raise
+            return True
 
-    def read_task(self, task: type[Task] | Task) -> TaskLimits | None:
+    def read_task(
+        self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
+    ) -> TaskLimits | None:
         """Read and check what a task, or the route that matches its name, says of its limits.
+
+        ``known``: the limits there are, if not those of the settings.
 
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: it is wrong.
@@ -284,7 +281,20 @@ class Throttle(Limiter):
         spec = getattr(task, "throttle", None)
         if spec is None:
             spec = self._route(str(task.name))
-        return None if spec is None else TaskLimits.read(task, spec, self.settings.limits)
+        if spec is None:
+            return None
+        return TaskLimits.read(task, spec, self.settings.limits if known is None else known)
+
+    def check(self) -> None:
+        """Check the settings, the routes and the limits of all tasks: in a test, or at a deploy.
+
+        The modules of the tasks are imported, as a worker does it. No server is asked.
+
+        Raises:
+            ConfigurationError: something is wrong; the message has a line for each mistake.
+        """
+        self.app.loader.import_default_modules()
+        mistakes.check(self)
 
     def check_routes(self) -> None:
         """Check that the routes name limits that there are.
@@ -296,7 +306,10 @@ class Throttle(Limiter):
             read_scopes(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
 
     def _route(self, name: str) -> Spec | None:
-        routes = self.settings.routes
+        try:
+            routes = self.settings.routes
+        except ConfigurationError:  # no task's own; a worker does not start, and check() tells
+            return None
         if name in routes:
             return routes[name]
         return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)

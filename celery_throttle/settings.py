@@ -5,13 +5,14 @@ An argument beats ``app.conf``; ``app.conf`` beats what is derived from other se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from celery_throttle import misspellings
 from celery_throttle.brokers import broker_url
 from celery_throttle.changes import Limits
-from celery_throttle.errors import ConfigurationError, shown
+from celery_throttle.errors import ConfigurationError, ThrottleError, shown
 from celery_throttle.held import LONGEST_LEASE
 from celery_throttle.keys import DEFAULT_PREFIX
 from celery_throttle.needs import read_limits
@@ -56,6 +57,7 @@ class Settings:
     def __init__(self, conf: Any, given: Mapping[str, Any]) -> None:
         self._conf = conf
         self._given = given
+        misspellings.warn(misspellings.in_settings(conf, _NAMES))
 
     def _read(self, name: str, default: Any) -> Any:
         value = self._given.get(name)
@@ -89,10 +91,23 @@ class Settings:
         """The server that keeps the limits (``throttle_url``); the broker if that is Redis."""
         return self._text("url", "") or self._broker_url()
 
+    @property
+    def has_server(self) -> bool:
+        """Whether ``throttle_url`` is set, rightly or not, or the broker can keep limits."""
+        try:
+            return bool(self.url)
+        except ConfigurationError:
+            return self._read("url", None) is not None
+
+    @property
+    def written_limits(self) -> Mapping[str, Any]:
+        """``throttle_limits`` as it was written."""
+        return self._mapping("limits")
+
     @cached_property
     def limits(self) -> Mapping[str, Limits]:
         """Name to limit (``throttle_limits``)."""
-        return read_limits(self._mapping("limits"))
+        return read_limits(self.written_limits)
 
     @cached_property
     def routes(self) -> Mapping[str, Spec]:
@@ -169,14 +184,20 @@ class Settings:
         Raises:
             ConfigurationError, LimitError: one is wrong, or ``app.conf`` has one that there is not.
         """
-        for name in self._conf:
-            if str(name).startswith("throttle_") and name not in _NAMES:
-                raise ConfigurationError(
-                    f"app.conf.{name} is no setting; allowed: {', '.join(_NAMES)}"
-                )
+        for error in self.mistakes():
+            raise error
+
+    def mistakes(self) -> Iterator[ThrottleError]:
+        """What is wrong with them, see :meth:`check`; of each the first mistake."""
+        for one in misspellings.in_settings(self._conf, _NAMES):
+            if one.certain:
+                yield ConfigurationError(one.text)
         for name in _NAMES:
             if name != "throttle_url":
-                getattr(self, name.removeprefix("throttle_"))
+                try:
+                    getattr(self, name.removeprefix("throttle_"))
+                except ThrottleError as error:
+                    yield error
 
     def _broker_url(self) -> str:
         url = broker_url(self._conf)

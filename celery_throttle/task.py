@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from celery import Task
 
+from celery_throttle import misspellings
 from celery_throttle.changes import Limits, check_wait, unknown_limit
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
 from celery_throttle.needs import Need, slot_places
 from celery_throttle.scope import ArgumentReader, Scope
+from celery_throttle.send_check import limits_to_send
 from celery_throttle.settings import Spec
 
 #: A cost, or the argument that tells it: ``"{tokens}"``; for all limits, or by the limit's name.
@@ -54,31 +56,31 @@ class ThrottledTask(Task):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Check what the task says of its limits while it is being defined."""
+        """Warn of attributes that resemble those above.
+
+        Nothing is raised here: Celery defines many tasks in one go, which an error would cut short.
+        What is wrong with the limits shows when the task is sent, and when a worker starts.
+        """
         super().on_bound(app)
-        known = [name for name in vars(ThrottledTask) if name.startswith("throttle")]
-        for name in dir(cls):
-            if name.startswith("throttle") and name not in known:
-                raise ConfigurationError(
-                    f"task {cls.name!r}: {name} means nothing; allowed: {', '.join(known)}"
-                )
-        if cls.throttle is None:
-            return
-        if not hasattr(app, "throttle"):
-            raise ConfigurationError(
-                f"task {cls.name!r} has limits, but its app has none: make a Throttle(app) first"
-            )
-        app.throttle.bind_task(cls)
+        misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
+        if hasattr(app, "throttle"):
+            app.throttle.bind_task(cls)
 
     def apply_async(
         self, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        """As in Celery; with ``throttle_publish`` "line" to the end of the line if there is one."""
-        throttle = getattr(self.app, "throttle", None)
-        delaying = None if throttle is None or positional else throttle.delaying
-        if delaying is None or self.app.conf.task_always_eager:
+        """As in Celery; with ``throttle_publish`` "line" to the end of the line if there is one.
+
+        Raises:
+            ThrottleError: what the task says of its limits is wrong.
+        """
+        limits = limits_to_send(self.app, self)
+        if limits is None or positional or self.app.conf.task_always_eager:
             return super().apply_async(args, kwargs, *positional, **options)
-        return delaying.send(self, super().apply_async, args, kwargs, **options)
+        throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
+        if throttle.delaying is None:
+            return super().apply_async(args, kwargs, *positional, **options)
+        return throttle.delaying.send(super().apply_async, args, kwargs, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ def define(app: Celery, **options: Any) -> Task:
     return task
 
 
+def send(app: Celery, **options: Any) -> None:
+    """What is wrong with a task is an error when that task is sent; it is none before."""
+    define(app, **options).delay(1)
+
+
 @pytest.mark.parametrize("text", ["", "100", "100/", "x/s", "1/fortnight", "1/s burst", "1/s 5"])
 def test_a_limit_that_does_not_parse(app: Celery, text: str) -> None:
     with pytest.raises(LimitSyntaxError) as caught:
@@ -79,7 +84,7 @@ def test_a_limit_with_a_name_it_cannot_have(app: Celery, name: Any) -> None:
 def test_an_unknown_limit(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(UnknownLimitError) as caught:
-        define(app, throttle="strippe")
+        send(app, throttle="strippe")
     for part in ("task 'shop.charge'", "'strippe'", "'mail'", "'stripe'"):
         assert part in str(caught.value)
 
@@ -87,7 +92,7 @@ def test_an_unknown_limit(app: Celery) -> None:
 def test_an_unknown_argument(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(KeyTemplateError) as caught:
-        define(app, throttle="mail:{tenant}")
+        send(app, throttle="mail:{tenant}")
     for part in ("task 'shop.charge'", "'tenant'", "order_id, tenant_id, card, units"):
         assert part in str(caught.value)
 
@@ -96,7 +101,7 @@ def test_an_unknown_argument(app: Celery) -> None:
 def test_a_malformed_template(app: Celery, text: str) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(LimitError, match="allowed") as caught:
-        define(app, throttle=text)
+        send(app, throttle=text)
     assert "task 'shop.charge'" in str(caught.value)
     assert repr(text) in str(caught.value)
 
@@ -105,14 +110,14 @@ def test_a_malformed_template(app: Celery, text: str) -> None:
 def test_limits_of_a_type_that_cannot_be_read(app: Celery, spec: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(ThrottleError, match=r"task 'shop\.charge'"):
-        define(app, throttle=spec)
+        send(app, throttle=spec)
 
 
 @pytest.mark.parametrize("spec", [[], ["stripe", "stripe"], ["mail:{card}", "mail:{card}"]])
 def test_no_limit_or_one_twice(app: Celery, spec: list[str]) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(LimitError, match=r"task 'shop\.charge'") as caught:
-        define(app, throttle=spec)
+        send(app, throttle=spec)
     assert repr(spec) in str(caught.value)
 
 
@@ -124,7 +129,7 @@ def test_no_limit_or_one_twice(app: Celery, spec: list[str]) -> None:
 def test_a_cost_that_can_never_pass(app: Celery, cost: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
-        define(app, throttle="stripe", throttle_cost=cost)
+        send(app, throttle="stripe", throttle_cost=cost)
     assert f"cost {cost!r}"[:80] in str(caught.value)
 
 
@@ -141,7 +146,7 @@ def test_keys_that_come_out_the_same_are_one(app: Celery) -> None:
 def test_a_cost_above_the_burst_of_one_of_the_limits(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(CostError, match=r"allowed: at most 1$") as caught:
-        define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=2)
+        send(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=2)
     assert "limit 'mail'" in str(caught.value)
     assert "task 'shop.charge'" in str(caught.value)
 
@@ -153,7 +158,7 @@ def test_a_cost_that_no_argument_tells(app: Celery, name: str) -> None:
         define(app, throttle="stripe", throttle_cost=f"{{{name}}}")
         return
     with pytest.raises(CostError, match=r"task 'shop\.charge'.*is not allowed") as caught:
-        define(app, throttle="stripe", throttle_cost=f"{{{name}}}")
+        send(app, throttle="stripe", throttle_cost=f"{{{name}}}")
     assert repr(f"{{{name}}}") in str(caught.value)
 
 
@@ -161,7 +166,7 @@ def test_a_cost_that_no_argument_tells(app: Celery, name: str) -> None:
 def test_a_cost_that_an_unknown_argument_tells(app: Celery, cost: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(KeyTemplateError) as caught:
-        define(app, throttle="stripe", throttle_cost=cost)
+        send(app, throttle="stripe", throttle_cost=cost)
     for part in ("task 'shop.charge'", "'unit'", "order_id, tenant_id, card, units"):
         assert part in str(caught.value)
 
@@ -170,7 +175,7 @@ def test_a_cost_that_an_unknown_argument_tells(app: Celery, cost: Any) -> None:
 def test_a_cost_of_a_limit_that_the_task_does_not_name(app: Celery, name: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(LimitError, match=r"task 'shop\.charge'.*no limit of the task") as caught:
-        define(app, throttle="stripe", throttle_cost={name: 1})
+        send(app, throttle="stripe", throttle_cost={name: 1})
     assert repr(name) in str(caught.value)
 
 
@@ -189,7 +194,7 @@ def test_a_cost_by_the_name_of_the_limit_that_can_never_pass(
 ) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(CostError, match=r"task 'shop\.charge'") as caught:
-        define(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=cost)
+        send(app, throttle=["stripe", "mail:{tenant_id}"], throttle_cost=cost)
     assert offending in str(caught.value)
 
 
@@ -197,7 +202,7 @@ def test_a_cost_above_one_of_several_limits_of_a_name(app: Celery) -> None:
     Throttle(app, limits=MORE_LIMITS)
     define(app, name="shop.other", throttle="tokens", throttle_cost=50)
     with pytest.raises(CostError, match=r"can never fit.*'tokens' \(100/s burst 50\)"):
-        define(app, throttle="tokens", throttle_cost=51)
+        send(app, throttle="tokens", throttle_cost=51)
 
 
 def costs_of(throttle: Throttle, task: Task, **arguments: Any) -> tuple[int, ...]:
@@ -299,14 +304,14 @@ def test_a_clause_that_cannot_be(app: Celery, text: str) -> None:
 def test_a_wait_that_is_no_time(app: Celery, wait: Any) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(ThrottleError, match=r"task 'shop\.charge'.*throttle_max_wait") as caught:
-        define(app, throttle="stripe", throttle_max_wait=wait)
+        send(app, throttle="stripe", throttle_max_wait=wait)
     assert repr(wait) in str(caught.value)
 
 
 def test_what_happens_after_too_long_a_wait(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(ConfigurationError) as caught:
-        define(app, throttle="stripe", throttle_on_max_wait="explode")
+        send(app, throttle="stripe", throttle_on_max_wait="explode")
     for part in ("task 'shop.charge'", "throttle_on_max_wait", "'explode'", "'fail'", "'drop'"):
         assert part in str(caught.value)
 
@@ -368,7 +373,7 @@ def test_the_limits_of_a_foreign_base_are_checked_too(app: Celery) -> None:
 
 def test_a_task_with_limits_on_an_app_without_a_throttle(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match=r"task 'shop\.charge'.*Throttle\(app"):
-        define(app, base=ThrottledTask, throttle="stripe")
+        send(app, base=ThrottledTask, throttle="stripe")
 
 
 def test_two_apps_with_limits_of_their_own(app: Celery) -> None:

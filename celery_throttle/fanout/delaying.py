@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery import Task
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import ThrottleError
@@ -38,22 +37,14 @@ class Delaying:
         self._throttle = throttle
         self._places = Places(throttle)
 
-    def send(
-        self, task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any
-    ) -> Any:
-        """Send a task by Celery's own ``apply_async``."""
-        if any(options.get(name) for name in _OWN_WAY) or not self._is_limited(task):
+    def send(self, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Any:
+        """Send a task with limits by Celery's own ``apply_async``."""
+        if any(options.get(name) for name in _OWN_WAY):
             return apply_async(args, kwargs, **options)
         with self._throttle.app.producer_or_acquire() as producer:
             return apply_async(
                 args, kwargs, **{**options, "producer": Keeping(producer, self._keep)}
             )
-
-    def _is_limited(self, task: Task) -> bool:
-        try:
-            return self._throttle.task_limits(task) is not None
-        except ThrottleError:  # the worker tells what is wrong
-            return False
 
     def _keep(self, sent: Sent, publish: Callable[[], Any]) -> Any:
         limits = self._throttle.task_limits(self._throttle.app.tasks[sent.headers["task"]])

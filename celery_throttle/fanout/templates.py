@@ -19,6 +19,7 @@ from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu.utils import json
 
+from celery_throttle.send_check import CheckedSend
 from celery_throttle.task import ThrottledTask
 from celery_throttle.worker import messages
 
@@ -58,9 +59,10 @@ def are_alike(task: Task, options: Mapping[str, Any]) -> bool:
 
 
 def _defined(one: Any, *but: type) -> set[str]:
-    """The names that an object and its classes define, other than some classes."""
+    """The names that an object and its classes define, other than some classes and this package."""
     own = (vars(cls) for cls in type(one).__mro__ if cls not in but)
-    return {*vars(one), *(name for names in own for name in names)}
+    its = (name for name, value in vars(one).items() if not isinstance(value, CheckedSend))
+    return {*its, *(name for names in own for name in names)}
 
 
 @dataclass(frozen=True, slots=True)

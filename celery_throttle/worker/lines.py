@@ -17,6 +17,7 @@ from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the
 from celery.utils.log import get_logger
 from celery.worker import state
 
+from celery_throttle import mistakes
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
 from celery_throttle.worker.alarm import Alarm
@@ -55,8 +56,7 @@ class Lines(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
-        c.app.throttle.settings.check()
-        c.app.throttle.check_routes()
+        mistakes.check(c.app.throttle)
         tasks = list(c.app.tasks.values())
         # Any task may meet a limit in its body.
         limited = [task for task in tasks if c.app.throttle.has_limits(task)]
