@@ -261,13 +261,6 @@ class Throttle(Limiter):
             raise limits.with_traceback(None)
         return limits
 
-    def has_limits(self, task: Task) -> bool:
-        """Whether a task must pass the gate; one whose limits are wrong fails there."""
-        try:
-            return self.task_limits(task) is not None
-        except ThrottleError:
-            return True
-
     def read_task(
         self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
     ) -> TaskLimits | None:

@@ -82,7 +82,10 @@ class Fleet:
     def start(self) -> None:
         """Join, once; the server need not answer."""
         if self._thread is None:
-            self._beat()
+            if self._throttle.limits:
+                self._beat()
+            else:  # nothing here waits for what it tells, so the worker does not wait for it
+                self._stir.set()
             self._thread = threading.Thread(target=self._keep, name="throttle-fleet", daemon=True)
             self._thread.start()
 

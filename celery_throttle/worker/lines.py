@@ -50,20 +50,20 @@ logger = get_logger(__name__)
 
 
 class Lines(bootsteps.StartStopStep):
-    """The step: makes the parts of a worker that has tasks with limits."""
+    """The step: makes the parts of a worker whose tasks have limits, or had some."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
         mistakes.check(c.app.throttle)
-        tasks = list(c.app.tasks.values())
-        # Any task may meet a limit in its body.
-        limited = [task for task in tasks if c.app.throttle.has_limits(task)]
-        self.enabled = bool(limited or c.app.throttle.settings.limits)
+        limits = c.app.throttle.limits
+        # Without limits there may be lines from before, when the code had some.
+        self.enabled = bool(limits) or c.app.throttle.settings.has_server
         if self.enabled:
-            for task in tasks:
+            for task in list(c.app.tasks.values()):  # any of them may meet a limit in its body
                 install(task)
+        if limits:
             check_store(c.app.throttle)
 
     def create(self, c: Any) -> Parts:  # type: ignore[override]  # the base gives what it made
@@ -106,7 +106,7 @@ class Parts:
             throttle,
             self._claims,
             names=lambda: consumer.strategies,
-            queues=lambda: {keys.queue(name).lines for name in self._origin.names()},
+            queues=lambda: {keys.queue(name).lines: name for name in self._origin.names()},
         )
         self._fleet = Fleet(
             throttle,
@@ -152,9 +152,9 @@ class Parts:
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         throttle, c = self._throttle, self._c
+        self._origin = Origin(c)
         self._register()
         self._fleet.start()  # it hears which limits are in force
-        self._origin = Origin(c)
         processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
         postponed = Postponed(c, self._sender, self._bring_again)
@@ -179,7 +179,9 @@ class Parts:
             f"{name} {' and '.join(map(str, own))}"
             for name, own in throttle.settings.limits.items()
         )
-        logger.info("Limits of the code: %s. Their server: %s", limits, throttle.store.url)
+        logger.info(
+            "Limits of the code: %s. Their server: %s", limits or "none", throttle.store.url
+        )
         self._running = True
         if processes.drops:
             let_go_of_dropped(self._claims, self._slots)

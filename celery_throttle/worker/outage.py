@@ -5,6 +5,7 @@ Each change of mode is logged once, told by a signal, and counted for ``celery i
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,9 @@ class Outage:
         self._tell("outage")
 
     def _log(self, error: StoreError, workers: int | None, grace: float) -> None:
+        if not self._throttle.limits:
+            logger.info("No task is taken out of a line until the server is back: %s", error)
+            return
         if grace:
             logger.error(
                 "OUTAGE: %s. This worker does not know how many others there are, so nothing with "
@@ -113,7 +117,8 @@ class Outage:
             self._fallback = self._grace_ends = None
             self.ended = time.monotonic()
             self._seconds += self.ended - self._began
-        logger.warning(
+        logger.log(
+            logging.WARNING if self._throttle.limits else logging.INFO,
             "The server of the limits is back after %.1f s: it decides again",
             self.ended - self._began,
         )

@@ -38,7 +38,7 @@ class Wake:
     def listen(self, hub: Any | None) -> None:
         """Subscribe, if that is not done already. Without a server, a later call tries again."""
         known = self._connection is not None and self._generation == self._store.generation
-        if known or self._stopped:
+        if known or self._stopped or self._store.breaker.is_open:
             return
         self.forget()  # the server has moved, or had not answered: this one may be silent for ever
         try:
