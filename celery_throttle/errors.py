@@ -20,8 +20,6 @@
         ├── QueueFullError                  the queue of a ``leaky-queue``, or ``max-waiting``
         └── KeysFullError                   ``max-keys`` other keys are in use
 
-    ThrottleWarning (UserWarning)           a name that resembles one of ours, and does nothing
-
 Messages name the offending text and say what is allowed.
 """
 
@@ -34,10 +32,6 @@ _SHOWN_CHARACTERS = 100
 
 class ThrottleError(Exception):
     """The root: catch this to catch everything this package raises on purpose."""
-
-
-class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that resembles one of ours and has no effect."""
 
 
 class LimitError(ThrottleError, ValueError):

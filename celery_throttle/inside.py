@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery._state import get_current_worker_task
 from celery.exceptions import Ignore
 
+from celery_throttle import waiting_log
 from celery_throttle.costs import MILLION, in_units
 from celery_throttle.decision import Decision
 from celery_throttle.errors import CostError, Throttled
@@ -48,7 +49,7 @@ RESENT = "@resent"
 
 
 class TaskThrottled(Throttled, Ignore):
-    """A limit refused within a task, which steps into its line. Celery does nothing about it.
+    """A limit refused within a task, which steps into its line. Celery only logs it.
 
     Attributes:
         limit: See :class:`Throttled`; so are ``key``, ``retry_after`` and ``paused``.
@@ -66,6 +67,11 @@ class TaskThrottled(Throttled, Ignore):
         super().__init__(limit, key, retry_after, paused)
         self.met = tuple(met)
         self.args = (limit, key, retry_after, self.met, *self._pause)
+
+    @property
+    def description(self) -> str:
+        """What becomes of the task, for Celery's log."""
+        return f"waits for {self._subject}"
 
 
 def current_run(throttle: Throttle) -> Run | None:
@@ -133,6 +139,7 @@ class Run:
 
     def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
         """The error with which the run steps aside; it is seen to it that it does."""
+        waiting_log.describe(TaskThrottled)
         self.refusal = TaskThrottled(error.limit, error.key, error.retry_after, met, error.paused)
         self._throttle.swallowed.watch()
         return self.refusal

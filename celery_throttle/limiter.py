@@ -166,7 +166,7 @@ class Limiter:
         """Take ``cost`` units from every limit, or from none.
 
         Args:
-            limits: names, or pairs of name and key.
+            limits: names, or pairs of name and key; at most 1,000 in one call.
             cost: units to take from each, whole or not; or by the name of the limit, 1 for those
                 that are not named.
             max_wait: seconds to wait for the limits at most. None (the default) does not wait and

@@ -36,6 +36,7 @@ from celery_throttle.rates import (
     check_whole,
     show_period,
 )
+from celery_throttle.suggestions import suggest
 
 #: The farthest a slot is ever booked ahead, in microseconds. A state that was written farther in
 #: the future can only come from a clock that stepped back since.
@@ -224,9 +225,13 @@ class Limit:
         try:
             return cls(**clauses.read(text))
         except LimitError as error:
-            if shown(text) in str(error):
-                raise
-            raise type(error)(f"{shown(text)}: {error}") from None
+            what = str(error) if shown(text) in str(error) else f"{shown(text)}: {error}"
+            meant = suggest(text, _is_limit)
+            if meant is not None and meant != text.strip():
+                wrong, _, _ = what.partition("; allowed: ")
+                several = "the list " if isinstance(meant, list) else ""
+                raise LimitSyntaxError(f"{wrong}; allowed: write {several}{shown(meant)}") from None
+            raise type(error)(what) from None
 
     @classmethod
     def of(cls, limit: str | Limit) -> Limit:
@@ -314,6 +319,14 @@ class Limit:
             yield f"max-waiting {self.max_waiting}"
         if self.outage != "local":
             yield f"outage {self.outage}"
+
+
+def _is_limit(text: str) -> bool:
+    try:
+        Limit(**clauses.read(text))
+    except LimitError:
+        return False
+    return True
 
 
 def strictest(bounds: Iterable[int | None]) -> int | None:

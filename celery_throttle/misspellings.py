@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from celery_throttle.errors import ThrottleWarning
-
 #: The first word of all our names.
 OURS = "throttle"
 
@@ -29,6 +27,10 @@ _SETTINGS = {
     **dict.fromkeys(("tasks", "task_routes"), "routes"),
     **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
 }
+
+
+class ThrottleWarning(UserWarning):
+    """An attribute of a task, or a setting, that resembles one of ours and has no effect."""
 
 
 class Misspelling(NamedTuple):
@@ -63,8 +65,9 @@ def _is_option(value: Any, right: str) -> bool:
 
 def in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]:
     """The settings of ``app.conf`` that resemble ours."""
+    names = sorted(map(str, conf))  # which reads them, if nothing has before
     prefix = str(conf.prefix or "")  # of the namespace: "CELERY_"
-    for written in map(str, conf):
+    for written in names:
         spaced = bool(prefix) and written.startswith(prefix)
         read = spaced or written.islower()  # Celery reads no others
         if prefix and not read:  # a module of settings holds those of others as well

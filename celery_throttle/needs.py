@@ -20,6 +20,10 @@ Written = str | Limit | Sequence[str | Limit]
 #: Limits that one name may have.
 MAX_LIMITS = 20
 
+#: Limits and keys that one call, or one task, may name: a script deals with all of them at once,
+#: and the server with nothing else meanwhile.
+MAX_REFS = 1000
+
 #: A cost for all limits, or by the name of the limit; 1 for those it does not name.
 Costs = Cost | Mapping[str, Cost]
 
@@ -112,9 +116,18 @@ def needed(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> Need:
 
     Raises:
         CostError: a cost is no number that can be a cost.
-        LimitError: a cost is given for a limit that is not named.
+        LimitError: a cost is given for a limit that is not named, or too many are named.
     """
+    check_count(refs)
     return Need(tuple(refs), costs_of(refs, cost, least))
+
+
+def check_count(named: Sequence[object]) -> None:
+    """Raise LimitValueError if more limits and keys are named than one call deals with."""
+    if len(named) > MAX_REFS:
+        raise LimitValueError(
+            f"{len(named)} limits and keys are named at once; allowed: at most {MAX_REFS}"
+        )
 
 
 def costs_of(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> tuple[int, ...]:

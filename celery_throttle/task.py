@@ -14,7 +14,7 @@ from celery_throttle import misspellings
 from celery_throttle.changes import Limits, check_wait, unknown_limit
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
-from celery_throttle.needs import Need, slot_places
+from celery_throttle.needs import Need, check_count, slot_places
 from celery_throttle.scope import ArgumentReader, Scope
 from celery_throttle.send_check import limits_to_send
 from celery_throttle.settings import Spec
@@ -54,6 +54,8 @@ class ThrottledTask(Task):
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
     throttle_track: bool = False
 
+    _is_warned_of = False
+
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """Warn of attributes that resemble those above.
@@ -62,7 +64,9 @@ class ThrottledTask(Task):
         What is wrong with the limits shows when the task is sent, and when a worker starts.
         """
         super().on_bound(app)
-        misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
+        if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
+            cls._is_warned_of = True
+            misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
         if hasattr(app, "throttle"):
             app.throttle.bind_task(cls)
 
@@ -223,6 +227,7 @@ def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Sc
         )
     texts = [spec] if isinstance(spec, str) else list(spec)
     with _named(where):
+        check_count(texts)
         scopes = tuple(Scope.parse(text) for text in texts)
         if not scopes:
             raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")

@@ -14,6 +14,7 @@ servers; an option for the connections to the Sentinels begins with ``sentinel_`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -32,6 +33,10 @@ _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in 
 #: Before the options for connections to Sentinels.
 _SENTINEL = "sentinel_"
 _SENTINEL_PORT = 26379
+_LAST_PORT = 65535
+
+#: A host, or more of a place, without "://" before it, or with a part of that.
+_PLACE = re.compile(r"\s*(?:rediss?(?::/*|/+))?([\w.\-]+(?::\d+)?(?:/\w*)?)\s*", re.ASCII)
 
 _NO = ("false", "no", "0")
 
@@ -40,6 +45,8 @@ def safe_url(url: str) -> str:
     """The URL without what is secret in it, for messages and logs."""
     # By hand: a password that was not escaped makes every parser cut the URL in the wrong place.
     scheme, separator, rest = url.partition("://")
+    if not separator:  # a user and a password may be in front all the same
+        scheme, rest = "", url
     return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
 
 
@@ -78,7 +85,7 @@ def read_url(url: Any, timeout: float) -> Servers:
         allowed = ", ".join(f"{scheme}://" for scheme in (*_SINGLE, *_SEVERAL))
         raise ConfigurationError(
             f"{shown(named)} is no server that can keep limits: "
-            f"the URL must start with one of {allowed}"
+            f"the URL must start with one of {allowed}{_suggest(named)}"
         )
     try:
         return _read(url, timeout)
@@ -91,6 +98,16 @@ def read_url(url: Any, timeout: float) -> Servers:
         raise ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {why}") from None
 
 
+def _suggest(named: Any) -> str:
+    """What may have been meant by text without one of our schemes: a host, mostly."""
+    scheme, separator, rest = str(named).partition("://")
+    place = _PLACE.fullmatch(named) if isinstance(named, str) and not separator else None
+    if place:
+        return f"; write 'redis://{place[1]}'"
+    meant = scheme.strip().lower()
+    return f"; write '{meant}://{rest}'" if meant in (*_SINGLE, *_SEVERAL) else ""
+
+
 def _read(url: str, timeout: float) -> Servers:
     scheme, _, rest = url.partition("://")
     # As redis-py writes it.
@@ -98,6 +115,8 @@ def _read(url: str, timeout: float) -> Servers:
     place, _, query = rest.partition("?")
     user, at, place = place.rpartition("@")
     hosts, _, path = place.partition("/")
+    if scheme != "unix":
+        _check_ports(url, hosts)
     if not kind:
         if scheme != "unix":
             _check_database(url, path)
@@ -126,9 +145,24 @@ def _read(url: str, timeout: float) -> Servers:
     )
 
 
+def _check_ports(url: str, hosts: str) -> None:
+    for host in hosts.split(","):
+        port = host.rpartition("]")[2].partition(":")[2]  # [::1]:6379
+        right = port.isdecimal() and 1 <= int(port) <= _LAST_PORT
+        if port and not right and not _is_misread(url):
+            raise ConfigurationError(
+                f"the URL {safe_url(url)!r} cannot be used: its port {shown(port)} is no number "
+                f"from 1 to {_LAST_PORT}; write it as in 'redis://localhost:6379'"
+            )
+
+
+def _is_misread(url: str) -> bool:
+    """Whether what was taken for the host, the port or the database may be part of a password."""
+    return "@" in url.partition("?")[2]
+
+
 def _check_database(url: str, text: str) -> None:
-    misread = "@" in url.partition("?")[2]  # then it may be part of a password
-    if text.strip("/") and not text.strip("/").isdecimal() and not misread:
+    if text.strip("/") and not text.strip("/").isdecimal() and not _is_misread(url):
         raise ConfigurationError(
             f"the URL {safe_url(url)!r} cannot be used: its database {shown(text)} is no number"
         )

@@ -308,6 +308,12 @@ def test_a_wait_that_is_no_time(app: Celery, wait: Any) -> None:
     assert repr(wait) in str(caught.value)
 
 
+def test_a_task_with_too_many_limits(app: Celery) -> None:
+    Throttle(app, limits=LIMITS)
+    with pytest.raises(LimitValueError, match=r"task 'shop\.charge': 1001 limits.*at most 1000$"):
+        send(app, throttle=[f"mail:{number}" for number in range(1001)])
+
+
 def test_what_happens_after_too_long_a_wait(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(ConfigurationError) as caught:

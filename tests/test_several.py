@@ -19,7 +19,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
-from celery_throttle.needs import MAX_LIMITS, has_slots, read_limits
+from celery_throttle.needs import MAX_LIMITS, MAX_REFS, has_slots, read_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 
@@ -302,3 +302,50 @@ def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
         clock.advance(days * 86_400)
     clock.advance(-9_000 * 86_400.0)  # and when the clock has stepped back
     assert limiter["api"].peek(3).limit == 3
+
+
+# How many limits and keys one call may name.
+
+MANY: dict[str, Any] = {
+    "keys": "1000/h burst 100",
+    "twenty": [
+        *(f"{rate}/s burst 100" for rate in range(1000, 1017)),
+        "1000/h using sliding-log",
+        "1000/h using sliding-window parts 6",
+        "5000/d using fixed-window in America/Los_Angeles",
+    ],
+    "slots": "2 at once max-keys 10000",
+    **{f"name{number}": "1000/h burst 100" for number in range(MAX_REFS)},
+}
+
+
+@pytest.mark.parametrize("what", ["names", "keys", "twenty"])
+def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
+    limiter = Limiter(any_server_url, MANY, timeout=20)
+    named = [f"name{n}" for n in range(MAX_REFS)]
+    refs: Any = named if what == "names" else [(what, str(n)) for n in range(MAX_REFS)]
+    assert limiter.acquire(refs).allowed
+    assert limiter.peek(refs).allowed
+    assert limiter.acquire_up_to(refs, 2).granted == 2
+    limiter.reserve(refs, 3, max_wait=5).settle(1)
+    limiter.store.close()
+
+
+def test_as_many_slots_as_there_may_be(any_server_url: str) -> None:
+    limiter = Limiter(any_server_url, MANY, timeout=20)
+    refs = [("slots", str(n)) for n in range(MAX_REFS)]
+    with limiter.slot(refs):
+        pass
+    limiter.store.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [("acquire", ()), ("peek", ()), ("acquire_up_to", (1,)), ("reserve", (1,)), ("slot", ())],
+)
+def test_too_many(redis_url: str, what: str, more: tuple[int, ...]) -> None:
+    limiter = Limiter(redis_url, MANY)
+    refs = [("keys", str(n)) for n in range(4000)]
+    told = "^4000 limits and keys are named at once; allowed: at most 1000$"
+    with pytest.raises(LimitValueError, match=told):
+        getattr(limiter, what)(refs, *more)

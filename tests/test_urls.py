@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -144,3 +145,48 @@ def test_a_url_without_its_secrets() -> None:
 
 def test_an_address_that_is_shown_has_no_secrets() -> None:
     assert "s3cret" not in f"{node('redis://:s3cret@host')!r} {node('redis://:s3cret@host')}"
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("localhost:6379", "redis://localhost:6379"),
+        ("redis.internal", "redis://redis.internal"),
+        ("10.0.0.5:6379/1", "redis://10.0.0.5:6379/1"),
+        ("user:secret@localhost:6379/1", "redis://localhost:6379/1"),
+        ("redis:/localhost:6379", "redis://localhost:6379"),
+        ("redis//localhost", "redis://localhost"),
+        ("REDIS://localhost:6379", "redis://localhost:6379"),
+        (" redis://localhost", "redis://localhost"),
+        ("http://user:secret@host:6379", None),
+        ("amqp://user:secret@host//", None),
+        ("", None),
+        (6379, None),
+    ],
+)
+def test_a_url_that_does_not_begin_as_it_must(url: Any, meant: str | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"must start with one of redis://") as caught:
+        read_url(url, 5)
+    _, _, told = str(caught.value).partition("; write ")
+    assert told == ("" if meant is None else repr(meant))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("redis://host:port", "port"),
+        ("redis://user:secret@host:$PORT/0", "$PORT"),
+        ("redis://host:6379:1", "6379:1"),
+        ("redis://host:99999", "99999"),
+        ("redis://host:0/1", "0"),
+        ("redis://[::1]:x", "x"),
+        ("redis+cluster://one:7000,two:x", "x"),
+        ("redis+sentinel://one:26379,two:x/mymaster", "x"),
+    ],
+)
+def test_a_port_that_is_no_number(url: str, port: str) -> None:
+    told = re.escape(f"its port {port!r} is no number from 1 to 65535; write it as in 'redis://")
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        read_url(url, 5)
+    assert "secret" not in str(caught.value)

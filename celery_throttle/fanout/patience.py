@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
-
-from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreUnavailableError
 
 T = TypeVar("T")
 
-logger = get_logger(__name__)
+#: Not Celery's: of these, a script that sets no logging up would show nothing, not even a warning.
+logger = logging.getLogger(__name__)
 
 #: Seconds for which a server that is out is waited for, and between two tries.
 PATIENCE, AGAIN = 60.0, 1.0
@@ -32,6 +32,9 @@ def insist(action: Callable[[], T], name: str) -> T:
             if time.monotonic() > till:
                 raise
             if not told:
-                logger.warning("Fan-out %s waits for the server: %s", name, error)
+                logger.warning(
+                    "Fan-out %s waits for the server of its limits, for %.0f s at most: %s",
+                    *(name, PATIENCE, error),
+                )
             told = True
         time.sleep(AGAIN)

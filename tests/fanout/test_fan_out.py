@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,8 @@ from celery_throttle.fanout.enlisting import MOST_TASKS
 from celery_throttle.scripts import Call, script
 from celery_throttle.worker import messages
 from tests.fanout.conftest import MakeApp
+from tests.servers import free_port, wait_until
+from tests.workers import ROOT
 
 
 @pytest.fixture
@@ -606,3 +610,26 @@ def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
     entry = client.hget("{throttle}:messages:celery", "2")
     start = entry.index(b'{"headers"') - 5
     assert messages.headers(entry[start:])["throttle_fan_out"] == "ä name"
+
+
+@pytest.mark.parametrize("bar", [False, True], ids=["plain", "bar"])
+def test_a_script_says_what_it_waits_for(tmp_path: Path, bar: bool) -> None:  # noqa: FBT001  # with a bar or without
+    """It has set up no logging; the server cannot be reached."""
+    script = f"from tests.apps import bulk; bulk.throttle.fan_out([bulk.call.s(1)], 'n', bar={bar})"
+    port = free_port()
+    env = {
+        "CELERY_BROKER_URL": f"redis://user:secret@127.0.0.1:{port}/0",
+        "PYTHONPATH": str(ROOT),
+    }
+    errors = tmp_path / "errors"
+    with (
+        errors.open("wb") as file,
+        subprocess.Popen([sys.executable, "-c", script], env=env, stderr=file) as process,
+    ):
+        wait_until(lambda: "at most" in errors.read_text(), "it says so")
+        assert process.poll() is None, "it still tries"
+        process.kill()
+    told = " ".join(errors.read_text().split())
+    assert "Fan-out n waits for the server of its limits, for 60 s at most: " in told
+    assert f"the server at redis://127.0.0.1:{port}/0 cannot be reached" in told
+    assert "secret" not in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import redis
 
 from tests.apps import inside
 from tests.clients.api import Answer, Api
-from tests.servers import Server
+from tests.servers import Server, wait_until
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -118,6 +119,20 @@ def test_on_every_pool(site: Site, begin: Callable[..., Worker], pool: str) -> N
     done = site.wait(120)
     assert Counter(note["task"] for note in done) == dict.fromkeys(("early", "late", third), 40)
     assert {note["retries"] for note in done} == {0}
+
+
+def test_the_log_says_what_it_waits_for(
+    site: Site, begin: Callable[..., Worker], pool: str
+) -> None:
+    worker = begin(pool=pool)
+    site.send(inside.two, 1, 2)
+    site.send(inside.again, 3)
+    site.wait(3)
+    wait_until(lambda: worker.log().count("succeeded in") == 3, "all are logged")
+    log = worker.log()
+    waits = re.findall(r"Task tests\.apps\.inside\.(\w+)\[[\w-]+\] waits for limit '(\w+)'", log)
+    assert ("two", "slow") in waits
+    assert "ignored" not in log
 
 
 def test_the_task_sees_nothing_of_it(site: Site, begin: Callable[..., Worker]) -> None:
