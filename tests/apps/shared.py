@@ -1,10 +1,18 @@
-"""Tasks of two apps in one process: ``limited`` has limits, ``plain`` has none."""
+"""Classes of tasks that apps in one process share: ``limited`` has limits, the others have none.
+
+``python -m tests.apps.shared WHICH`` does as a test session does: workers of two apps run in one
+process, one after the other, and what their tasks gave is printed. WHICH: whether the apps have a
+class in common, or one and the same task.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 from celery import Celery, Task
+from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import Throttle, ThrottledTask
 
@@ -12,7 +20,8 @@ URL = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
 
 
 def make_app(name: str) -> Celery:
-    app = Celery(name, broker=URL, backend=URL, set_as_current=False)
+    backend = URL if URL.startswith("redis") else None
+    app = Celery(name, broker=URL, backend=backend, set_as_current=False)
     app.conf.update(task_default_queue=name, broker_connection_retry_on_startup=True)
     return app
 
@@ -57,13 +66,34 @@ class Fails(Task):
         raise ValueError(number)
 
 
-CLASSES = (Usual, Ours, Body, Fails)
+#: An app that may have limits one day.
+idle = make_app("idle")
+Throttle(idle)
+
+for app in (limited, plain, idle):
+    for each in (Usual, Ours, Body, Fails):
+        app.register_task(each())
 
 
-def register(app: Celery) -> None:
-    for task in CLASSES:
-        app.register_task(task())
+def results(app: Celery, names: tuple[str, ...]) -> list[Any]:
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+        sent = [app.send_task(name, (7,)) for name in names]
+        return [repr(result.get(timeout=20, propagate=False)) for result in sent]
 
 
-for each in (limited, plain):
-    register(each)
+def main() -> None:
+    product, other = make_app("product"), make_app("other")
+    Throttle(product, {"api": "100/s", "slow": "4/s"})
+    classes: tuple[type[Task], ...] = (Usual, Ours, Fails)
+    one = Usual()
+    for app in (product, other):
+        for task in classes:
+            app.register_task(one if sys.argv[1] == "task" and task is Usual else task())
+    names = tuple(str(task.name) for task in classes)
+    print(results(product, names))
+    print(results(other, names))
+    print(Usual.Request, Fails.Request)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,17 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
-from celery.contrib.testing.worker import start_worker as worker_here
 
-from celery_throttle import Limiter, Throttle
+from celery_throttle import Limiter
 from tests.servers import free_port
 from tests.worker.test_deploys import Deploys
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
-
-SECONDS = 20
 
 
 @pytest.fixture
@@ -134,17 +130,10 @@ def test_a_worker_without_limits_whose_server_is_out(deploys: Deploys, unreachab
     assert "secret" not in log
 
 
-def plain(number: int) -> int:
-    return number
-
-
-def test_an_app_without_limits_and_without_a_server() -> None:
-    with Celery("none", broker="memory://", backend="cache+memory://", set_as_current=False) as app:
-        throttle = Throttle(app)
-        task = app.task(name="plain", shared=False)(plain)
-        # Of another app of the process, as Celery shares tasks.
-        app.task(name="kept", throttle="api", shared=False)(plain)
-        throttle.check()
-        with worker_here(app, pool="solo", perform_ping_check=False):
-            assert task.delay(2).get(timeout=SECONDS) == 2
-        assert throttle.gate is None
+def test_an_app_without_limits_and_without_a_server(start_worker: StartWorker) -> None:
+    worker = start_worker("tests.apps.shared:idle", "memory://")
+    worker.terminate()
+    assert worker.wait() == 0
+    log = worker.log()
+    assert "ERROR" not in log
+    assert "Limits of the code" not in log
