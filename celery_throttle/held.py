@@ -17,6 +17,7 @@ from celery_throttle.errors import (
     Throttled,
     ThrottleError,
 )
+from celery_throttle.limits import LONGEST_LEASE
 from celery_throttle.needs import Costs, Need
 from celery_throttle.plans import Holder, Reserved
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from celery_throttle.limiter import Limiter
 
 T = TypeVar("T")
-
-#: Seconds.
-LONGEST_LEASE = 3600
 
 
 class Reservation:

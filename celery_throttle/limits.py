@@ -42,6 +42,9 @@ from celery_throttle.suggestions import suggest
 #: the future can only come from a clock that stepped back since.
 FARTHEST = 20_000
 
+#: The longest that the lease of a slot, or of a worker's claims, may last, in seconds.
+LONGEST_LEASE = 3600
+
 #: An adaptive limit's lower bound is at least its upper bound divided by this: what it counts stays
 #: exact at any rate between.
 RANGE = 1000

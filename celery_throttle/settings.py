@@ -13,8 +13,8 @@ from celery_throttle import misspellings
 from celery_throttle.brokers import broker_url
 from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
-from celery_throttle.held import LONGEST_LEASE
 from celery_throttle.keys import DEFAULT_PREFIX
+from celery_throttle.limits import LONGEST_LEASE
 from celery_throttle.needs import read_limits
 from celery_throttle.urls import is_store_url, safe_url
 

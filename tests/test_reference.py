@@ -185,7 +185,7 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
             "3/s using sliding-log",
             SlidingLog(7, SECOND, (Entry(START + 3, 1, 2 * MILLION),), 1, START + 3, START + 3),
         ),
-        ("3 at once", Slots(7, (Lease(START + 3 + LEASE, 1),), 1)),
+        ("3 at once", Slots(7, (Lease(START + 3 + LEASE, 1),), 1, LEASE)),
     ],
 )
 def test_what_counts(text: str, state: State) -> None:

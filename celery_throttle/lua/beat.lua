@@ -1,5 +1,5 @@
 -- beat.lua: a worker lives; how many others do, and which limits are in force or paused.
--- uses: clock, many
+-- uses: leases, many
 --
 -- KEYS  1   zset: workers that live -> until when (us) they are taken to
 --       2   hash: definitions of limits
@@ -15,15 +15,16 @@
 
 local given = ARGV[1]
 local now, lease = clock(given), tonumber(ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
+follow_clock(KEYS[1], now)
+end_leases(KEYS[1], now)
 if lease == 0 then
   redis.call('ZREM', KEYS[1], ARGV[2])
-  return { redis.call('ZCARD', KEYS[1]) }
+  return { count_leases(KEYS[1], now) }
 end
-redis.call('ZADD', KEYS[1], whole(now + lease), ARGV[2])
+write_lease(KEYS[1], ARGV[2], now + lease, now)
 redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
 
-local reply = { redis.call('ZCARD', KEYS[1]), redis.call('HLEN', KEYS[3]) }
+local reply = { count_leases(KEYS[1], now), redis.call('HLEN', KEYS[3]) }
 local function tell(field, packed)
   if packed and not string.find(field, ' ', 1, true) then -- a weight
     reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)

@@ -30,17 +30,20 @@ local function write(ref, now, given)
   end
 end
 
--- What is in use by the parts of a state, slots aside: their holders stay as they are.
+-- What is in use by the parts of a state, slots aside: their holders stay as they are. And where the part of
+-- slots begins, if there is one.
 local function in_use_by(state, at)
-  local found, from = {}, 9
+  local found, from, slots = {}, 9, false
   while from < #state do
     local tag, size = struct.unpack('<BH', state, from)
-    if tag ~= SLOTS then
+    if tag == SLOTS then
+      slots = from
+    else
       found[#found + 1] = algorithm_of(tag, true).in_use(state, from, at)
     end
     from = from + size
   end
-  return found
+  return found, slots
 end
 
 -- A state of other limits than those now in force, see `current` in definition.py.
@@ -51,10 +54,14 @@ local function carry_over(ref, state, since, now)
   elseif since == ref.older_since then
     before = ref.old_since
   end
-  local found, place = in_use_by(state, math.min(before, now)), 0
+  local found, slots = in_use_by(state, math.min(before, now))
+  local place, moved = 0, false
   for _, limit in ipairs(ref.limits) do
     local algorithm = algorithm_of(limit.tag, true)
-    algorithm.read(limit, false, 0, now)
+    if not algorithm.read(limit, limit.tag == SLOTS and slots and state, slots, now) then
+      algorithm.move_back(limit, state, slots, now)
+      moved = true
+    end
     if limit.tag ~= SLOTS and #found > 0 then
       place = place + 1
       local in_use = math.min(found[place] or math.max(unpack(found)), limit.burst * MILLION)
@@ -63,7 +70,7 @@ local function carry_over(ref, state, since, now)
       end
     end
   end
-  return now < math.max(ref.since, before)
+  return moved or now < math.max(ref.since, before)
 end
 
 -- Whether a state has a part for each limit, by its numbers.

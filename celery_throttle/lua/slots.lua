@@ -2,23 +2,44 @@
 -- uses: clock, exact, tags
 --
 -- Library. Twin: `celery_throttle/reference/slots.py`. What is in use are the leases, a zset: holder ->
--- deadline (us); its part of the state says nothing more. A limit of which one is taken needs `holder`
--- and `lease` (us). It sets `held`.
+-- deadline (us). Its part of the state has the longest lease (us) of those: a deadline farther ahead was
+-- written before the clock was set back. A limit of which one is taken needs `holder` and `lease` (us). It
+-- sets `held`.
 
 local function make_slots()
-  local slots = {}
+  local slots, FORM, SIZE = {}, '<BHd', 11
 
-  function slots.read(limit)
-    limit.held = false
-    return true
+  -- The longest lease (us) there may be, see LONGEST_LEASE in limits.py: where the state does not say it.
+  local LONGEST_LEASE = 3600000000
+
+  -- Reads the last deadline.
+  local function look(limit)
+    limit.last = limit.last or tonumber(redis.call('ZRANGE', limit.entries, -1, -1, 'WITHSCORES')[2] or 0)
+    return limit.last
+  end
+
+  function slots.read(limit, state, from, now)
+    limit.held, limit.last, limit.longest_lease = false, false, LONGEST_LEASE
+    if state and select(2, struct.unpack('<BH', state, from)) == SIZE then
+      limit.longest_lease = select(3, struct.unpack(FORM, state, from))
+    end
+    return look(limit) <= now + limit.longest_lease + FARTHEST
   end
 
   function slots.is_of()
     return true
   end
 
-  function slots.move_back(limit)
-    limit.held = false
+  -- No lease lasts longer from now on than it did before the clock was set back.
+  function slots.move_back(limit, state, from, now)
+    if slots.read(limit, state, from, now) then
+      return
+    end
+    limit.last = now + limit.longest_lease
+    local deadline = whole(limit.last)
+    for _, holder in ipairs(redis.call('ZRANGE', limit.entries, '(' .. deadline, '+inf', 'BYSCORE')) do
+      redis.call('ZADD', limit.entries, deadline, holder)
+    end
   end
 
   local function held(limit, now)
@@ -37,20 +58,21 @@ local function make_slots()
   end
 
   function slots.take(limit, now, at)
+    local lease = at - now + limit.lease
+    limit.longest_lease = held(limit, now) > 0 and math.max(limit.longest_lease, lease) or lease
     redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', whole(now))
-    redis.call('ZADD', limit.entries, whole(at + limit.lease), limit.holder)
-    limit.held = false
+    redis.call('ZADD', limit.entries, whole(now + lease), limit.holder)
+    limit.held, limit.last = false, math.max(look(limit), now + lease)
   end
 
   local function last(limit, now)
-    local till = redis.call('ZRANGE', limit.entries, -1, -1, 'WITHSCORES')[2]
-    return till and math.max(0, tonumber(till) - now) or 0
+    return math.max(0, look(limit) - now)
   end
 
   function slots.write(limit, now, given)
     local lasts = last(limit, now)
     redis.call('PEXPIRE', limit.entries, expiry(lasts, given))
-    return struct.pack('<BH', SLOTS, 3), lasts
+    return struct.pack(FORM, SLOTS, SIZE, limit.longest_lease), lasts
   end
 
   function slots.left(limit, now)

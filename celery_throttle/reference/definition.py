@@ -104,7 +104,9 @@ def current(definition: Definition, states: States | None, now: int) -> tuple[St
         )
         return tuple(moved), any(back)
     before = _counts_until(definition, states[0].since)
-    return _carried_over(definition, states, before, now), now < max(since, before)
+    carried = _carried_over(definition, states, before, now)
+    back = [isinstance(state, Slots) and is_ahead(state.written(), now) for state in states]
+    return carried, any(back) or now < max(since, before)
 
 
 def _counts_until(definition: Definition, written_since: int) -> int:
@@ -125,7 +127,7 @@ def _carried_over(definition: Definition, states: States, before: int, now: int)
     for limit in definition.limits:
         state = STATES[limit.algorithm].empty(limit, since)
         if isinstance(state, Slots):
-            carried.append(replace(held, since=since) if held else state)
+            carried.append(replace(held.follow_clock(now), since=since) if held else state)
             continue
         in_use = min(next(rest, max(found, default=0)), limit.burst * MILLION)
         at = min(since, now)

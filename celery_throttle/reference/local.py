@@ -106,7 +106,7 @@ class Local:
         if any(isinstance(state, Slots) for state in states):
             definition = self._defined(ref)
             nothing, _ = current(definition, None, 0)
-            held = next(state for state in states if isinstance(state, Slots))
+            held = next(state for state in states if isinstance(state, Slots)).with_longest_unknown()
             self._states[ref] = tuple(held if isinstance(one, Slots) else one for one in nothing)
             if held.leases:
                 return

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
-from celery_throttle.reference.state import Mark, State
+from celery_throttle.limits import LONGEST_LEASE, Limit
+from celery_throttle.reference.state import Mark, State, is_ahead
 
 #: Microseconds that a lease lasts here.
 LEASE = 30_000_000
@@ -30,24 +30,40 @@ class Slots(State):
     Attributes:
         leases: the one that ends first is the first.
         number: of the last lease.
+        longest: microseconds that the longest of the leases lasts. A deadline farther ahead was
+            written before the clock was set back.
     """
 
     leases: tuple[Lease, ...]
     number: int
+    longest: int
 
     @classmethod
     def empty(cls, _limit: Limit, since: int) -> Slots:
-        return cls(since, (), 0)
+        return cls(since, (), 0, 0)
 
     def live(self, now: int) -> tuple[Lease, ...]:
         """The leases that have not run out."""
         return tuple(lease for lease in self.leases if lease.until > now)
 
     def written(self) -> int:
-        return 0
+        return self.leases[-1].until - self.longest if self.leases else 0
 
-    def moved_back(self, _limit: Limit, _now: int) -> Slots:
-        return self
+    def moved_back(self, _limit: Limit, now: int) -> Slots:
+        return self._moved_back(now)
+
+    def _moved_back(self, now: int) -> Slots:
+        deadline = now + self.longest
+        leases = (one._replace(until=min(one.until, deadline)) for one in self.leases)
+        return replace(self, leases=tuple(leases))
+
+    def follow_clock(self, now: int) -> Slots:
+        """The state in which no lease lasts longer than before, if the clock was set back."""
+        return self._moved_back(now) if is_ahead(self.written(), now) else self
+
+    def with_longest_unknown(self) -> Slots:
+        """The state once it is forgotten how long the longest lease lasts."""
+        return replace(self, longest=LONGEST_LEASE * 1_000_000)
 
     def in_use(self, at: int) -> int:
         return len(self.live(at)) * MILLION
@@ -57,8 +73,11 @@ class Slots(State):
         return live[len(live) - limit.burst].until - now if len(live) >= limit.burst else 0
 
     def take(self, _limit: Limit, _cost: int, now: int, at: int) -> Slots:
-        lease = Lease(at + LEASE, self.number + 1)
-        return replace(self, leases=tuple(sorted((*self.live(now), lease))), number=lease.number)
+        live, lease = self.live(now), Lease(at + LEASE, self.number + 1)
+        lasts = lease.until - now
+        longest = max(self.longest, lasts) if live else lasts
+        leases = tuple(sorted((*live, lease)))
+        return replace(self, leases=leases, number=lease.number, longest=longest)
 
     def release(self, mark: Mark) -> Slots:
         """The state once a slot is given back."""

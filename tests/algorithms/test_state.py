@@ -89,7 +89,7 @@ def milliseconds(time: Sequence[bytes]) -> int:
 
 def most_bytes(limit: Limit) -> int:
     """Of the time of the definition, then of its tag and size, and its numbers."""
-    numbers = {"fixed-window": 4, "sliding-log": 5, ADAPTIVE: 10, CONCURRENCY: 0}
+    numbers = {"fixed-window": 4, "sliding-log": 5, ADAPTIVE: 10, CONCURRENCY: 1}
     if limit.algorithm in METERS:
         return 8 + 3 + 6 * 8
     if limit.algorithm == "sliding-window":

@@ -11,23 +11,11 @@ import pytest
 from tests.faults.bench import Bench
 from tests.faults.scale import scaled
 from tests.faults.verdict import Faults, Verdict, judge
+from tests.servers.clock import LIBRARY, faked
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(300)]
 
 RATE = 50
-#: Debian's libfaketime: processes take the time from it, and read the file anew at each look.
-LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-
-
-def faked(file: Path) -> dict[str, str]:
-    return {
-        "LD_PRELOAD": str(LIBRARY),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_NO_CACHE": "1",
-        # The clock that people set is moved; the one that only counts is not.
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_RESET": "1",
-    }
 
 
 @pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")

@@ -1,0 +1,76 @@
+"""The clock of the server of the limits is set while tasks wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_throttle import Limiter
+from tests.faults.bench import Bench
+from tests.faults.verdict import Faults, judge
+from tests.servers import valkey_command
+from tests.servers.clock import LIBRARY, ServerWithClock
+
+pytestmark = [
+    pytest.mark.workers,
+    pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed"),
+]
+
+HOUR = 3600
+RATE = 20
+LEASE = 2.0
+CONF = {"throttle_lease": LEASE, "throttle_limits": {"api": f"{RATE}/s", "slots": "2 at once"}}
+
+
+@pytest.fixture
+def clock_server(tmp_path: Path) -> Iterator[ServerWithClock]:
+    server = ServerWithClock(valkey_command(), tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bench(redis_url: str, clock_server: ServerWithClock) -> Iterator[Bench]:
+    with Bench(redis_url, clock_server.url, conf=CONF) as bench:
+        bench.start_workers(2)
+        yield bench
+
+
+def test_lines_go_on_when_the_clock_steps_back(bench: Bench, clock_server: ServerWithClock) -> None:
+    tasks = range(120)
+    bench.send("early", tasks)
+    bench.until_started("early", 20)
+    clock_server.set_clock(-HOUR)
+    bench.until_started("early", 60)
+    clock_server.set_clock(-HOUR - 12)
+    bench.until_started("early", len(tasks))
+    verdict = judge("", tasks, bench.starts("early"), Faults({}, []), rate=RATE, slack=2)
+    assert (verdict.lost, verdict.duplicated, verdict.over) == (0, 0, 0)
+
+
+def test_a_pause_lasts_no_longer_when_the_clock_steps_back(
+    bench: Bench, clock_server: ServerWithClock
+) -> None:
+    with Limiter(clock_server.url, {"api": f"{RATE}/s"}) as limiter:
+        limiter["api"].pause(4)
+        bench.send("early", range(10))
+        clock_server.set_clock(-HOUR)
+        began = time.monotonic()
+        bench.until_started("early", 10)
+        assert time.monotonic() - began > 2  # it is paused still
+
+
+def test_claims_of_a_dead_worker_come_back_though_the_clock_steps_back(
+    bench: Bench, clock_server: ServerWithClock
+) -> None:
+    bench.send("held", range(2))
+    bench.until_started("held", 2)
+    bench.send("slotted", range(4))
+    for worker in bench.workers:
+        worker.kill()
+    clock_server.set_clock(-HOUR)
+    bench.start_worker()
+    bench.until_started("slotted", 4)
