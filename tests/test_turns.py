@@ -169,3 +169,18 @@ def test_turns_are_forgotten_once_they_have_passed(turns: Turns) -> None:
     turns.turn("slow")
     key = turns.keys.turns(turns.limiter.need(["slow"], 1).refs[0])
     assert 0 < turns.client.pttl(key) <= 1_000 + 3_600_000  # with a time of one's own, an hour more
+
+
+@pytest.mark.parametrize("step", [-600 * SECOND, -SECOND, -50_000])
+def test_a_turn_comes_nearly_as_soon_though_the_clock_steps_back(turns: Turns, step: int) -> None:
+    """Nobody knows how long after the last call the clock was set: later by that, and by a unit."""
+    turns.turn("api")
+    waiting = [(one.wait, one.turn) for one in turns.all_told(["api"], 3)]
+    began = turns.now = turns.now + step
+    while waiting:
+        wait, turn = waiting.pop(0)
+        turns.now = max(turns.now, began + wait)
+        told = turns.turn("api", turn=turn)
+        if told.outcome == "wait":
+            waiting = sorted([*waiting, (turns.now - began + told.wait, told.turn)])
+    assert turns.now - began <= 300_000 + 100_000 + 100_000

@@ -24,8 +24,9 @@
 --       {'crowded', index, keys, wait (us)}      as many keys as may be are in use; see `crowd.lua`
 --       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
 -- Nobody is told when a pause is lifted. So a task that waits for its end comes again before, now and then.
--- Turns of a limit are a string of two times (us): that of the last task, and of the last one that
--- came in vain.
+-- Turns of a limit are a string of four numbers: two times (us), that of the last task, and of the last one
+-- that came in vain; when (us) they were written; and by how much (us) they were moved back in all, because
+-- the clock was set back. A turn that is told is one by the clock before all of that.
 
 local given = ARGV[1]
 local now, mine, ahead = clock(given), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -36,8 +37,43 @@ for i = 1, (#KEYS - 1) / 6 do
                       false, false, KEYS[key + 4] }
   costs[i] = tonumber(ARGV[arg + 2])
 end
+
+-- The turns of each limit; those that were written by a later clock than now are moved back.
+local function read_turns(name)
+  local found = redis.call('GET', name)
+  if not found then
+    return { 0, 0, moved = 0 }
+  end
+  local last, vain = struct.unpack('<dd', found)
+  local written, moved = now, 0
+  if #found == 32 then
+    written, moved = struct.unpack('<dd', found, 17)
+  end
+  local step = math.max(0, written - now)
+  return { math.max(0, last - step), math.max(0, vain - step), moved = moved + step }
+end
+
+local turns = {}
+for i = 1, #about.limits do
+  turns[i] = read_turns(KEYS[6 * i + 1])
+end
+
+-- Keeps the turns of each limit, and that they were looked at now.
+local function keep_turns()
+  for i, own in ipairs(turns) do
+    local lasts = math.max(own[1], own[2]) - now
+    if lasts > 0 then
+      redis.call('SET', KEYS[6 * i + 1], struct.pack('<dddd', own[1], own[2], now, own.moved),
+                 'PX', expiry(lasts, given))
+    end
+  end
+end
+
+local moved = turns[1].moved
+mine = mine > 0 and math.max(1, mine - moved) or 0
 if mine > now + ahead then
-  return { 'wait', mine - now, mine, 1, mine - now }
+  keep_turns()
+  return { 'wait', mine - now, mine + moved, 1, mine - now }
 end
 
 local refs = refs_of(about, costs)
@@ -72,16 +108,15 @@ if bound > 0 and refs[bound].paused == wait then
 end
 
 local came = mine > 0 and 2 or 1
-local turns, behind = {}, 0
+local behind = 0
 for i = 1, #refs do
-  local told = redis.call('GET', KEYS[6 * i + 1])
-  turns[i] = told and { struct.unpack('<dd', told) } or { 0, 0 }
   -- Nobody overtakes those that wait.
   behind = math.max(behind, turns[i][came])
 end
 local free = mine > 0 and wait <= (refs.held and 0 or ahead) or wait == 0 and behind <= now
 if free and ARGV[7] == '1' then
   take(refs, now, now + wait, given)
+  keep_turns()
   return { 'admitted', wait, unpack(slots_of(refs, about)) }
 end
 
@@ -107,8 +142,6 @@ if longest >= 0 and expected > longest then
 end
 for i = 1, #refs do
   turns[i][came] = turn
-  local last = math.max(turns[i][1], turns[i][2]) - now
-  redis.call('SET', KEYS[6 * i + 1], struct.pack('<dd', turns[i][1], turns[i][2]),
-             'PX', expiry(last, given))
 end
-return { 'wait', turn - now, turn, bound, expected }
+keep_turns()
+return { 'wait', turn - now, turn + moved, bound, expected }
