@@ -1,5 +1,5 @@
 -- decide.lua: the atomic decision. Reads all limits of a call, then takes from all or none.
--- uses: definition
+-- uses: definition, pauses
 -- uses rarely: crowd
 --
 -- Library. Twin: `celery_throttle/reference/local.py`. A ref is a name and key: a table of
@@ -129,11 +129,11 @@ local function read(ref, state, now)
 end
 
 -- Looks at all refs: `definitions` are two values a ref (`fields`), for its key and for its name, of
--- the hash of definitions; `values` three a ref (`keys`), of its state and of the keys that tell until
--- when (us) the name, and this key of it, is paused. Where no ref has a key it is one less. Returns nil,
--- or the index of the first ref whose limits nobody has defined, or whose windows are known no longer.
--- Writes a state only if the clock has stepped back.
-local function look(refs, definitions, fields, values, keys, now, given)
+-- the hash of definitions; `values` three a ref (`keys`), of its state and of the keys of the pauses of the
+-- name, and of this key of it; `names` of these keys are as many, from place `from` on. Where no ref has a
+-- key it is one less. Returns nil, or the index of the first ref whose limits nobody has defined, or whose
+-- windows are known no longer. Writes a state or a pause only if the clock has stepped back.
+local function look(refs, definitions, fields, values, keys, names, from_name, now, given)
   for i = 1, #refs do
     local ref, packed = refs[i], definitions[fields * (i - 1) + 1] or definitions[fields * i]
     if not packed then
@@ -165,7 +165,9 @@ local function look(refs, definitions, fields, values, keys, now, given)
       adopt(ref, state, now, given)
     end
     if pause or key_pause then
-      ref.paused = math.max(0, tonumber(pause or 0) - now, tonumber(key_pause or 0) - now)
+      local name = from_name + first - 1
+      ref.paused = math.max(paused_for(names[name + 1], pause, now, given),
+                            paused_for(names[name + keys - 1], key_pause, now, given))
     end
   end
 end

@@ -84,7 +84,7 @@ end
 local function convert_state(ref, packed, since)
   local state = ref.old and packed and redis.call('GET', ref.state)
   if state then
-    local unknown = look({ ref }, { packed }, 1, { state, false, false }, 3, now, given)
+    local unknown = look({ ref }, { packed }, 1, { state, false, false }, 3, {}, 1, now, given)
     ref.since = since or ref.since
     if not unknown and (ref.adopted or since) then
       write(ref, now, given)

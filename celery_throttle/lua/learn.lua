@@ -65,9 +65,7 @@ if stop > 0 then
   local keys = keyed and 3 or 2
   for i = 1, count do
     local name = KEYS[2 + keys * (i - 1) + (refs[i].has_key and 2 or 1)]
-    local till = math.max(now + stop, tonumber(redis.call('GET', name) or 0))
-    redis.call('SET', name, whole(till), 'PX', expiry(till - now, given))
-    stop = math.max(stop, till - now)
+    stop = math.max(stop, pause_for(name, stop, now, given))
   end
 end
 return { 1, stop }

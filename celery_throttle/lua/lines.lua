@@ -60,7 +60,7 @@ local function look_at(definitions, about, refs, now, given, holder, lease)
     keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = names[3], names[5], names[6]
   end
   local found = read_many('HMGET', definitions, fields, 1, #fields)
-  local unknown = look(refs, found, 2, read_many('MGET', nil, keys, 1, #keys), 3, now, given)
+  local unknown = look(refs, found, 2, read_many('MGET', nil, keys, 1, #keys), 3, keys, 1, now, given)
   for i = 1, unknown and 0 or #refs do
     local weight = 2 * (#refs + i)
     refs[i].weight = tonumber(found[weight - 1] or found[weight] or 1)

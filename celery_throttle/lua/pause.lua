@@ -1,5 +1,5 @@
 -- pause.lua: stop a limit (or one key of it) for everyone until a time; never shortens a pause.
--- uses: exact, fan_out
+-- uses: pauses, fan_out
 --
 -- KEYS  1   until when (us) it is paused
 --       2   for a fan-out its record, see `fan_out.lua`: it is paused for as long as it is known at most
@@ -11,9 +11,8 @@ local now, record = clock(ARGV[1]), KEYS[2]
 if record and redis.call('EXISTS', record) == 0 then
   return -1
 end
-local till = math.max(now + tonumber(ARGV[2]), tonumber(redis.call('GET', KEYS[1]) or 0))
-redis.call('SET', KEYS[1], whole(till), 'PX', expiry(till - now, ARGV[1]))
+local rest = pause_for(KEYS[1], tonumber(ARGV[2]), now, ARGV[1])
 if record then
   fan_out_waits(record, 0, ARGV[1])
 end
-return till - now
+return rest

@@ -18,6 +18,6 @@ local function read_refs(count, key, arg, keyed, now, given)
     }
   end
   local unknown = look(refs, read_many('HMGET', KEYS[1], ARGV, arg, cost), fields,
-                       read_many('MGET', nil, KEYS, key, entries), keys, now, given)
+                       read_many('MGET', nil, KEYS, key, entries), keys, KEYS, key, now, given)
   return refs, unknown
 end

@@ -19,7 +19,7 @@ from celery_throttle.reference.crowd import Crowd
 from celery_throttle.reference.definition import Definition, States, current
 from celery_throttle.reference.meters import LeakyQueue
 from celery_throttle.reference.slots import Slots
-from celery_throttle.reference.state import Mark, State
+from celery_throttle.reference.state import Mark, State, is_ahead
 from celery_throttle.scope import LimitRef
 
 _MICROSECONDS = 1_000_000
@@ -46,6 +46,24 @@ class Look(NamedTuple):
         return self._replace(state=self.state.take(self.limit, self.cost, now, at))
 
 
+class Pause(NamedTuple):
+    """A pause of a name, or of one key of it. Twin: ``lua/pauses.lua``.
+
+    Attributes:
+        until: when it ends, in microseconds.
+        written: when it was written.
+    """
+
+    until: int
+    written: int
+
+    def follow_clock(self, now: int) -> Pause:
+        """Return the pause; it lasts as long from now on as before, if the clock was set back."""
+        if not is_ahead(self.written, now):
+            return self
+        return Pause(self.until - self.written + now, now)
+
+
 class Take(NamedTuple):
     """What was taken: the cost, the definition's time, and of each limit the mark."""
 
@@ -70,8 +88,8 @@ class Local:
         self._definitions: dict[LimitRef, Definition] = {}
         self._states: dict[LimitRef, States] = {}
         self._crowds: defaultdict[str, Crowd] = defaultdict(Crowd)
-        #: Until when (us) names, and single keys of them, are paused.
-        self._pauses: dict[LimitRef, int] = {}
+        #: Of names, and of single keys of them.
+        self._pauses: dict[LimitRef, Pause] = {}
         for name, written in (limits or {}).items():
             self.define(LimitRef(name, None), written, 0)
 
@@ -93,7 +111,8 @@ class Local:
     def pause(self, ref: LimitRef, us: int | None, now: int) -> None:
         """Stop a name, or one key of it; None until it is resumed. Never shortens a pause."""
         until = now + (ENDLESS if us is None else us)
-        self._pauses[ref] = max(until, self._pauses.get(ref, 0))
+        before = self._pauses.get(ref, Pause(until, now)).follow_clock(now)
+        self._pauses[ref] = Pause(max(until, before.until), now)
 
     def resume(self, ref: LimitRef) -> None:
         """Lift the pause of a name, or of one key of it, and nothing else."""
@@ -106,7 +125,9 @@ class Local:
         if any(isinstance(state, Slots) for state in states):
             definition = self._defined(ref)
             nothing, _ = current(definition, None, 0)
-            held = next(state for state in states if isinstance(state, Slots)).with_longest_unknown()
+            held = next(
+                state for state in states if isinstance(state, Slots)
+            ).with_longest_unknown()
             self._states[ref] = tuple(held if isinstance(one, Slots) else one for one in nothing)
             if held.leases:
                 return
@@ -262,8 +283,8 @@ class Local:
 
     def _paused(self, ref: LimitRef, now: int) -> int:
         """Microseconds for which a name, or this key of it, is paused."""
-        both = (LimitRef(ref.name, None), ref)
-        return max(0, *(self._pauses.get(one, 0) - now for one in both))
+        both = {LimitRef(ref.name, None), ref} & self._pauses.keys()
+        return max([0, *(self._pauses[one].until - now for one in both)])
 
     def _stops(
         self, looks: Iterable[Look], full: Mapping[LimitRef, int], now: int
@@ -316,6 +337,8 @@ class Local:
 
     def _look(self, ref: LimitRef, cost: int, now: int) -> list[Look]:
         definition = self._defined(ref)
+        for paused in {LimitRef(ref.name, None), ref} & self._pauses.keys():
+            self._pauses[paused] = self._pauses[paused].follow_clock(now)
         states, keep = current(definition, self._states.get(ref), now)
         if keep:
             self._keep(ref, states, now)

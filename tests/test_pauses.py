@@ -1,0 +1,40 @@
+"""Pauses on a server whose clock is set; time is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from celery_throttle import Limiter
+from celery_throttle.testing import ManualClock
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000 * SECOND)
+
+
+@pytest.fixture
+def limiter(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
+    limits = {"api": "10/s", "mail": "10/s"}
+    limiter = Limiter(redis_url, limits, clock=clock)
+    yield limiter
+    limiter.store.close()
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_a_pause_lasts_no_longer_than_it_did_when_the_clock_steps_back(
+    limiter: Limiter, clock: ManualClock, key: str | None
+) -> None:
+    ref = limiter["api"] if key is None else limiter["api", key]
+    ref.pause(10)
+    clock.now += 4 * SECOND
+    clock.now -= 3600 * SECOND
+    assert ref.peek().paused == 10  # nobody knows how much of it had passed
+    clock.now += 9 * SECOND
+    assert not ref.acquire()
+    clock.now += 1 * SECOND
+    assert ref.acquire()
