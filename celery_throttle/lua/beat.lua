@@ -1,5 +1,5 @@
 -- beat.lua: a worker lives; how many others do, and which limits are in force or paused.
--- uses: leases, many
+-- uses: leases, pauses
 --
 -- KEYS  1   zset: workers that live -> until when (us) they are taken to
 --       2   hash: definitions of limits
@@ -16,15 +16,15 @@
 local given = ARGV[1]
 local now, lease = clock(given), tonumber(ARGV[3])
 follow_clock(KEYS[1], now)
-end_leases(KEYS[1], now)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '(0', whole(now))
 if lease == 0 then
-  redis.call('ZREM', KEYS[1], ARGV[2])
-  return { count_leases(KEYS[1], now) }
+  remove_lease(KEYS[1], ARGV[2])
+  return { redis.call('ZCOUNT', KEYS[1], '(0', '+inf') }
 end
 write_lease(KEYS[1], ARGV[2], now + lease, now)
 redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
 
-local reply = { count_leases(KEYS[1], now), redis.call('HLEN', KEYS[3]) }
+local reply = { redis.call('ZCOUNT', KEYS[1], '(0', '+inf'), redis.call('HLEN', KEYS[3]) }
 local function tell(field, packed)
   if packed and not string.find(field, ' ', 1, true) then -- a weight
     reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)
@@ -41,8 +41,8 @@ elseif #ARGV > 4 then
     tell(ARGV[i], found[i - 4])
   end
 end
-for i, till in ipairs(read_many('MGET', nil, KEYS, 4, #KEYS)) do
-  local paused = tonumber(till or 0) - now
+for i, pause in ipairs(read_many('MGET', nil, KEYS, 4, #KEYS)) do
+  local paused = paused_for(KEYS[i + 3], pause, now, given)
   if paused > 0 then
     reply[#reply + 1], reply[#reply + 2] = 'pause ' .. ARGV[i + 4], whole(paused)
   end

@@ -36,9 +36,13 @@ local missing = false
 local visits = room + 16
 local taken, wake_for = {}, {}
 
+-- For so long (us) it is remembered when a queue was looked at: processes may be busy as long.
+local MINUTE, REMEMBERED = 60000000, 3600000000
+
 -- A server that is out of memory carries out a script whose first write takes something away: then
 -- lines drain, and make room.
-redis.call('ZREM', workers, '')
+redis.call('ZREM', workers, 'nobody')
+follow_clock(workers, now)
 for i = 12, #ARGV do
   local slot = i - 12 - settled
   if slot < 0 then
@@ -54,9 +58,8 @@ for i = 12, #ARGV do
     release(ARGV[i], ARGV[i + 1], ARGV[i + 2], now, wake_for)
   end
 end
-lease(workers, worker, claims, till)
-local dead = redis.call('ZRANGE', workers, '-inf', whole(now), 'BYSCORE',
-                        'LIMIT', 0, 1)[1] or ''
+lease(workers, worker, claims, till, now)
+local dead = redis.call('ZRANGE', workers, '(0', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1] or ''
 
 -- What is known of a line of a waiting list: the limit at which it waits, its about-table, its first task
 -- and the message of that, or nil for what the server has lost.
@@ -91,7 +94,7 @@ local function serve_line(queue, waiting, line, score, at, about, id, packed)
   if wait <= (refs.held and 0 or ahead) then
     wait = math.max(0, wait)
     if #taken == 0 then
-      redis.call('ZADD', workers, whole(till), worker) -- for who gives them back, whatever becomes of it
+      write_lease(workers, worker, till, now) -- for who gives them back, whatever becomes of it
     end
     local row = hand_out(claims, token, line, about, at, id, packed, kind, wait, now)
     if kind == 1 then
@@ -184,14 +187,27 @@ local function next_ask(queue)
   if due then
     ask = math.min(ask, place(queue, math.max(now, due - ahead)))
   end
-  redis.call('ZADD', queue[ASKS], whole(ask), channel)
-  redis.call('PEXPIRE', queue[ASKS], expiry(2 * longest, given))
+  write_lease(queue[ASKS], channel, ask, now)
+  redis.call('PEXPIRE', queue[ASKS], expiry(REMEMBERED, given))
   return ask
+end
+
+-- What was written of a queue by a clock that was set back since is as far ahead as it was. Channels of
+-- workers that are gone are forgotten once a minute.
+local function follow_queue_clock(queue)
+  local written = -(redis.call('ZSCORE', queue[ASKS], WRITTEN) or 0)
+  if written > now + FARTHEST then
+    move_back(queue[DUE], written - now)
+    redis.call('DEL', queue[ASKS])
+  elseif math.floor(written / MINUTE) < math.floor(now / MINUTE) then
+    redis.call('ZREMRANGEBYSCORE', queue[ASKS], '(0', whole(now))
+  end
 end
 
 local ask = now + longest
 for key = 5, #KEYS, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
+  follow_queue_clock(queue)
   while #taken < room and visits > 0 do
     local waiting = redis.call('ZRANGE', queue[DUE], '-inf', whole(now + ahead),
                                'BYSCORE', 'LIMIT', 0, 1)[1]
@@ -203,7 +219,7 @@ for key = 5, #KEYS, 4 do
   ask = math.min(ask, next_ask(queue))
 end
 if #taken > 0 then
-  lease(workers, worker, claims, till)
+  lease(workers, worker, claims, till, now)
 end
 -- A slot that was given back is mostly taken by this worker; others are woken for what it leaves.
 for _, names in ipairs(wake_for) do

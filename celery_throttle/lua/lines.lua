@@ -1,5 +1,5 @@
 -- lines.lua: lines of waiting tasks, and which limit each of them waits at.
--- uses: decide, places, fan_out, many
+-- uses: decide, places, fan_out, leases
 -- uses rarely: mend
 --
 -- Library. A line holds the tasks of one queue that need one set of limits and keys. A line that
@@ -11,7 +11,7 @@
 --                             crowds}
 --   <queue>.lines      hash   line -> index of the limit it waits at (one byte), packed about-table
 --   <queue>.due        zset   waiting list -> when (us) its limit next has room for its first line
---   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next
+--   <queue>.asks       zset   channel of a worker -> when (us) it means to ask next; and WRITTEN of `leases.lua`
 --   waiting            zset   lines of one queue that wait at one limit and key -> rank of its first task,
 --                             then when it has its turn, see `places.lua`
 --   backlog            string how many tasks wait at one limit and key, over all queues
@@ -172,18 +172,18 @@ end
 
 -- A worker is known as long as it holds claims: so that these go back when its lease runs out,
 -- however long nobody is there to see it, and so that nothing is left of a worker without any.
-local function lease(workers, worker, claims, till)
+local function lease(workers, worker, claims, till, now)
   if redis.call('EXISTS', claims) == 1 then
-    redis.call('ZADD', workers, whole(till), worker)
+    write_lease(workers, worker, till, now)
   else
-    redis.call('ZREM', workers, worker)
+    remove_lease(workers, worker)
   end
 end
 
 -- A worker has let go of claims: those that are left go on under the lease that it has.
 local function end_lease(workers, worker, claims)
   if redis.call('EXISTS', claims) == 0 then
-    redis.call('ZREM', workers, worker)
+    remove_lease(workers, worker)
   end
 end
 

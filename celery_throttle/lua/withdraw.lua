@@ -21,7 +21,8 @@ for key = 3, #KEYS, 4 do
     local line, at, about, packed = line_of(queue, ARGV[i])
     if line then
       if #taken == 0 then
-        redis.call('ZADD', KEYS[1], whole(till), ARGV[2]) -- for who gives them back
+        follow_clock(KEYS[1], now)
+        write_lease(KEYS[1], ARGV[2], till, now) -- for who gives them back
       end
       taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
       token = token + 1

@@ -147,7 +147,7 @@ class Model(RuleBasedStateMachine):
         """Somebody has heard that a worker is silent, maybe long ago."""
         leases = sorted(self.world.leases.items(), key=lambda one: one[1])
         name, till = leases[min(which // 4, len(leases) - 1)]
-        self.seen["reclaimed"] += till <= self.world.clock
+        self.seen["reclaimed"] += till <= self.world.passed
         self.workers[which % 2].reclaim(name, most)
 
     @precondition(lambda self: self.world.claims)

@@ -104,9 +104,10 @@ class Worker:
         for identity in self.acked:
             world.parks.pop(identity, None)
         world.lease(self.name)
-        silent = [name for name, till in world.leases.items() if till <= world.clock]
+        silent = [name for name, till in world.leases.items() if till <= world.passed]
         dead = self.server.protocol.dead.decode()
-        assert dead in silent if silent else not dead
+        assert not dead or dead in silent
+        assert dead or all(world.leases[name] + world.back > world.passed for name in silent)
         claimed = []
         for row in rows:
             claimed.append(world.hand_out(self.name, row))
@@ -192,7 +193,9 @@ class Worker:
     def reclaim(self, worker: str, most: int) -> None:
         """Give back what a silent worker has claimed."""
         world, protocol = self.world, self.server.protocol
-        silent = world.leases.get(worker, 0) <= world.clock
+        till = protocol.client.zscore(protocol.keys.workers, worker) or 0
+        silent = till <= world.clock
+        assert not silent or world.leases.get(worker, 0) <= world.passed
         # In this order: of two claims of one task the first finds its place.
         held = protocol.client.hkeys(protocol.keys.claims(worker)) if silent else []
         left = protocol.back(worker, "dead", most=most)

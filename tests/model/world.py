@@ -38,7 +38,9 @@ class World:
         holders: who holds slots of a name and key, and until when.
         parks: identities that are remembered, and since when.
         pauses: until when.
-        back: how far the clock has stepped back since anything was looked at for certain.
+        back: how far the clock has stepped back in all.
+
+    Deadlines are times that really passed. What the server has may end later, by ``back`` at most.
     """
 
     keys: Keys
@@ -111,16 +113,19 @@ class World:
         self, refs: Sequence[LimitRef], cost: float, wait: int, holder: str = "", delay: int = 0
     ) -> list[Admission]:
         """Something starts some microseconds from now; its slots are held for as much longer."""
-        at, admitted = self.clock + wait, []
+        at, admitted = self.passed + wait, []
         for ref in refs:
             for paused in (LimitRef(ref.name, None), ref):
                 assert self.pauses.get(paused, 0) <= at, f"{ref} is paused"
             admitted += self.histories.admit(ref, millionths(cost), self.passed + wait)
             slots = self.slots_of(ref)
             if slots:
-                live = {one: till for one, till in self.held(ref).items() if till > self.clock}
+                held = self.held(ref)
+                live = {one for one, till in held.items() if till > self.passed}
                 assert len(live) < slots, f"{ref} has no slot left for {holder}: {live}"
-                self.holders[ref] = {**live, holder: at + delay + LEASE}
+                # The server may take those for live that ended a moment ago.
+                known = {one: till for one, till in held.items() if till + self.back > self.passed}
+                self.holders[ref] = {**known, holder: at + delay + LEASE}
         return admitted
 
     def held(self, ref: LimitRef) -> dict[str, int]:
@@ -135,14 +140,15 @@ class World:
     def renew(self, held: Sequence[tuple[LimitRef, str]]) -> None:
         """Slots are held for longer, also if the lease has run out and nobody took one since."""
         for ref, holder in held:
-            if holder in self.held(ref):
-                self.held(ref)[holder] = self.clock + LEASE
+            till = self.held(ref).get(holder)
+            if till is not None and (till > self.passed or not self.back):
+                self.held(ref)[holder] = self.passed + LEASE
 
     def resume(self, ref: LimitRef) -> None:
         self.pauses.pop(ref, None)
 
     def pause(self, ref: LimitRef, us: int) -> None:
-        self.pauses[ref] = max(self.pauses.get(ref, 0), self.clock + us)
+        self.pauses[ref] = max(self.pauses.get(ref, 0), self.passed + us)
 
     def reset(self, ref: LimitRef) -> None:
         self.resume(ref)
@@ -218,7 +224,7 @@ class World:
     def lease(self, worker: str) -> None:
         """A worker has been heard of."""
         if worker in self.claims:
-            self.leases[worker] = self.clock + LEASE
+            self.leases[worker] = self.passed + LEASE
         self.end_lease(worker)
 
     def end_lease(self, worker: str) -> None:
