@@ -155,7 +155,8 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
         due = kept.times("due", names.due)
         assert set(due) == set(at.values()), "a list at which no claim looks"
         # What is behind a pause until resumed is not looked at.
-        far = ENDLESS if any(till > world.passed + FARTHEST for till in world.pauses.values()) else 0
+        paused = any(till > world.passed + FARTHEST for till in world.pauses.values())
+        far = ENDLESS if paused else 0
         assert all(till <= world.clock + world.back + FARTHEST + far for till in due.values())
         for waiting in due:
             lines = kept.ranks(waiting)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from celery_throttle import Limiter
+from celery_throttle.keys import Keys
+from celery_throttle.scope import LimitRef
 from tests.faults.bench import Bench
 from tests.faults.verdict import Faults, judge
 from tests.servers import valkey_command
@@ -70,8 +73,38 @@ def test_claims_of_a_dead_worker_come_back_though_the_clock_steps_back(
     bench.send("held", range(2))
     bench.until_started("held", 2)
     bench.send("slotted", range(4))
+    limiter = Limiter(clock_server.url, {"slots": "2 at once"})
+    bench.until(lambda: limiter["slots"].forecast().waiting == 4, "all of them wait")
+    limiter.store.close()
     for worker in bench.workers:
         worker.kill()
     clock_server.set_clock(-HOUR)
     bench.start_worker()
     bench.until_started("slotted", 4)
+
+
+def test_a_clock_that_jumps_forward_gives_each_slot_once_more(
+    bench: Bench, clock_server: ServerWithClock
+) -> None:
+    bench.start_worker(concurrency=8).wait_until_ready()
+    bench.send("held", range(8))
+    bench.until_started("held", 2)
+    clock_server.set_clock(24 * HOUR)
+    bench.until(
+        lambda: _holders(clock_server) >= 2, "the slots of the tasks that run are known again"
+    )
+    assert 2 <= len(bench.starts("held")) <= 4
+    bench.let_go(8)
+    bench.until(lambda: len(bench.rows("ends")) == 8, "all have ended")
+    assert _most_at_once(bench) <= 4
+
+
+def _holders(server: ServerWithClock) -> int:
+    with server.client() as client:
+        return int(client.zcard(Keys().entries(LimitRef("slots", None))))
+
+
+def _most_at_once(bench: Bench) -> int:
+    changes = [(row["at"], 1) for row in bench.starts("held")]
+    changes += [(row["at"], -1) for row in bench.rows("ends")]
+    return max(accumulate(change for _, change in sorted(changes)))
