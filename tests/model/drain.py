@@ -63,6 +63,6 @@ def _turn(worker: Worker) -> None:
     # In time for what is due, or for a lease that ends.
     times = [
         server.protocol.ask,
-        *(till - server.world.passed for till in server.world.leases.values()),
+        *(till + server.world.back - server.world.passed for till in server.world.leases.values()),
     ]
     server.advance(max(1, min(times)))

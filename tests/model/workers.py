@@ -188,7 +188,16 @@ class Worker:
         if held:
             limiter = self.server.protocol.limiter
             limiter.run_plan(limiter.plans.renew(held, LEASE / SECOND))
-            self.world.renew(held)
+            self.world.renew([one for one in held if self._holds(*one)])
+
+    def _holds(self, ref: LimitRef, holder: str) -> bool:
+        """Whether the server knows a slot as taken: for certain if its lease has not run out."""
+        protocol, held = self.server.protocol, self.world.held(ref)
+        holds = protocol.client.zscore(protocol.keys.entries(ref), holder) is not None
+        if self.world.back and held.get(holder, 0) <= self.world.passed:
+            return holds
+        assert holds == (holder in held)
+        return holds
 
     def reclaim(self, worker: str, most: int) -> None:
         """Give back what a silent worker has claimed."""

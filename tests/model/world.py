@@ -140,8 +140,7 @@ class World:
     def renew(self, held: Sequence[tuple[LimitRef, str]]) -> None:
         """Slots are held for longer, also if the lease has run out and nobody took one since."""
         for ref, holder in held:
-            till = self.held(ref).get(holder)
-            if till is not None and (till > self.passed or not self.back):
+            if holder in self.held(ref):
                 self.held(ref)[holder] = self.passed + LEASE
 
     def resume(self, ref: LimitRef) -> None:
