@@ -158,4 +158,4 @@ CHANGES: Mapping[Reference, Sequence[Written | None]] = {
 }
 
 #: Microseconds.
-TIMES = (1_000, 20_000, 100_000, 300_000, SECOND, 3 * SECOND, 6 * SECOND, -1, -15_000)
+TIMES = (1_000, 20_000, 100_000, 300_000, SECOND, 3 * SECOND, 6 * SECOND, -1, -15_000, -10 * SECOND)
