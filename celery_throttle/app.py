@@ -11,6 +11,7 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle import mistakes
+from celery_throttle.brokers import broker_identity
 from celery_throttle.changes import Limits, Plan
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
 from celery_throttle.inside import current_run
@@ -126,6 +127,16 @@ class Throttle(Limiter):
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
         """The names in Redis."""
         return Keys(self.settings.prefix)
+
+    @cached_property
+    def _broker(self) -> str:
+        """Of the broker that workers consume from: there the tasks in lines are to run."""
+        with self.app.connection_for_read() as connection:
+            return broker_identity(connection)
+
+    def qualify(self, queue: str) -> str:
+        """The name of a queue among the queues of all brokers, by which its lines are named."""
+        return f"{self._broker}/{queue}"
 
     @cached_property
     def store(self) -> Store:  # type: ignore[override]  # read at first use

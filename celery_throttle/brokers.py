@@ -1,13 +1,51 @@
-"""Celery's broker as the server that keeps the limits: its settings, read as one of our URLs."""
+"""Celery's broker: which it is, and its settings as one of our URLs, if it keeps the limits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: Transport options by which apps on one broker keep their queues apart.
+_PREFIXES = ("global_keyprefix", "queue_name_prefix")
+
+
+def broker_identity(connection: Connection) -> str:
+    """Text that tells the queues of a broker from queues of the same names on other brokers.
+
+    It holds what Celery keeps apps apart by: the kind of the transport, the virtual host or the
+    database, and the prefix of keys or queues. Hosts are no part of it, as a broker may have
+    several names, nor are users and passwords. There is one slash in it.
+
+    Args:
+        connection: to the broker; it need not be established.
+    """
+    transport: Any = connection.get_transport_cls()
+    kind = str(transport.driver_type)
+    if kind == "N/A":  # some transports do not name their kind
+        kind = str(connection.transport_cls)
+    options = connection.transport_options or {}
+    prefixes = (str(options[name]) for name in _PREFIXES if options.get(name))
+    identity = f"{kind}/{quote(_virtual_host(connection, kind), safe='')}"
+    return "+".join((identity, *(quote(prefix, safe="") for prefix in prefixes)))
+
+
+def _virtual_host(connection: Connection, kind: str) -> str:
+    host, given = str(connection.hostname or ""), str(connection.virtual_host or "")
+    if "://" in host:  # a URL that kombu leaves to the transport to read
+        parts = urlsplit(host)
+        path = "" if parts.scheme == "socket" else parts.path
+        given = parse_qs(parts.query).get("virtual_host", [path])[0]
+    if kind != "redis":
+        return given or "/"
+    database = given.removeprefix("/") or "0"
+    return str(int(database)) if database.isdecimal() else database
 
 
 def broker_url(conf: Any) -> str:

@@ -2,7 +2,9 @@
 
 All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster every key
 lies in one slot and one decision over several limits stays atomic. A limit's key part is encoded
-by :func:`celery_throttle.scope.encode_key`, so it holds no braces, spaces or newlines.
+by :func:`celery_throttle.scope.encode_key`, so it holds no braces, spaces or newlines. A queue is
+named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`; up to version 0.1 it was
+named without.
 """
 
 from __future__ import annotations

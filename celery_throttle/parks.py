@@ -16,7 +16,7 @@ class Waiter(NamedTuple):
 
     Attributes:
         task_id: of the task.
-        queue: where its message is, or would be.
+        queue: where its message is, or would be; named with its broker.
         rank: of its priority, 0 to 255, the lowest first.
         expires: when, in microseconds since the epoch; 0 for never.
         max_wait: seconds that it may wait; None for any time.

@@ -78,13 +78,18 @@ def end_of(request: pytest.FixtureRequest) -> Iterator[MakeEnd]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     command = rabbitmq_command()
     if command is None:
         pytest.skip("rabbitmq-server is not installed")
     node = RabbitMQ(command, tmp_path_factory.mktemp("rabbitmq"))
-    yield node.url
+    yield node
     node.close()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url(rabbitmq: RabbitMQ) -> str:
+    return rabbitmq.url
 
 
 @pytest.fixture

@@ -11,6 +11,45 @@ from celery_throttle.servers import Nodes, Sentinels
 from celery_throttle.urls import read_url
 
 
+def queue_of(**settings: Any) -> str:
+    with Celery("shop", set_as_current=False) as app:
+        app.conf.update(settings)
+        return Throttle(app, {}).qualify("mail")
+
+
+@pytest.mark.parametrize(
+    ("broker", "queue"),
+    [
+        ("redis://", "redis/0/mail"),
+        ("redis://user:password@one:1//", "redis/0/mail"),
+        ("rediss://two/01", "redis/1/mail"),
+        ("sentinel://one:1/1;sentinel://two:1/1", "redis/1/mail"),
+        (["redis://one/1", "redis://two/1"], "redis/1/mail"),
+        ("redis+socket:///run/a.sock", "redis/0/mail"),
+        ("redis+socket:///run/a.sock?virtual_host=1", "redis/1/mail"),
+        ("amqp://", "amqp/%2F/mail"),
+        ("amqp://user:password@one:1//", "amqp/%2F/mail"),
+        ("pyamqp://one/shop", "amqp/shop/mail"),
+        ("amqps://two/shop", "amqp/shop/mail"),
+        ("amqp://one/%2Fshop/a", "amqp/%2Fshop%2Fa/mail"),
+        ("memory://", "memory/%2F/mail"),
+    ],
+)
+def test_a_queue_is_named_with_its_broker_whatever_its_host(broker: Any, queue: str) -> None:
+    assert queue_of(broker_url=broker) == queue
+
+
+def test_a_queue_is_named_with_the_prefix_of_its_broker() -> None:
+    options = {"global_keyprefix": "shop/1+:"}
+    queue = queue_of(broker_url="redis://one/1", broker_transport_options=options)
+    assert queue == "redis/1+shop%2F1%2B%3A/mail"
+
+
+def test_a_queue_is_named_with_the_broker_that_workers_consume_from() -> None:
+    queue = queue_of(broker_write_url="amqp://one/in", broker_read_url="amqp://two/out")
+    assert queue == "amqp/out/mail"
+
+
 def url_of(**settings: Any) -> str:
     with Celery("shop", set_as_current=False) as app:
         app.conf.update(settings)

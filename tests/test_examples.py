@@ -54,4 +54,4 @@ def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
     assert "100 statements done" in text
     assert len(set(re.findall(r"statement for (\d+)", worker.log()))) == 100
     with redis.Redis.from_url(redis_url) as client:
-        assert not client.exists("{throttle}:lines:celery")
+        assert not client.exists("{throttle}:lines:redis/0/celery")

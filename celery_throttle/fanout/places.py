@@ -25,7 +25,7 @@ _KEPT = 2048
 
 
 class Place(NamedTuple):
-    """A line: its queue, its limits and keys, and its name."""
+    """A line: its queue, named with its broker; its limits and keys, and its name."""
 
     queue: str
     refs: tuple[LimitRef, ...]
@@ -38,6 +38,7 @@ class Places:
     def __init__(self, throttle: Throttle) -> None:
         self._app = throttle.app
         self._keys = throttle.keys
+        self._qualify = throttle.qualify
         self._driver_type = str(self._app.connection_for_write().transport.driver_type)
         self.line = lru_cache(_KEPT)(self._line)
 
@@ -46,11 +47,14 @@ class Places:
         return Place(queue, refs, self._keys.line(queue, refs))
 
     def queue_of(self, sent: Sent) -> str:
-        """The queue that a message would be in.
+        """The queue that a message would be in, named with its broker.
 
         Raises:
             FanOutError: it cannot be told from what the app knows.
         """
+        return self._qualify(self._name_of_queue(sent))
+
+    def _name_of_queue(self, sent: Sent) -> str:
         exchange, routing_key = sent.delivery_info["exchange"], sent.delivery_info["routing_key"]
         if not exchange:  # the default exchange of brokers
             return str(routing_key)

@@ -24,10 +24,11 @@ from celery_throttle.worker.complaints import Complaints
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.keys import QueueKeys
     from celery_throttle.worker.claims import Claims, Taken
-    from celery_throttle.worker.origin import Origin
     from celery_throttle.worker.pace import Pace
     from celery_throttle.worker.processes import Processes
+    from celery_throttle.worker.queues import Queues
     from celery_throttle.worker.slots import TaskSlots
     from celery_throttle.worker.waiting import Waiting
 
@@ -59,16 +60,20 @@ class Claiming:
     Args:
         throttle: the app's limits.
         claims, slots: what this worker holds.
+        queues: those that it consumes.
         pace: of calls to the server.
 
     Attributes:
         heard: when, by the monotonic clock, the server last answered.
     """
 
-    def __init__(self, throttle: Throttle, claims: Claims, slots: TaskSlots, pace: Pace) -> None:
+    def __init__(
+        self, throttle: Throttle, claims: Claims, slots: TaskSlots, queues: Queues, pace: Pace
+    ) -> None:
         self._throttle = throttle
         self._claims = claims
         self._slots = slots
+        self._queues = queues
         self._pace = pace
         self._complaints = Complaints(
             "The server of the limits does not hand out tasks that wait; they stay in their lines, "
@@ -83,9 +88,8 @@ class Claiming:
         self._first = 0
         self.heard = 0.0
 
-    def use(self, origin: Origin, waiting: Waiting, processes: Processes) -> None:
+    def use(self, waiting: Waiting, processes: Processes) -> None:
         """Go on with those of a new connection to the broker."""
-        self._origin = origin
         self._waiting = waiting
         self._processes = processes
 
@@ -114,19 +118,16 @@ class Claiming:
 
     def queue_keys(self) -> list[str]:
         """The keys of the queues that this worker consumes, four each."""
-        return self._keys_of(self._origin.names())
+        return _flat(self._queues.keys())
 
     def _queue_keys_in_turn(self) -> list[str]:
         """The same, another queue first each time.
 
         Else the last ones had no turn where more is due than there are free processes.
         """
-        names = self._origin.names()
-        self._first = (self._first + 1) % max(1, len(names))
-        return self._keys_of(names[self._first :] + names[: self._first])
-
-    def _keys_of(self, names: Sequence[str]) -> list[str]:
-        return [key for name in names for key in self._throttle.keys.queue(name)]
+        queues = self._queues.keys()
+        self._first = (self._first + 1) % max(1, len(queues))
+        return _flat(queues[self._first :] + queues[: self._first])
 
     def _ask_alone(self, room: int) -> Asked | None:
         if self._throttle.store.breaker.is_open:  # somebody else finds out when the server is back
@@ -183,3 +184,7 @@ class Claiming:
         refs = [LimitRef(name, None) for name in self._throttle.plans.limits]
         with suppress(StoreError):  # then the gate finds what is missing, task by task
             self._throttle.run_plan(self._throttle.plans.register_missing(refs))
+
+
+def _flat(queues: Sequence[Sequence[QueueKeys]]) -> list[str]:
+    return [key for names in queues for keys in names for key in keys]

@@ -49,6 +49,7 @@ class Fleet:
         back: called, from the thread, when a server answers that was lost.
         recall: called, from the thread, when tasks were set aside that this worker may know.
         state_db: path of the file in which Celery keeps this worker's state, if it does.
+        beaten: called, from the thread, when the server has answered.
 
     Attributes:
         size: the number of workers, as far as it is known.
@@ -63,11 +64,13 @@ class Fleet:
         back: Callable[[], None],
         recall: Callable[[], None],
         state_db: str | None,
+        beaten: Callable[[], None],
     ) -> None:
         self._throttle = throttle
         self._worker = worker
         self._back = back
         self._recall = recall
+        self._beaten = beaten
         self._told: Mapping[bytes, bytes] = {}
         self._heard_at = 0.0
         self._stir = threading.Event()
@@ -140,6 +143,7 @@ class Fleet:
             if self._lost:
                 self._lost, self._back_at = False, time.monotonic()
                 self._back()
+            self._beaten()
             if self.aside:
                 self._recall()
 

@@ -38,6 +38,7 @@ from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
 from celery_throttle.worker.processes import processes_of
+from celery_throttle.worker.queues import Queues
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
@@ -102,11 +103,12 @@ class Parts:
         worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._claims = Claims(store, keys, worker, self._on_settled)
         self._slots = TaskSlots(worker, self._on_released)
+        self._queues = Queues(throttle)
         self._aside = Aside(
             throttle,
             self._claims,
             names=lambda: consumer.strategies,
-            queues=lambda: {keys.queue(name).lines: name for name in self._origin.names()},
+            queues=self._queues.lines,
         )
         self._fleet = Fleet(
             throttle,
@@ -114,11 +116,12 @@ class Parts:
             back=self._on_back,
             recall=self._aside.recall,
             state_db=consumer.controller.statedb,
+            beaten=self._queues.look,
         )
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
         self._pace = Pace(consumer)
-        self._claiming = Claiming(throttle, self._claims, self._slots, self._pace)
+        self._claiming = Claiming(throttle, self._claims, self._slots, self._queues, self._pace)
         self._leases = Leases(lease, self._claims, self._slots, self._claiming)
         self.wake = Wake(store, keys.channel(worker), self._on_wake)
         self._asking = Asking(
@@ -155,6 +158,9 @@ class Parts:
         self._origin = Origin(c)
         self._register()
         self._fleet.start()  # it hears which limits are in force
+        self._queues.use(self._origin)
+        if throttle.limits:  # else no task waits for what it finds
+            self._queues.look()
         processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
         postponed = Postponed(c, self._sender, self._bring_again)
@@ -172,7 +178,7 @@ class Parts:
             later=c.timer.call_after,
             soon=self._soon,
         )
-        self._claiming.use(self._origin, waiting, processes)
+        self._claiming.use(waiting, processes)
         hand_over = HandOver(c, throttle, self._claims, self._aside, processes)
         self._asking.start(processes, hand_over.take)
         limits = ", ".join(

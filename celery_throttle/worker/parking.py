@@ -99,7 +99,7 @@ class Parking(Waiting):
     ) -> Call:
         waiter = Waiter(
             task_id=request.id,
-            queue=self._origin.queue_of(request.message),
+            queue=self._throttle.qualify(self._origin.queue_of(request.message)),
             rank=self._origin.rank_of(request.message),
             expires=expires_us(request),
             max_wait=limits.max_wait,

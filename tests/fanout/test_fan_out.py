@@ -46,7 +46,8 @@ def waiting(app: Any, queue: str = "celery") -> list[str]:
     """Ids of all tasks in lines of a queue, line by line."""
     found = in_line(app)
     with redis.Redis.from_url(app.conf.broker_url) as client:
-        assert client.hlen(app.throttle.keys.queue(queue).messages) == len(found)
+        messages = app.throttle.keys.queue(f"redis/0/{queue}").messages
+        assert client.hlen(messages) == len(found)
     return found
 
 
@@ -166,7 +167,7 @@ def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
 def withdraw(app: Any, task_id: str) -> None:
     """Take a task out of its line, as a worker does."""
     keys = app.throttle.keys
-    names = [keys.workers, keys.claims("w"), *keys.queue("celery")]
+    names = [keys.workers, keys.claims("w"), *keys.queue("redis/0/celery")]
     app.throttle.store.run(Call(script("withdraw"), names, ["", "w", 1_000_000, 1, task_id]))
 
 
@@ -607,7 +608,7 @@ def test_a_pause_is_seen_and_ends(app: Any) -> None:
 
 def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
     app.throttle.fan_out(some(app, 3), "ä name")
-    entry = client.hget("{throttle}:messages:celery", "2")
+    entry = client.hget("{throttle}:messages:redis/0/celery", "2")
     start = entry.index(b'{"headers"') - 5
     assert messages.headers(entry[start:])["throttle_fan_out"] == "ä name"
 

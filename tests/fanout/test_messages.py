@@ -84,7 +84,7 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
         sent.accept = app.amqp.TaskConsumer(channel, accept=["json", "pickle"]).accept
         found: Any = messages.unpack(entry.packed, sent.accept, CLAIM)
         assert told(found) == told(sent)
-    assert entry.place.queue == queue
+    assert entry.place.queue == f"redis/0/{queue}"
 
 
 def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
@@ -94,7 +94,7 @@ def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
     assert entry.place.refs[:-1] == need.refs
     assert entry.costs[:-1] == need.costs
     assert entry.rank == 3  # with Redis as the broker the lowest is first
-    assert entry.place.line == keys.line("celery", entry.place.refs)
+    assert entry.place.line == keys.line("redis/0/celery", entry.place.refs)
 
 
 JSON = st.recursive(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.workers
 
 SECONDS = 20
 CALL = bulk.call
-MESSAGES = "{throttle}:messages:celery"
+MESSAGES = "{throttle}:messages:redis/0/celery"
 
 
 @pytest.fixture

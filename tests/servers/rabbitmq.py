@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 from kombu import Connection
@@ -48,6 +50,17 @@ class RabbitMQ:
     def start(self) -> None:
         self._node = Tethered([self._command], self._directory / "rabbitmq.log", self._env)
         self._node.wait_until(lambda: _accepts(self.url), seconds=90)
+
+    def add_virtual_host(self, name: str) -> None:
+        """Adds one, unless it is there, of which the guest may do anything."""
+        self._control("add_vhost", name)
+        self._control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+
+    def _control(self, *command: str) -> None:
+        control = self._command.with_name("rabbitmqctl")
+        node = ("--node", self._env["RABBITMQ_NODENAME"])
+        env = {**os.environ, **self._env}
+        subprocess.run([control, *node, *command], env=env, check=True, capture_output=True)
 
     def stop(self) -> None:
         """Ends it at once, as a crash would."""

@@ -118,10 +118,10 @@ def claiming(lines: Protocol, *queues: str) -> tuple[Claiming, Claims]:
     throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(take_releases=list, release_again=lambda _: None)
-    claiming = Claiming(throttle, claims, slots, Pace(None))
+    consumed: Any = SimpleNamespace(keys=lambda: [(lines.keys.queue(name),) for name in queues])
+    claiming = Claiming(throttle, claims, slots, consumed, Pace(None))
     claiming.use(
-        SimpleNamespace(names=lambda: queues),  # type: ignore[arg-type]  # all that is asked
-        SimpleNamespace(acknowledged=list),  # type: ignore[arg-type]  # as above
+        SimpleNamespace(acknowledged=list),  # type: ignore[arg-type]  # all that is asked
         SimpleNamespace(contended=lambda: False),
     )
     return claiming, claims

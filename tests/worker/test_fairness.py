@@ -42,7 +42,7 @@ def test_a_tenant_with_a_hundred_thousand_tasks_stands_in_nobodys_way(
     limiter["api"].pause(60)
     client: Any = redis.Redis.from_url(redis_url)  # its stubs mix sync and async replies
     worker = start_worker("tests.apps.tenants", redis_url)
-    messages = limiter.keys.queue("tenants").messages
+    messages = limiter.keys.queue("redis/0/tenants").messages
 
     def waits(count: int) -> bool:
         return bool(client.hlen(messages) == count)

@@ -90,7 +90,7 @@ class Site:
 
     def waiting(self, *results: AsyncResult) -> None:
         """Wait until tasks wait in their lines."""
-        name = self.limiter.keys.queue(self.queue).messages
+        name = self.limiter.keys.queue(f"redis/0/{self.queue}").messages
         ids = {result.id.encode("utf-8", "surrogatepass") for result in results}
         until(lambda: ids <= set(self.redis.hkeys(name)), "all tasks wait in their lines")
 
@@ -112,7 +112,7 @@ class Site:
         entry[5] = ARGV[2]
         redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
         """
-        name = self.limiter.keys.queue(self.queue).messages
+        name = self.limiter.keys.queue(f"redis/0/{self.queue}").messages
         self.redis.eval(forge, 1, name, result.id, packed)
 
 
@@ -378,7 +378,7 @@ def test_names_in_redis_stay_short_and_plain(site: Site) -> None:
     site.waiting(*results)
     names: list[bytes] = list(site.redis.scan_iter("{throttle}*", count=1000))
     assert all(re.fullmatch(rb"\{throttle\}:[\w.@%!=:#/+-]{1,150}", name) for name in names), names
-    lines = site.redis.hlen("{throttle}:lines:celery")
+    lines = site.redis.hlen("{throttle}:lines:redis/0/celery")
     assert lines == len({encode_key(value) for value in values}) == len(values)
     for value in values:
         site.limiter["gate", value].reset()
@@ -440,7 +440,7 @@ def test_a_bomb_of_tasks(site: Site) -> None:
     assert len(errors) == 296
     assert {(error.limit, error.max_waiting) for error in errors} == {("short", 3)}
     assert "max-waiting 3" in str(errors[0])
-    assert site.redis.hlen("{throttle}:messages:celery") == 3
+    assert site.redis.hlen("{throttle}:messages:redis/0/celery") == 3
     dropped = site.send(hostile.short_or_dropped)
     with pytest.raises(TaskRevokedError):
         dropped.get(timeout=SECONDS)

@@ -219,7 +219,7 @@ def test_a_worker_that_ends_loses_none_that_wait(
     site.send(inside.two, *range(8))
     time.sleep(0)
     deadline = time.monotonic() + 30
-    while site.client.hlen(inside.throttle.keys.queue("celery").messages) < 8:
+    while site.client.hlen(inside.throttle.keys.queue("redis/0/celery").messages) < 8:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     getattr(worker, how)()

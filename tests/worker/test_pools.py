@@ -110,7 +110,7 @@ def test_a_line_has_its_turn_among_tasks_without_limits(stage: Stage, pool: str)
     line, others = range(10), range(100, 100 + 60 * SIZES[pool])
     stage.limiter["paced"].pause(3600)
     stage.send(pools.paced, line)
-    until(lambda: stage.client.hlen("{throttle}:messages:pools") == len(line), "all wait")
+    until(lambda: stage.client.hlen("{throttle}:messages:redis/0/pools") == len(line), "all wait")
     stage.send(pools.plain, others, 0.05)
     stage.limiter["paced"].reset()
     assert stage.until_begun(line)[-1] < stage.until_begun(others)[-1]
@@ -123,7 +123,7 @@ def test_tasks_that_end_do_not_call_the_next(stage: Stage) -> None:
     tasks = range(150)
     stage.limiter["one"].pause(3600)
     stage.send(pools.one, tasks, 0.003)
-    until(lambda: stage.client.hlen("{throttle}:messages:pools") == len(tasks), "all wait")
+    until(lambda: stage.client.hlen("{throttle}:messages:redis/0/pools") == len(tasks), "all wait")
     stage.limiter["one"].reset()
     stage.until_begun(tasks)
     assert max(int(depth) for depth in stage.client.smembers("pools-depths")) < 150

@@ -80,7 +80,7 @@ class Stage:
             self.limiter[limit].reset()
 
     def waiting(self) -> int:
-        return int(self.client.hlen("{throttle}:messages:stops"))
+        return int(self.client.hlen("{throttle}:messages:redis/0/stops"))
 
     def notes(self, kind: str) -> list[Note]:
         rows: Any = self.client.lrange("stops-notes", 0, -1)
