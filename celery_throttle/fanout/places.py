@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from kombu.transport.virtual.exchange import TopicExchange
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import FanOutError, shown
+from celery_throttle.routing import is_bound
 from celery_throttle.worker.origin import rank_of
 
 if TYPE_CHECKING:
-    from kombu import Queue
-
     from celery_throttle.app import Throttle
     from celery_throttle.fanout.sending import Sent
     from celery_throttle.scope import LimitRef
@@ -59,7 +56,11 @@ class Places:
         if not exchange:  # the default exchange of brokers
             return str(routing_key)
         queues = [*sent.queues, *self._app.amqp.queues.values()]
-        names = {str(queue.name) for queue in queues if _is_bound(queue, exchange, routing_key)}
+        names = {
+            str(queue.name)
+            for queue in queues
+            if is_bound(queue, exchange, routing_key, self._driver_type)
+        }
         if len(names) == 1:
             return names.pop()
         raise FanOutError(
@@ -78,13 +79,3 @@ class Places:
             return 0
         expires: Any = maybe_iso8601(text)
         return to_us(maybe_make_aware(expires, self._app.timezone).timestamp())
-
-
-def _is_bound(queue: Queue, exchange: str, routing_key: str) -> bool:
-    """Whether a broker would put a message there."""
-    if queue.exchange.name != exchange:
-        return False
-    if queue.exchange.type == "topic":
-        pattern = TopicExchange(None).key_to_pattern(queue.routing_key)
-        return re.match(pattern, routing_key) is not None
-    return bool(queue.exchange.type == "direct" and queue.routing_key == routing_key)

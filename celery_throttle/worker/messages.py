@@ -30,6 +30,7 @@ _ABOUT: dict[str, type | tuple[type, ...]] = {
     "content_type": object,
     "content_encoding": object,
     "text": bool,
+    "queue": (str, type(None)),  # only if it is known
 }
 
 
@@ -37,15 +38,22 @@ class UnreadableMessageError(ValueError):
     """A packed message that this code cannot read: of another version, or damaged."""
 
 
-def pack(message: Any, more: Mapping[str, Any] | None = None) -> bytes:
-    """One message, kombu's or what has the same attributes, as bytes; ``more``: more headers."""
-    return join(about(message, more), message.body)
+def pack(message: Any, more: Mapping[str, Any] | None = None, queue: str | None = None) -> bytes:
+    """One message, kombu's or what has the same attributes, as bytes.
+
+    Args:
+        message: the message.
+        more: more headers.
+        queue: the queue that it came from, if it does not tell itself.
+    """
+    return join(about(message, more, queue), message.body)
 
 
-def about(message: Any, more: Mapping[str, Any] | None = None) -> str:
+def about(message: Any, more: Mapping[str, Any] | None = None, queue: str | None = None) -> str:
     """All but the body of a message, as JSON."""
     return json.dumps(
         {
+            **({} if queue is None else {"queue": queue}),
             "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
@@ -74,7 +82,7 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
     start = 1 + _LENGTH.size
     try:
         end = start + _LENGTH.unpack_from(packed, 1)[0]
-        found = json.loads(packed[start:end].decode())
+        found = {"queue": None, **json.loads(packed[start:end].decode())}
         told = {name: found[name] for name in _ABOUT}
     except Exception as error:  # kombu's decoders raise whatever they meet
         raise _damaged(packed) from error
@@ -123,6 +131,7 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     # Set afterwards: a header of compression would make the constructor decompress once more.
     message.headers = told["headers"] or {}
     message.claim = claim
+    message.throttle_queue = told["queue"]
     return message
 
 
@@ -130,6 +139,7 @@ class ClaimedMessage(Message):
     """A message out of a line. Celery acknowledges it like any other."""
 
     claim: Claim
+    throttle_queue: str | None = None
 
     def ack(self, multiple: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  # as in kombu
         """Settle the claim."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.routing import bindings_of, is_bound
+
+if TYPE_CHECKING:
+    from kombu import Queue
 
 #: Priorities are 0 to 255.
 _HIGHEST = 255
@@ -18,24 +24,34 @@ def rank_of(priority: Any, driver_type: str) -> int:
 
 
 class Origin:
-    """Reads messages of one consumer."""
+    """Reads messages of one consumer, which does not consume yet."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._driver_type = str(consumer.connection.transport.driver_type)
+        if self._driver_type != "amqp":
+            _note_queues(consumer.task_consumer.channel)
+
+    def queues(self) -> list[Queue]:
+        """The queues this worker consumes now."""
+        return list(self._consumer.task_consumer.queues)
 
     def names(self) -> tuple[str, ...]:
-        """The queues this worker consumes now."""
-        return tuple(queue.name for queue in self._consumer.task_consumer.queues)
+        """The names of these queues."""
+        return tuple(queue.name for queue in self.queues())
 
     def queue_of(self, message: Any) -> str:
-        """The queue a message came from.
+        """The queue a message came from: from the broker, or before it waited in a line.
 
-        Brokers say it by the consumer's tag (AMQP) or only by exchange and routing key; then it is
-        the consumed queue bound so, else one that this worker consumes: it will be served.
+        AMQP brokers tell it by the consumer's tag, which says nothing to another consumer. Of a
+        message that waited, it is kept with the message. Only messages that earlier versions put
+        into lines, or that were sent straight to them, go by exchange and routing key.
         """
+        known = getattr(message, "throttle_queue", None)
+        if known is not None:
+            return str(known)
         about = message.delivery_info or {}  # as it was sent: anything may be in it
-        tag = about.get("consumer_tag")
+        tag = None if hasattr(message, "claim") else about.get("consumer_tag")
         tags = getattr(self._consumer.task_consumer, "_active_tags", {})
         for name, active in tags.items():
             if tag is not None and active == tag:
@@ -47,18 +63,40 @@ class Origin:
         )
 
     def _by_route(self, exchange: str, routing_key: str) -> str:
-        queues = self._consumer.task_consumer.queues
-        for queue in queues:
-            if (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
-                return str(queue.name)
-        names = [str(queue.name) for queue in queues]
-        if routing_key in names:
-            return routing_key
-        for queue in queues:
-            if queue.exchange.name == exchange:
-                return str(queue.name)
-        return names[0]
+        """The queue that is bound so, else one that this worker consumes: it will be served."""
+        queues = self.queues()
+        tests: list[Callable[[Queue], bool]] = [
+            lambda queue: is_bound(queue, exchange, routing_key, self._driver_type),
+            lambda queue: queue.name == routing_key,
+            lambda queue: any(bound.name == exchange for bound, _ in bindings_of(queue)),
+            lambda _: True,
+        ]
+        found = (queue.name for test in tests for queue in queues if test(queue))
+        return str(next(found, routing_key))
 
     def rank_of(self, message: Any) -> int:
         """See :func:`rank_of`."""
         return rank_of((message.properties or {}).get("priority"), self._driver_type)
+
+
+def _note_queues(channel: Any) -> None:
+    """Let each message that a channel delivers have the name of its queue with it.
+
+    Where kombu routes messages itself, they tell no consumer, only how they were sent.
+    """
+    consume = channel.basic_consume
+
+    def basic_consume(queue: str, *args: Any, **options: Any) -> Any:
+        callback = options.get("callback")
+        if callback is not None:
+            options["callback"] = noting(queue, callback)
+        return consume(queue, *args, **options)
+
+    def noting(queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(message: Any) -> Any:
+            message.throttle_queue = queue
+            return callback(message)
+
+        return noted
+
+    channel.basic_consume = basic_consume

@@ -97,13 +97,14 @@ class Parking(Waiting):
         redelivered: bool,
         may_run: bool,
     ) -> Call:
+        queue = self._origin.queue_of(request.message)
         waiter = Waiter(
             task_id=request.id,
-            queue=self._throttle.qualify(self._origin.queue_of(request.message)),
+            queue=self._throttle.qualify(queue),
             rank=self._origin.rank_of(request.message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
-            packed=messages.pack(request.message, met.headers(request)),
+            packed=messages.pack(request.message, met.headers(request), queue),
         )
         return park_call(
             self._throttle.keys,
