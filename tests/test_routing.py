@@ -37,7 +37,7 @@ def test_in_amqp_a_hash_may_stand_for_nothing(pattern: str, key: str) -> None:
 
 
 def test_each_of_several_bindings_counts() -> None:
-    queue = Queue("q", [binding(TOPIC, "a.*"), binding(DIRECT, "b")])
+    queue = Queue("q", bindings=[binding(TOPIC, "a.*"), binding(DIRECT, "b")])
     assert is_bound(queue, "topic", "a.x", "redis")
     assert is_bound(queue, "direct", "b", "redis")
     assert not is_bound(queue, "direct", "a.x", "redis")

@@ -20,7 +20,7 @@ direct = Exchange("direct", "direct")
 QUEUES = {
     "a": Queue("a", topic, "a.#"),
     "b": Queue("b", topic, "b.#"),
-    "several": Queue("several", [binding(topic, "c.*"), binding(direct, "d")]),
+    "several": Queue("several", bindings=[binding(topic, "c.*"), binding(direct, "d")]),
     "more": Queue("more", direct, "e"),
     "first": Queue("first", topic, "both.#"),
     "second": Queue("second", topic, "#.both"),
