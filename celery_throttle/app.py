@@ -20,6 +20,7 @@ from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
 from celery_throttle.needs import Need, Written, read_limits
 from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.purge import include_lines
 from celery_throttle.send_check import CheckedSend
 from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store import Store
@@ -105,6 +106,7 @@ class Throttle(Limiter):
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)
+        include_lines(app)
         app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
 
     @cached_property

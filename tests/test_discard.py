@@ -1,0 +1,134 @@
+"""What waits in a queue is discarded, in steps between which all is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_throttle.discards import discard
+from celery_throttle.scripts import Call, script
+from tests.protocol import Make, Protocol, make_protocols
+
+LIMITS = {"api": "1/h", "mail": "1/h", "keys": "1/h max-keys 3", "few": "1/h max-waiting 10"}
+
+
+@pytest.fixture
+def make(redis_url: str) -> Iterator[Make]:
+    yield from make_protocols(redis_url)
+
+
+@pytest.fixture
+def lines(make: Make) -> Protocol:
+    """Lines of all sorts in two queues."""
+    lines = make(LIMITS)
+    for name in ("api", "mail", "few"):
+        lines.limiter[name].pause(3600)
+    for number in range(10):
+        for queue in ("q", "other"):
+            lines.park(f"plain {queue} {number}", ["api"], queue=queue, rank=number % 3)
+            lines.park(f"both {queue} {number}", ["api", "mail"], queue=queue)
+        for tenant in range(3):
+            lines.park(f"tenant {tenant} {number}", ["api", ("mail", str(tenant))], rank=number % 2)
+    for key in range(4):
+        lines.park(f"key {key} 1", [("keys", str(key))])
+        lines.park(f"key {key} 2", [("keys", str(key))])
+    lines.check()
+    return lines
+
+
+def crowd(lines: Protocol) -> list[tuple[bytes, float]]:
+    found: list[tuple[bytes, float]] = lines.client.zrange(
+        "{throttle}:crowd:keys", 0, -1, withscores=True
+    )
+    assert len(found) == 3
+    return found
+
+
+def step(lines: Protocol, most: int, queue: str = "q") -> tuple[int, int]:
+    call = Call(script("discard"), list(lines.keys.queue(queue)), [lines.now, most])
+    discarded, left = lines.store.run(call)
+    return discarded, left
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 500])
+def test_all_is_right_after_each_step(lines: Protocol, most: int) -> None:
+    waiting = len(lines.waiting())
+    assert any(score > lines.now * 10 for _, score in crowd(lines))
+    total, left = 0, 1
+    while left:
+        discarded, left = step(lines, most)
+        assert discarded <= most
+        total += discarded
+        lines.check()
+    assert total == waiting - 20
+    assert len(lines.waiting()) == 20
+    # What was used of the keys counts on; lines that hold tasks of them are no more.
+    assert all(score < lines.now * 10 for _, score in crowd(lines))
+    step(lines, 500, "other")
+    assert not lines.client.keys("{throttle}:waits:*") + lines.client.keys("{throttle}:waited:*")
+
+
+def test_it_counts_only(lines: Protocol) -> None:
+    assert step(lines, 0) == (0, len(lines.waiting()) - 20)
+    lines.check()
+
+
+def test_there_is_room_again(lines: Protocol) -> None:
+    parked = [lines.park(str(number), ["few"]).outcome for number in range(12)]
+    assert parked == ["parked"] * 10 + ["full"] * 2
+    lines.limiter.run_plan(discard(lines.keys, "q"))
+    assert lines.park("more", ["few"]).outcome == "parked"
+    assert lines.park("key", [("keys", "new")]).outcome in ("admitted", "parked")
+
+
+def test_what_a_worker_has_goes_on(lines: Protocol) -> None:
+    lines.limiter["api"].reset()
+    [claim] = lines.claim(queues=["q"])
+    lines.limiter.run_plan(discard(lines.keys, "q"))
+    lines.check()
+    assert lines.back("w", "own", claim.token) == 0
+    lines.check()
+    assert claim.id in lines.waiting()
+
+
+def test_tasks_that_were_set_aside_are_discarded_too(lines: Protocol) -> None:
+    lines.limiter["api"].reset()
+    [claim] = lines.claim(queues=["q"])
+    lines.set_aside("w", claim.token)
+    expected = len(lines.waiting()) - 20 + 1
+    assert lines.limiter.run_plan(discard(lines.keys, "q")) == expected
+    assert not lines.client.exists(lines.keys.aside)
+
+
+@pytest.mark.parametrize("lost", ["due", "waiting", "line", "lines", "messages"])
+def test_what_is_left_where_the_server_has_lost_keys(lines: Protocol, lost: str) -> None:
+    client: Any = lines.client
+    names = {"waiting": "{throttle}:waiting:*/q", "line": "{throttle}:line:*"}
+    for key in client.keys(names.get(lost, f"{{throttle}}:{lost}:q")):
+        client.delete(key)
+    lines.limiter.run_plan(discard(lines.keys, "q"))
+    for kind in ("lines", "messages", "due"):
+        assert not client.exists(f"{{throttle}}:{kind}:q"), kind
+
+
+def consumed_till(lines: Protocol, till: int) -> tuple[int, int]:
+    consumed = "{throttle}:consumed"
+    lines.client.zadd(consumed, {lines.keys.queue("q").lines: till})
+    lines.client.expire(consumed, 60)
+    names = [*lines.keys.queue("q"), consumed]
+    discarded, left = lines.store.run(Call(script("discard"), names, [lines.now, 500]))
+    return discarded, left
+
+
+def test_a_queue_that_a_worker_consumes_is_left_alone(lines: Protocol) -> None:
+    waiting = lines.waiting()
+    assert consumed_till(lines, lines.now + 1) == (0, -1)
+    assert lines.waiting() == waiting
+
+
+def test_a_queue_that_is_gone_is_forgotten(lines: Protocol) -> None:
+    waiting = len(lines.waiting())
+    assert consumed_till(lines, lines.now) == (waiting - 20, 0)
+    assert not lines.client.exists("{throttle}:consumed")
