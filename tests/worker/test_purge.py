@@ -145,14 +145,15 @@ class OwnControl(Control):
 
 def test_a_control_class_of_ones_own(site: Site) -> None:
     site.park(5)
-    with apart.make_app(site.broker) as app:
+    app: Any = apart.make_app(site.broker)
+    with app:
         app.control_cls = OwnControl
         Throttle(app, {}, url=site.store)
         assert isinstance(app.control, OwnControl)
         assert app.control.purge() == 5
 
 
-def test_other_queues_are_left_alone(site: Site, app: Celery) -> None:
+def test_other_queues_are_left_alone(site: Site, app: Any) -> None:
     site.park(5)
     app.conf.task_queues = [Queue("other")]
     assert app.control.purge() == 0
