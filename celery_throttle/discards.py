@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from celery_throttle.changes import Plan
+from typing import NamedTuple
+
+from celery_throttle.changes import Plan, to_us
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 
@@ -12,7 +14,19 @@ _AT_ONCE = 500
 _END = b"0"
 
 
-def discard(keys: Keys, queue: str, consumed: str | None = None) -> Plan[int]:
+class Consumed(NamedTuple):
+    """Where workers say which queues they consume, see ``consume.lua``.
+
+    Attributes:
+        name: of the set.
+        lease: seconds for which a worker is taken to consume what it said.
+    """
+
+    name: str
+    lease: float
+
+
+def discard(keys: Keys, queue: str, unless: Consumed | None = None) -> Plan[int]:
     """Discard the tasks that wait in a queue; gives how many there were.
 
     Tasks that a worker has claimed go on, as what a broker has delivered does. Cut short, it is
@@ -21,22 +35,29 @@ def discard(keys: Keys, queue: str, consumed: str | None = None) -> Plan[int]:
     Args:
         keys: the names in Redis.
         queue: named with its broker.
-        consumed: a set of queues that workers consume, see ``discard.lua``: nothing is done while a
-            worker consumes the queue.
+        unless: nothing is done while a worker consumes the queue.
     """
-    names = [*keys.queue(queue), *([] if consumed is None else [consumed])]
+    names = list(keys.queue(queue))
+    args: list[Argument] = ["", _AT_ONCE]
+    if unless is not None:
+        names.append(unless.name)
+        args.append(to_us(unless.lease))
     discarded, left = 0, 1
     while left > 0:
-        some, left = yield Call(script("discard"), names, ["", _AT_ONCE])
+        some, left = yield Call(script("discard"), names, args)
         discarded += some
     if left == 0:
         discarded += yield from _discard_aside(keys, queue)
     return discarded
 
 
-def count_waiting(keys: Keys, queue: str, consumed: str) -> Plan[int]:
-    """How many tasks wait in a queue that no worker consumes; below zero if one does."""
-    reply = yield Call(script("discard"), [*keys.queue(queue), consumed], ["", 0])
+def count_waiting(keys: Keys, queue: str, unless: Consumed, again: float) -> Plan[int]:
+    """How many tasks wait in a queue that no worker consumes; below zero if one does.
+
+    It is taken to be consumed for some seconds then, so that not all workers count.
+    """
+    names = [*keys.queue(queue), unless.name]
+    reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(again)])
     return int(reply[1])
 
 

@@ -86,6 +86,16 @@ class Keys:
         """String: written for a second, to find out which commands the user may run."""
         return f"{self.prefix}:rights"
 
+    @property
+    def temporary(self) -> str:
+        """Sorted set: queues with tasks that go with their last consumer, see ``consume.lua``."""
+        return f"{self.prefix}:temporary"
+
+    @property
+    def consumed(self) -> str:
+        """Sorted set: other queues that hold tasks, by when a worker last said it consumes them."""
+        return f"{self.prefix}:consumed"
+
     def claims(self, worker: str) -> str:
         """Hash: the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"

@@ -43,6 +43,7 @@ def park_call(
     holder: str = "",
     lease: float = 0.0,
     acknowledged: Sequence[str] = (),
+    temporary: bool = False,
 ) -> Call:
     """The call for one task.
 
@@ -58,6 +59,7 @@ def park_call(
         holder: who takes a slot.
         lease: seconds for which it is taken at first.
         acknowledged: identities whose acknowledgement is done.
+        temporary: whether the broker deletes the queue with its last consumer.
     """
     queue = waiter.queue
     names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
@@ -79,4 +81,6 @@ def park_call(
     for ref, cost in zip(need.refs, need.costs, strict=True):
         names += keys.waiting_at(queue, ref)
         args += (ref.name, keys.field(ref), cost)
+    if temporary:
+        names.append(keys.temporary)
     return Call(script("park"), names, [*args, *acknowledged])

@@ -14,7 +14,6 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.brokers import broker_identity
 from celery_throttle.discards import discard
-from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -95,9 +94,7 @@ def _discard(throttle: Throttle, queues: Iterable[str]) -> int:
     Raises:
         StoreError: the server cannot be asked; what was discarded before is gone.
     """
-    try:
-        throttle.settings.url  # noqa: B018  # read, to see whether it can be
-    except ConfigurationError:  # no server of limits, so no lines
+    if not throttle.settings.has_server:
         return 0
     names = [name for queue in queues for name in (queue, throttle.qualify(queue))]
     return sum(throttle.run_plan(discard(throttle.keys, name)) for name in names)

@@ -1,4 +1,4 @@
-"""Which queues a broker puts a message into, as far as its routing key tells."""
+"""What brokers do with queues: which of them a message goes to, and which do not stay."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def is_bound(queue: Queue, exchange: str, routing_key: str, driver_type: str) ->
         bound.name == exchange and _is_meant(bound.type, key, routing_key, driver_type)
         for bound, key in bindings_of(queue)
     )
+
+
+def is_temporary(queue: Queue, driver_type: str) -> bool:
+    """Whether a broker deletes a queue, and the messages in it, with its last consumer.
+
+    Where kombu routes messages itself, queues that are bound to a fanout exchange hold nothing but
+    what their consumers have; others stay, even if they are declared to be deleted.
+    """
+    if driver_type == "amqp":
+        return bool(queue.auto_delete or queue.exclusive)
+    kinds = {exchange.type for exchange, _ in bindings_of(queue)}
+    return bool(queue.auto_delete and "fanout" in kinds)
 
 
 def bindings_of(queue: Queue) -> Iterator[tuple[Exchange, str]]:

@@ -96,6 +96,7 @@ class Protocol:
         holder: str = "",
         lease: int = 30 * SECOND,
         may_run: bool = True,
+        temporary: bool = False,
     ) -> Parked:
         keys, need = self.keys, self.limiter.need(limits, cost)
         names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
@@ -106,6 +107,7 @@ class Protocol:
         for ref, amount in zip(need.refs, need.costs, strict=True):
             names += keys.waiting_at(queue, ref)
             args += [ref.name, keys.field(ref), amount]
+        names += [keys.temporary] if temporary else []
         outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
         if outcome == b"parked":
             position, expected, _, wait = about

@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle.discards import discard
 from celery_throttle.scripts import Call, script
-from tests.protocol import Make, Protocol, make_protocols
+from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {"api": "1/h", "mail": "1/h", "keys": "1/h max-keys 3", "few": "1/h max-waiting 10"}
 
@@ -113,22 +113,39 @@ def test_what_is_left_where_the_server_has_lost_keys(lines: Protocol, lost: str)
         assert not client.exists(f"{{throttle}}:{kind}:q"), kind
 
 
-def consumed_till(lines: Protocol, till: int) -> tuple[int, int]:
+def said_at(lines: Protocol, said: int) -> tuple[int, int]:
     consumed = "{throttle}:consumed"
-    lines.client.zadd(consumed, {lines.keys.queue("q").lines: till})
+    lines.client.zadd(consumed, {lines.keys.queue("q").lines: said})
     lines.client.expire(consumed, 60)
     names = [*lines.keys.queue("q"), consumed]
-    discarded, left = lines.store.run(Call(script("discard"), names, [lines.now, 500]))
+    args = [lines.now, 500, 10 * SECOND]
+    discarded, left = lines.store.run(Call(script("discard"), names, args))
     return discarded, left
 
 
 def test_a_queue_that_a_worker_consumes_is_left_alone(lines: Protocol) -> None:
     waiting = lines.waiting()
-    assert consumed_till(lines, lines.now + 1) == (0, -1)
+    assert said_at(lines, lines.now - 10 * SECOND + 1) == (0, -1)
     assert lines.waiting() == waiting
 
 
 def test_a_queue_that_is_gone_is_forgotten(lines: Protocol) -> None:
     waiting = len(lines.waiting())
-    assert consumed_till(lines, lines.now) == (waiting - 20, 0)
+    assert said_at(lines, lines.now - 10 * SECOND) == (waiting - 20, 0)
     assert not lines.client.exists("{throttle}:consumed")
+
+
+def test_a_queue_that_goes_with_its_consumer_is_known_while_it_holds_tasks(make: Make) -> None:
+    """Also by those that come back from a worker that has died."""
+    lines = make({"api": "1/h burst 2"})
+    lines.park("none", ["api"], temporary=True)
+    assert not lines.client.exists("{throttle}:temporary")
+    lines.park("first", ["api"], temporary=True, may_run=False)
+    lines.now += SECOND
+    assert lines.client.zscore("{throttle}:temporary", "{throttle}:lines:q") == 1_000 * SECOND
+    [claim] = lines.claim()
+    assert not lines.client.exists("{throttle}:temporary")
+    lines.back("w", "own", claim.token)
+    assert lines.client.zscore("{throttle}:temporary", "{throttle}:lines:q") == lines.now
+    lines.limiter.run_plan(discard(lines.keys, "q"))
+    assert lines.client.zscore("{throttle}:temporary", "{throttle}:lines:q") is None

@@ -4,54 +4,57 @@
 --
 -- KEYS  1-4  the queue's lines, messages, due, asks
 --       5    if it is only to be done while no worker consumes the queue: zset: key `lines` of a queue ->
---            until when (us) a worker consumes it. When nothing is left, the queue is taken out of this.
+--            when (us) a worker last said that it consumes it. When nothing is left, the queue is taken out.
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    how many tasks at most; 0 only counts
+--       then with KEYS[5]: how long (us) a worker is taken to consume what it said; if it only counts, how long
+--            (us) the queue is taken to be consumed then, so that not all workers count
 -- Reply {how many were discarded, how many are left; -1: nothing was done}
 -- Tasks are taken from the ends of lines, so that none comes to stand first in between. Those of a fan-out
 -- end as revoked. Results are left as they are, as a broker leaves them.
 
 local now, most = clock(ARGV[1]), tonumber(ARGV[2])
 local queue, consumed = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, KEYS[5]
-local till = consumed and redis.call('ZSCORE', consumed, queue[LINES])
-if consumed and not (till and tonumber(till) <= now) then
+local said = consumed and redis.call('ZSCORE', consumed, queue[LINES])
+if consumed and not (said and tonumber(said) <= now - tonumber(ARGV[3])) then
   return { 0, -1 }
-end
-
-local function note_ends(record, ids)
-  for _, id in ipairs(ids) do
-    fan_out_ended(record, id, 'revoked')
-  end
-  fan_out_waits(record, -#ids, ARGV[1])
 end
 
 -- Takes some tasks out of a line, which may be left empty. Returns how many there were, and how many of them
 -- had a message.
 local function discard_some(waiting, line, room)
   local ids, gone = redis.call('ZRANGE', line, whole(-room), -1), 0
-  if #ids > 0 then
-    redis.call('ZREM', line, unpack(ids))
-    gone = redis.call('HDEL', queue[MESSAGES], unpack(ids))
-  end
   local packed, at, about = redis.call('HGET', queue[LINES], line), nil, nil
   if packed then
     at, about = unpack_line(packed)
+  end
+  for _, id in ipairs(about and about.fan_out and ids or {}) do
+    fan_out_ended(about.fan_out, id, 'revoked')
+  end
+  if #ids > 0 then
+    gone = redis.call('HDEL', queue[MESSAGES], unpack(ids))
+    redis.call('ZREM', line, unpack(ids))
+  end
+  if about and #ids > 0 then
     count(about.limits[at], -#ids)
-    if about.fan_out and #ids > 0 then
-      note_ends(about.fan_out, ids)
+    if about.fan_out then
+      fan_out_waits(about.fan_out, -#ids, ARGV[1])
     end
   end
   if redis.call('EXISTS', line) == 0 then
     redis.call('ZREM', waiting, line)
-    if packed then
-      redis.call('HDEL', queue[LINES], line)
-      mark(about, -1, now)
+    if about then
+      forget(line, about, now)
       tidy(about.limits[at], queue)
     end
   end
   return #ids, gone
 end
 
+if most > 0 then
+  -- A server that is out of memory carries out a script whose first write takes something away.
+  redis.call('ZREM', queue[DUE], '')
+end
 local discarded, room = 0, most
 while room > 0 do
   local waiting = redis.call('ZRANGE', queue[DUE], 0, 0)[1]
@@ -81,5 +84,8 @@ if left == 0 and redis.call('EXISTS', queue[LINES], queue[DUE]) > 0 then
   left = 1
 elseif left == 0 and consumed then
   redis.call('ZREM', consumed, queue[LINES])
+end
+if left > 0 and consumed and most == 0 then
+  redis.call('ZADD', consumed, whole(now - tonumber(ARGV[3]) + tonumber(ARGV[4])), queue[LINES])
 end
 return { discarded, left }

@@ -22,6 +22,7 @@
 -- pause, key_pause, backlog, waiting, waits, waited}, ...}, crowds = {{crowd, entries}, ...}}. The last is
 -- for limits with `max-keys`, and missing if none had that when the line began: then the line does not
 -- count. `fan_out` is the record of the fan-out whose tasks wait in the line, missing if there is none.
+-- `temporary` is the set of queues that the broker deletes with their last consumer, missing for others.
 -- `weight` is that of the line when it was looked at last, and missing if that was 1. Of a line whose
 -- about-table the server has lost only the waiting list is known; that is its limit 0, and `limits` holds
 -- no other. What else may be missing is made anew, see `mend.lua`.
@@ -109,8 +110,7 @@ local function leave(line, about, at, id, now)
     fan_out_waits(about.fan_out, -1, ARGV[1])
   end
   if redis.call('EXISTS', line) == 0 then
-    redis.call('HDEL', queue[LINES], line)
-    mark(about, -1, now)
+    forget(line, about, now)
   end
 end
 
@@ -138,6 +138,9 @@ end
 -- about-table: then it is in a waiting list already.
 local function join(line, about, id, score, packed, now, wait, bound)
   local queue, known = about.queue, redis.call('HGET', about.queue[LINES], line)
+  if about.temporary then
+    redis.call('ZADD', about.temporary, whole(now), queue[LINES])
+  end
   redis.call('ZADD', line, whole(score), id)
   local alone = redis.call('ZCARD', line) == 1
   if known then

@@ -40,9 +40,8 @@ return function(queue, now, again)
   for line, parts in pairs(lost) do
     local about, limit = unpack(parts)
     if redis.call('EXISTS', line) == 0 then
-      redis.call('HDEL', queue[LINES], line)
       redis.call('ZREM', limit[WAITING], line)
-      mark(about, -1, now)
+      forget(line, about, now)
       tidy(limit, queue)
     else
       follow(limit[WAITING], line, about)

@@ -6,6 +6,7 @@
 --       3   the task's line
 --       4-7 the queue's lines, messages, due, asks
 --       then per limit: state, entries, pause, pause of the key, backlog, waiting, waits, waited
+--       then, if the broker deletes the queue with its last consumer: the set `temporary`, see `consume.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
@@ -65,7 +66,7 @@ end
 for i, ref in ipairs(refs) do
   measure(ref, about.limits[i])
 end
-about.crowds = crowds_of(refs)
+about.crowds, about.temporary = crowds_of(refs), KEYS[8 + 8 * count_of]
 local wait, bound, place = decide(refs, now, true)
 if wait < 0 then
   return { 'never', bound, refs[bound].limits[place].burst }

@@ -134,3 +134,13 @@ local function mark(about, change, now)
     crowd().line(names[1], names[2], change, now, ARGV[1])
   end
 end
+
+-- A line has no tasks any more.
+local function forget(line, about, now)
+  local queue = about.queue
+  redis.call('HDEL', queue[LINES], line)
+  mark(about, -1, now)
+  if about.temporary and redis.call('EXISTS', queue[LINES]) == 0 then
+    redis.call('ZREM', about.temporary, queue[LINES])
+  end
+end

@@ -116,7 +116,7 @@ class Parts:
             back=self._on_back,
             recall=self._aside.recall,
             state_db=consumer.controller.statedb,
-            beaten=self._queues.look,
+            beaten=self._queues.beat,
         )
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
@@ -156,11 +156,11 @@ class Parts:
         """Begin, or go on over a new connection to the broker."""
         throttle, c = self._throttle, self._c
         self._origin = Origin(c)
+        self._queues.use(self._origin)
         self._register()
         self._fleet.start()  # it hears which limits are in force
-        self._queues.use(self._origin)
         if throttle.limits:  # else no task waits for what it finds
-            self._queues.look()
+            self._queues.beat()
         processes = processes_of(c, self._bring_again)
         self._sender = Sender(c, self._origin)
         postponed = Postponed(c, self._sender, self._bring_again)
@@ -230,6 +230,7 @@ class Parts:
         if for_good:
             self.wake.stop()
             self._claiming.tell()
+            self._queues.beat()
             self._fleet.stop()
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.routing import bindings_of, is_bound
+from celery_throttle.routing import bindings_of, is_bound, is_temporary
 
 if TYPE_CHECKING:
     from kombu import Queue
@@ -39,6 +39,12 @@ class Origin:
     def names(self) -> tuple[str, ...]:
         """The names of these queues."""
         return tuple(queue.name for queue in self.queues())
+
+    def is_temporary(self, name: str) -> bool:
+        """Whether the broker deletes a queue of this worker with its last consumer."""
+        return any(
+            is_temporary(queue, self._driver_type) for queue in self.queues() if queue.name == name
+        )
 
     def queue_of(self, message: Any) -> str:
         """The queue a message came from: from the broker, or before it waited in a line.

@@ -117,6 +117,7 @@ class Parking(Waiting):
             holder=self._slots.holder(token),
             lease=self._throttle.settings.lease,
             acknowledged=self.acknowledged(),
+            temporary=self._origin.is_temporary(queue),
         )
 
     def _leave(self, request: Any) -> Attempt[None]:

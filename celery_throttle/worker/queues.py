@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from celery.utils.log import get_logger
-
+from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
-from celery_throttle.scripts import Call, script
+from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.worker.complaints import Complaints
+from celery_throttle.worker.unconsumed import Unconsumed, lease_of
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.keys import QueueKeys
     from celery_throttle.worker.origin import Origin
 
-logger = get_logger(__name__)
+#: Seconds for which queues that nobody consumes are remembered after the last worker.
+_REMEMBER = 86_400.0
 
 
 class Queues:
@@ -34,6 +36,11 @@ class Queues:
         self._throttle = throttle
         self._origin: Origin | None = None
         self._earlier: frozenset[str] = frozenset()
+        self._unconsumed = Unconsumed(throttle)
+        self._complaints = Complaints(
+            "The server of the limits does not take note of the queues that this worker consumes; "
+            "others may report them as not consumed."
+        )
 
     def use(self, origin: Origin) -> None:
         """Go on with those of a new connection to the broker."""
@@ -45,22 +52,28 @@ class Queues:
 
     def lines(self) -> dict[str, str]:
         """The names of the queues by their keys ``lines``, now and under earlier names."""
-        keys, qualify = self._throttle.keys, self._throttle.qualify
-        return {
-            keys.queue(one).lines: name for name in self._names() for one in (name, qualify(name))
-        }
+        return {lines: name for name in self._names() for lines in self._lines_of(name)}
 
-    def look(self) -> None:
-        """Find out which queues hold tasks under their earlier names. From any thread."""
-        names = self._names()
-        lines = [self._throttle.keys.queue(name).lines for name in names]
+    def beat(self) -> None:
+        """Say which queues this worker consumes, and deal with those that nobody does.
+
+        From any thread.
+        """
         try:
-            found = self._throttle.store.run(Call(script("consume"), lines))
+            self._beat()
         except StoreError as error:
-            logger.debug("Could not look for lines of earlier versions: %s", error)
-            return
-        both = zip(names, found, strict=True)
+            self._complaints.log(error)
+
+    def _beat(self) -> None:
+        keys, origin, names = self._throttle.keys, self._origin, self._names()
+        args: list[Argument] = ["", to_us(lease_of(self._throttle)), to_us(_REMEMBER)]
+        args += [int(origin is not None and origin.is_temporary(name)) for name in names]
+        lines = [one for name in names for one in self._lines_of(name)]
+        call = Call(script("consume"), [keys.temporary, keys.consumed, *lines], args)
+        earlier, deleted, others = self._throttle.store.run(call)
+        both = zip(names, earlier, strict=True)
         self._earlier = frozenset(name for name, is_there in both if is_there)
+        self._unconsumed.see(deleted, others)
 
     def _names(self) -> Sequence[str]:
         return () if self._origin is None else self._origin.names()
@@ -69,3 +82,8 @@ class Queues:
         if name in self._earlier:
             yield self._throttle.keys.queue(name)
         yield self._throttle.keys.queue(self._throttle.qualify(name))
+
+    def _lines_of(self, name: str) -> tuple[str, str]:
+        """Under its name now, and under its earlier name."""
+        keys = self._throttle.keys
+        return keys.queue(self._throttle.qualify(name)).lines, keys.queue(name).lines

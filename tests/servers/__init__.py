@@ -36,6 +36,7 @@ WHILE_TASKS_WAIT = (
     "crowd:",
     "fan-out:",
     "workers",
+    "temporary",
 )
 
 
