@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.processes import Processes
     from celery_throttle.worker.revoked import Revoked
     from celery_throttle.worker.slots import TaskSlots
+    from celery_throttle.worker.timers import Timers
 
 #: Seconds a settled claim may stay unreported.
 FLUSH = 0.020
@@ -44,10 +45,11 @@ class Asking:
     """Asks, for one worker.
 
     With an event loop all of this runs in its thread, save what is said to come from elsewhere.
-    Without one, the timer's thread asks.
+    Without one, the thread of the timers asks.
 
     Args:
         consumer: Celery's.
+        timers: of the worker.
         claiming: makes the call.
         claims, slots: what this worker holds.
         revoked: takes revoked tasks out of their lines.
@@ -59,6 +61,7 @@ class Asking:
     def __init__(
         self,
         consumer: Any,
+        timers: Timers,
         claiming: Claiming,
         claims: Claims,
         slots: TaskSlots,
@@ -69,6 +72,7 @@ class Asking:
         listen: Callable[[Any], None],
     ) -> None:
         self._c = consumer
+        self._timers = timers
         self._claiming = claiming
         self._claims = claims
         self._slots = slots
@@ -76,9 +80,9 @@ class Asking:
         self._outage = outage
         self._pace = pace
         self._listen = listen
-        self._alarm = Alarm(consumer, lambda: pace.in_turn(self._look))
-        self._flush = Alarm(consumer, self._tell)
-        self._release = Alarm(consumer, self._tell)
+        self._alarm = Alarm(timers, lambda: pace.in_turn(self._look))
+        self._flush = Alarm(timers, self._tell)
+        self._release = Alarm(timers, self._tell)
         self._running = False
         self._thread = 0
         self._queued = False
@@ -117,22 +121,21 @@ class Asking:
         """Somebody may wait for the slot. Comes from whatever thread ended the task."""
         if not self._running:
             self._claiming.tell()
-        elif self._c.hub is None:
-            self._release.set(0)
         elif (
-            threading.get_ident() == self._thread
+            self._c.hub is not None
+            and threading.get_ident() == self._thread
             and not self._processes.inline  # a task that ends would run the next before it is over
             and self._room() > 0
             and time.monotonic() - self._claiming.heard > BUNCH
         ):
             self._tell()
-        else:  # sooner than any timer, and together with others that end now
-            self._c.hub.call_soon(self._tell)
+        else:  # together with others that end now
+            self._release.set(0)
 
     def on_settled(self) -> None:
         """A claim is done with. Comes from whatever thread acknowledged the task."""
         if self._running:
-            self._flush.set_from_elsewhere(FLUSH)
+            self._flush.set(FLUSH)
         else:
             self._claiming.tell()
 
@@ -143,7 +146,7 @@ class Asking:
             self._queued = True
             self._queued_since = time.monotonic()
             if self._short:
-                self._c.timer.call_after(HORIZON, self._look_for_more, ())
+                self._timers.call_after(HORIZON, self._look_for_more)
             self._processes.when_free(self._on_turn)
 
     def _look_for_more(self) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.aside import Aside
     from celery_throttle.worker.claims import Claim, Claims, Taken
     from celery_throttle.worker.processes import Processes
+    from celery_throttle.worker.timers import Timers
 
 logger = get_logger(__name__)
 
@@ -37,6 +38,7 @@ class HandOver:
         claims: what this worker holds.
         aside: where tasks go that this worker has no code for.
         processes: those of the pool.
+        timers: of the worker.
     """
 
     def __init__(
@@ -46,8 +48,11 @@ class HandOver:
         claims: Claims,
         aside: Aside,
         processes: Processes,
+        *,
+        timers: Timers,
     ) -> None:
         self._c = consumer
+        self._timers = timers
         self._throttle = throttle
         self._claims = claims
         self._aside = aside
@@ -89,7 +94,7 @@ class HandOver:
         slot = time.monotonic() + task.starts
         if task.starts > 0:
             args = (task.claim, self._start, message, slot)
-            self._c.timer.call_after(task.starts, self._safely, args)
+            self._timers.call_after(task.starts, self._safely, args)
         else:
             self._start(message, slot)
 
@@ -101,7 +106,7 @@ class HandOver:
             self._processes.when_free(
                 lambda: self._safely(message.claim, self._hand_over, message, slot)
             )
-            self._c.timer.call_after(HORIZON, self._give_up, (message,))
+            self._timers.call_after(HORIZON, self._give_up, (message,))
 
     def _give_up(self, message: messages.ClaimedMessage) -> None:
         self._claims.give_back([message.claim], unless_started=True)

@@ -7,7 +7,6 @@ with. They live as long as the worker, save those that read one connection to th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -43,6 +42,7 @@ from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.timers import timers_of
 from celery_throttle.worker.turns import Turns
 from celery_throttle.worker.waiting import Waiting
 from celery_throttle.worker.wake import Wake
@@ -73,6 +73,7 @@ class Lines(bootsteps.StartStopStep):
 
     def register_with_event_loop(self, _c: Any, hub: Any) -> None:
         """The loop was emptied when the connection was lost."""
+        self.obj.timers.attach()
         self.obj.wake.listen(hub)
 
     def stop(self, c: Any) -> None:
@@ -99,6 +100,7 @@ class Parts:
         self._c = consumer
         self._throttle = throttle = consumer.app.throttle
         _ = throttle.swallowed  # the processes of the pool share it
+        self.timers = timers = timers_of(consumer)
         store, keys, lease = throttle.store, throttle.keys, throttle.settings.lease
         worker = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self._claims = Claims(store, keys, worker, self._on_settled)
@@ -120,12 +122,13 @@ class Parts:
         )
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
-        self._pace = Pace(consumer)
+        self._pace = Pace(timers)
         self._claiming = Claiming(throttle, self._claims, self._slots, self._queues, self._pace)
         self._leases = Leases(lease, self._claims, self._slots, self._claiming)
         self.wake = Wake(store, keys.channel(worker), self._on_wake)
         self._asking = Asking(
             consumer,
+            timers,
             self._claiming,
             self._claims,
             self._slots,
@@ -135,7 +138,7 @@ class Parts:
             listen=self.wake.listen,
         )
         self._outcomes = Outcomes(throttle, self._tell_in)
-        self._telling = Alarm(consumer, self._outcomes.tell)
+        self._telling = Alarm(timers, self._outcomes.tell)
         self._registered = False
         self._running = False
 
@@ -150,7 +153,7 @@ class Parts:
 
     def _tell_in(self, seconds: float) -> None:
         if self._running:
-            self._telling.set_from_elsewhere(seconds)
+            self._telling.set(seconds)
 
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
@@ -161,9 +164,9 @@ class Parts:
         self._fleet.start()  # it hears which limits are in force
         if throttle.limits:  # else no task waits for what it finds
             self._queues.beat()
-        processes = processes_of(c, self._bring_again)
+        processes = processes_of(c, self.timers, self._bring_again)
         self._sender = Sender(c, self._origin)
-        postponed = Postponed(c, self._sender, self._bring_again)
+        postponed = Postponed(c, self.timers, self._sender, self._bring_again)
         waiting = self._make_waiting(postponed)
         throttle.gate = Gate(
             throttle,
@@ -175,11 +178,11 @@ class Parts:
             processes=processes,
             outcomes=self._outcomes,
             bring=self._bring_again,
-            later=c.timer.call_after,
-            soon=self._soon,
+            later=self.timers.call_after,
+            soon=self.timers.call_soon,
         )
         self._claiming.use(waiting, processes)
-        hand_over = HandOver(c, throttle, self._claims, self._aside, processes)
+        hand_over = HandOver(c, throttle, self._claims, self._aside, processes, timers=self.timers)
         self._asking.start(processes, hand_over.take)
         limits = ", ".join(
             f"{name} {' and '.join(map(str, own))}"
@@ -192,6 +195,7 @@ class Parts:
         if processes.drops:
             let_go_of_dropped(self._claims, self._slots)
         if c.hub is None:
+            self.timers.attach()
             self.wake.listen(None)
         self._leases.start(c.timer)
         if self._fleet.aside:
@@ -239,6 +243,7 @@ class Parts:
             self._slots.end(request)
         self._claims.give_back(self._claims.held())
         self._outcomes.tell()
+        self.timers.close()
 
     def stats(self) -> dict[str, Any]:
         """What this worker holds and does."""
@@ -259,13 +264,7 @@ class Parts:
 
     def _on_back(self) -> None:
         """The server is back. Comes from a thread of its own."""
-        self._soon(self._go_on)
-
-    def _soon(self, call: Callable[..., Any], *args: Any) -> None:
-        if self._c.hub is not None:
-            self._c.hub.call_soon(call, *args)
-        else:
-            self._c.timer.call_after(0, call, args)
+        self.timers.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self._outage.end()

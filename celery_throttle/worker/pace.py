@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from celery_throttle.worker.alarm import Alarm
+
+if TYPE_CHECKING:
+    from celery_throttle.worker.timers import Timers
 
 #: Seconds of one call above which the server is slow.
 SLOW = 0.010
@@ -20,13 +23,13 @@ class Pace:
     asked meanwhile has its turn in the order in which it came.
 
     Args:
-        consumer: Celery's; its timer brings the turns.
+        timers: of the worker; they bring the turns.
     """
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, timers: Timers) -> None:
         self._until = 0.0
         self._turns: deque[Callable[[], None]] = deque()
-        self._alarm = Alarm(consumer, self._next)
+        self._alarm = Alarm(timers, self._next)
 
     def spent(self, began: float) -> None:
         """Calls were made since a monotonic time."""

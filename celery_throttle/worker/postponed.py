@@ -21,6 +21,7 @@ from celery_throttle.worker.trying import fail
 
 if TYPE_CHECKING:
     from celery_throttle.worker.sender import Sender
+    from celery_throttle.worker.timers import Timers
 
 #: Tasks that wait beyond these keep their places among those prefetched, so that no more come in.
 MOST = 10_000
@@ -53,12 +54,16 @@ class Postponed:
 
     Args:
         consumer: Celery's.
+        timers: of the worker.
         sender: sends messages back.
         bring: brings a request to the gate once more.
     """
 
-    def __init__(self, consumer: Any, sender: Sender, bring: Callable[[Any], None]) -> None:
+    def __init__(
+        self, consumer: Any, timers: Timers, sender: Sender, bring: Callable[[Any], None]
+    ) -> None:
         self._c = consumer
+        self._timers = timers
         self._sender = sender
         self._bring = bring
         self._entries: dict[Any, _Entry] = {}
@@ -88,16 +93,16 @@ class Postponed:
         """Bring them, the first first, some at a time."""
         for request, entry in list(self._entries.items())[:_FEW]:
             if entry.timer is not None:
-                self._c.timer.cancel(entry.timer)
+                self._timers.cancel(entry.timer)
             self._end(request)
         if self._entries:
-            self._c.timer.call_after(_TURN, self.bring_all)
+            self._timers.call_after(_TURN, self.bring_all)
 
     def forget(self) -> None:
         """The connection is lost, or the worker is shutting down: the broker has them still."""
         for request, entry in self._entries.items():
             if entry.timer is not None:
-                self._c.timer.cancel(entry.timer)
+                self._timers.cancel(entry.timer)
             if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
         self._entries.clear()
@@ -106,7 +111,7 @@ class Postponed:
         free = len(self._entries) < MOST
         if free:
             self._c.qos.increment_eventually()
-        timer = None if seconds is None else self._c.timer.call_after(seconds, then, (request,))
+        timer = None if seconds is None else self._timers.call_after(seconds, then, (request,))
         self._entries[request] = _Entry(timer, free)
 
     def _end(self, request: Any) -> None:

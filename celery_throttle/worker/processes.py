@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from celery.worker import state
+
+if TYPE_CHECKING:
+    from celery_throttle.worker.timers import Timers
 
 #: Seconds between two looks at a pool that tells of the ends of no tasks but those with limits.
 LOOK = 0.004
@@ -48,11 +51,12 @@ class Processes(Protocol):
         """A task has left the pool. Comes from whatever thread ended it."""
 
 
-def processes_of(consumer: Any, bring: Callable[[Any], None]) -> Processes:
+def processes_of(consumer: Any, timers: Timers, bring: Callable[[Any], None]) -> Processes:
     """The right one for the worker's pool.
 
     Args:
         consumer: Celery's.
+        timers: of the worker.
         bring: brings a request to the gate once more.
     """
     controller = consumer.controller
@@ -60,8 +64,8 @@ def processes_of(consumer: Any, bring: Callable[[Any], None]) -> Processes:
     if controller.semaphore is not None and guarded:
         return _Guarded(controller)
     if controller.pool_cls.__module__ == "celery.concurrency.solo":
-        return _Inline(consumer, bring)
-    return _Counted(consumer, bring)
+        return _Inline(consumer.pool, timers, bring)
+    return _Counted(consumer.pool, timers, bring)
 
 
 def scale_up(controller: Any) -> None:
@@ -178,9 +182,9 @@ class _Counted:
     drops = False
     inline = False
 
-    def __init__(self, consumer: Any, bring: Callable[[Any], None]) -> None:
-        self._c = consumer
-        self._pool = consumer.pool
+    def __init__(self, pool: Any, timers: Timers, bring: Callable[[Any], None]) -> None:
+        self._pool = pool
+        self._timers = timers
         self._bring = bring
         self._queue: deque[_Waiter] = deque()
         self._turn_at = 0
@@ -225,12 +229,8 @@ class _Counted:
             self._wait(_Waiter(call))
 
     def left(self) -> None:
-        if not self._queue:
-            return
-        if self._c.hub is not None:
-            self._c.hub.call_soon(self._serve)
-        else:
-            self._c.timer.call_after(0, self._serve)
+        if self._queue:
+            self._timers.call_soon(self._serve)
 
     def _wait(self, waiter: _Waiter) -> None:
         if not self._queue:
@@ -238,12 +238,12 @@ class _Counted:
         self._queue.append(waiter)
         if not self._looks:
             self._looks = True
-            self._c.timer.call_after(LOOK, self._look)
+            self._timers.call_after(LOOK, self._look)
 
     def _look(self) -> None:
         self._looks = bool(self._queue)
         if self._queue:
-            self._c.timer.call_after(LOOK, self._look)
+            self._timers.call_after(LOOK, self._look)
             self._serve()
 
     def _serve(self) -> None:

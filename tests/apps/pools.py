@@ -20,7 +20,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options=json.loads(os.environ.get("BROKER_OPTIONS", "{}")),
 )
-LIMITS = {"paced": "50/s", "bursty": "10/s burst 12", "one": "1 at once"}
+LIMITS = {"paced": "50/s", "bursty": "10/s burst 12", "one": "1 at once", "keyed": "2/s"}
 throttle = Throttle(app, LIMITS, url=os.environ.get("THROTTLE_URL"))
 
 
@@ -46,6 +46,11 @@ def paced(number: int, seconds: float) -> None:
 
 @app.task(throttle="bursty")
 def bursty(number: int, seconds: float) -> None:
+    begin(number, seconds)
+
+
+@app.task(throttle="keyed:{key}")
+def keyed(number: int, seconds: float, key: int) -> None:  # noqa: ARG001  # it is the limit's
     begin(number, seconds)
 
 

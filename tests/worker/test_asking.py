@@ -15,6 +15,7 @@ from celery_throttle.worker.claiming import Asked, Claiming
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.processes import _Guarded
+from celery_throttle.worker.timers import ThreadTimers
 from tests.protocol import Protocol
 
 
@@ -52,13 +53,15 @@ class OneProcess:
         hub = SimpleNamespace(call_soon=lambda call, *args: call(*args))
         wrapper = SimpleNamespace(_pool=pool, maintain_pool=lambda: None)
         self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
-        consumer = SimpleNamespace(timer=self.timer, hub=hub, controller=self._controller)
+        consumer = SimpleNamespace(hub=hub, controller=self._controller)
+        timers: Any = self.timer
         nothing: Any = SimpleNamespace(
             ask=self._ask, booked=list, unreported=lambda: False, withdraw=list, heard=0.0
         )
-        self._pace = Pace(consumer)
+        self._pace = Pace(timers)
         self._asking = Asking(
             consumer,
+            timers,
             nothing,
             nothing,
             nothing,
@@ -119,7 +122,7 @@ def claiming(lines: Protocol, *queues: str) -> tuple[Claiming, Claims]:
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(take_releases=list, release_again=lambda _: None)
     consumed: Any = SimpleNamespace(keys=lambda: [(lines.keys.queue(name),) for name in queues])
-    claiming = Claiming(throttle, claims, slots, consumed, Pace(None))
+    claiming = Claiming(throttle, claims, slots, consumed, Pace(ThreadTimers()))
     claiming.use(
         SimpleNamespace(acknowledged=list),  # type: ignore[arg-type]  # all that is asked
         SimpleNamespace(contended=lambda: False),

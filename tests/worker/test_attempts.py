@@ -12,6 +12,7 @@ from celery_throttle.scope import LimitRef
 from celery_throttle.scripts import Call, script
 from celery_throttle.worker.attempts import Attempt, Attempts, Confirm
 from celery_throttle.worker.pace import Pace
+from celery_throttle.worker.timers import ThreadTimers
 from tests.servers import Server
 
 
@@ -27,11 +28,11 @@ WRONG = Call(script("gate"), ["ct:limits"])
 
 
 def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:
-    return Attempts(limiter.store, Pace(None)).together(attempts)
+    return Attempts(limiter.store, Pace(ThreadTimers())).together(attempts)
 
 
 def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
-    return Attempts(limiter.store, Pace(None)).alone(attempt)
+    return Attempts(limiter.store, Pace(ThreadTimers())).alone(attempt)
 
 
 def take(limiter: Limiter) -> Attempt[bool]:

@@ -48,11 +48,11 @@ def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, l
         on_task_message=[],
         strategies={"one": lambda message, *_: began.append(message.claim.token)},
         task_consumer=SimpleNamespace(accept=None),
-        timer=LateTimer(),
     )
+    timers: Any = LateTimer()
     processes: Any = SimpleNamespace(free=lambda: 1)
     aside: Any = None
-    HandOver(consumer, throttle, claims, aside, processes).take(taken)
+    HandOver(consumer, throttle, claims, aside, processes, timers=timers).take(taken)
     assert len(began) == (not late)
     assert lines.waiting() == (["one"] if late else [])
     lines.close()

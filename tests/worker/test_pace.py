@@ -22,8 +22,8 @@ class Loop:
         clock = SimpleNamespace(monotonic=lambda: self.now)
         for module in (alarm, pace):
             monkeypatch.setattr(module, "time", clock)
-        self.timer = SimpleNamespace(call_after=self._call_after, cancel=self._cancel)
-        self.pace = Pace(self)
+        timers: Any = SimpleNamespace(call_after=self._call_after, cancel=self._cancel)
+        self.pace = Pace(timers)
 
     def _call_after(self, seconds: float, call: Callable[[], None]) -> Any:
         self.timers.append((self.now + seconds, call))

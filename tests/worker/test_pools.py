@@ -35,10 +35,11 @@ class Stage:
         self.limiter = Limiter(url, pools.LIMITS)
         self.broker, self.options = broker or url, options
 
-    def send(self, task: Any, numbers: range, seconds: float = 0.0) -> None:
+    def send(self, task: Any, numbers: range, seconds: float = 0.0, keys: int = 0) -> None:
         with Connection(self.broker, transport_options=self.options) as connection:
             for number in numbers:
-                task.apply_async((number, seconds), connection=connection)
+                key = (number % keys,) if keys else ()
+                task.apply_async((number, seconds, *key), connection=connection)
 
     def starts(self, numbers: range) -> list[tuple[float, int]]:
         """When each of some tasks began, in order."""
@@ -46,8 +47,9 @@ class Stage:
         found = [(float(at), int(number)) for number, at in (row.split() for row in rows)]
         return sorted((at, number) for at, number in found if number in numbers)
 
-    def until_begun(self, numbers: range) -> list[tuple[float, int]]:
-        until(lambda: len(self.starts(numbers)) >= len(numbers), f"{len(numbers)} tasks began")
+    def until_begun(self, numbers: range, seconds: float = SECONDS) -> list[tuple[float, int]]:
+        what = f"{len(numbers)} tasks began"
+        wait_until(lambda: len(self.starts(numbers)) >= len(numbers), what, seconds)
         return self.starts(numbers)
 
     def close(self) -> None:
@@ -116,6 +118,44 @@ def test_a_line_has_its_turn_among_tasks_without_limits(stage: Stage, pool: str)
     assert stage.until_begun(line)[-1] < stage.until_begun(others)[-1]
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("worker")
+def test_many_keys_use_their_quota(stage: Stage) -> None:
+    """The loop has a timer for each task that is due: it never waits while one is.
+
+    Nor does it wait while tasks join their lines. The machine's speed is that of plain tasks.
+    """
+    keys, each, rate = 100, 6, 2
+    takes = speed(stage, keys * each)
+    began, tasks = time.time(), range(keys * each)
+    stage.send(pools.keyed, tasks, keys=keys)
+    assert stage.until_begun(tasks, 120)[-1][0] - began < 3 * ((each - 1) / rate + takes)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("worker")
+def test_many_keys_that_are_due_at_once(stage: Stage) -> None:
+    """Each claim hands out several tasks, for each of which the loop has a timer."""
+    tasks = range(600)
+    takes = speed(stage, len(tasks))
+    stage.limiter["keyed"].pause(3600)
+    stage.send(pools.keyed, tasks, keys=len(tasks))
+    until(lambda: stage.client.hlen("{throttle}:messages:pools") == len(tasks), "all wait")
+    began = time.time()
+    stage.limiter["keyed"].reset()
+    assert stage.until_begun(tasks, 120)[-1][0] - began < 1 + 3 * takes
+
+
+def speed(stage: Stage, count: int) -> float:
+    """The seconds that the worker takes to run some tasks without limits, sending included."""
+    first, plain = range(-50, 0), range(1000, 1000 + count)
+    stage.send(pools.plain, first)  # the first ones of a worker take longer
+    stage.until_begun(first)
+    began = time.time()
+    stage.send(pools.plain, plain)
+    return stage.until_begun(plain, 120)[-1][0] - began
+
+
 @pytest.mark.pools("solo")
 @pytest.mark.usefixtures("worker")
 def test_tasks_that_end_do_not_call_the_next(stage: Stage) -> None:
@@ -133,10 +173,7 @@ def test_tasks_that_end_do_not_call_the_next(stage: Stage) -> None:
 def test_a_broker_without_an_event_loop(
     redis_url: str, start_worker: StartWorker, pool: str, tmp_path: Path
 ) -> None:
-    """There Celery has a thread for timers, as gevent and eventlet have greenlets with any broker.
-
-    It looks at them once a second, so the first task of a line may come that much later.
-    """
+    """There timers run in a thread, as those of gevent and eventlet do in greenlets."""
     options = {"data_folder_in": str(tmp_path), "data_folder_out": str(tmp_path)}
     options["control_folder"] = str(tmp_path / "control")
     env = {"THROTTLE_URL": redis_url, "BROKER_OPTIONS": json.dumps(options)}
