@@ -23,6 +23,7 @@ from celery_throttle.errors import (
     StoreUnavailableError,
     Throttled,
     ThrottleError,
+    ThrottleWarning,
     UnknownFanOutError,
     UnknownLimitError,
     WaitTooLongError,

@@ -284,9 +284,7 @@ class Throttle(Limiter):
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: it is wrong.
         """
-        spec = getattr(task, "throttle", None)
-        if spec is None:
-            spec = self._route(str(task.name))
+        spec = self.spec_of(task)
         if spec is None:
             return None
         return TaskLimits.read(task, spec, self.settings.limits if known is None else known)
@@ -301,6 +299,11 @@ class Throttle(Limiter):
         """
         self.app.loader.import_default_modules()
         mistakes.check(self)
+
+    def spec_of(self, task: type[Task] | Task) -> Spec | None:
+        """The limits of a task as they are written: its own, or those of its route."""
+        spec: Spec | None = getattr(task, "throttle", None)
+        return self._route(str(task.name)) if spec is None else spec
 
     def check_routes(self) -> None:
         """Check that the routes name limits that there are.

@@ -15,6 +15,7 @@ from celery_throttle.changes import Limits, check_wait, unknown_limit
 from celery_throttle.costs import Cost, millionths
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
 from celery_throttle.needs import Need, check_count, slot_places
+from celery_throttle.rate_limits import warn_of_rate_limit
 from celery_throttle.scope import ArgumentReader, Scope
 from celery_throttle.send_check import limits_to_send
 from celery_throttle.settings import Spec
@@ -67,6 +68,8 @@ class ThrottledTask(Task):
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
             cls._is_warned_of = True
             misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
+            if cls.throttle is not None:
+                warn_of_rate_limit(cls, cls.throttle)
         if hasattr(app, "throttle"):
             app.throttle.bind_task(cls)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -23,6 +24,7 @@ from celery_throttle import (
     Throttle,
     ThrottledTask,
     ThrottleError,
+    ThrottleWarning,
     UnknownLimitError,
 )
 from celery_throttle.scope import LimitRef
@@ -551,3 +553,52 @@ def test_a_worker_whose_limits_are_kept_nowhere(redis_url: str) -> None:
     assert "http" in log
     assert "the URL must start with one of" in log
     assert "secret" not in log
+
+
+@pytest.mark.parametrize(
+    ("written", "limit"),
+    [("4/s", "4/s"), ("100/m", "100/m"), (4, "4/s"), (0.5, "1/2s"), ("2.5/m", "1/24s")],
+)
+@pytest.mark.parametrize("default", [False, True])
+def test_celerys_rate_limit_beside_limits(
+    app: Celery, written: str | float, limit: str, *, default: bool
+) -> None:
+    """Its own or the app's: the warning says what to write, and shows where the task is."""
+    Throttle(app, LIMITS)
+    options: dict[str, Any] = {} if default else {"rate_limit": written}
+    if default:
+        app.conf.task_default_rate_limit = written
+    with pytest.warns(ThrottleWarning) as caught:
+        define(app, throttle=["stripe", "mail"], **options)
+    (warning,) = caught
+    text = str(warning.message)
+    assert f"task 'shop.charge' has limits and rate_limit={written!r}" in text
+    assert f"throttle_limits = {{..., 'charge-rate': '{limit}'}}" in text
+    assert "throttle = ['stripe', 'mail', 'charge-rate'], rate_limit = 0" in text
+    assert warning.filename == __file__
+    Throttle(Celery("as-it-says"), {**LIMITS, "charge-rate": limit})
+
+
+@pytest.mark.parametrize("rate_limit", [None, 0, "0", "wrong"])
+def test_no_rate_limit_of_celerys(app: Celery, rate_limit: Any) -> None:
+    """What is wrong with one, Celery says."""
+    Throttle(app, LIMITS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        define(app, throttle="stripe", rate_limit=rate_limit)
+
+
+def test_celerys_rate_limit_without_limits(app: Celery) -> None:
+    Throttle(app, LIMITS)
+    app.conf.task_default_rate_limit = "4/s"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        define(app)
+
+
+def test_what_the_warning_says_leads_to_no_other(app: Celery) -> None:
+    Throttle(app, {**LIMITS, "charge-rate": "4/s"})
+    app.conf.task_default_rate_limit = "4/s"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        define(app, throttle=["stripe", "charge-rate"], rate_limit=0)

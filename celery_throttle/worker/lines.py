@@ -7,6 +7,7 @@ with. They live as long as the worker, save those that read one connection to th
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from celery.worker import state
 from celery_throttle import mistakes
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
+from celery_throttle.rate_limits import warn_of_rate_limit
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.aside import Aside
 from celery_throttle.worker.asking import Asking
@@ -38,6 +40,7 @@ from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
 from celery_throttle.worker.processes import processes_of
 from celery_throttle.worker.queues import Queues
+from celery_throttle.worker.rate_limits import let_claims_pass
 from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
@@ -65,6 +68,7 @@ class Lines(bootsteps.StartStopStep):
             for task in list(c.app.tasks.values()):  # any of them may meet a limit in its body
                 install(task)
         if limits:
+            _warn_of_rate_limits(c.app.throttle, list(c.app.tasks.values()))
             check_store(c.app.throttle)
 
     def create(self, c: Any) -> Parts:  # type: ignore[override]  # the base gives what it made
@@ -91,6 +95,14 @@ class Lines(bootsteps.StartStopStep):
     def info(self, _c: Any) -> dict[str, Any]:  # type: ignore[override]  # the base gives None
         """What ``celery inspect stats`` shows under ``throttle``."""
         return {"throttle": self.obj.stats()} if self.obj else {}
+
+
+def _warn_of_rate_limits(throttle: Any, limited: Iterable[Any]) -> None:
+    """Of tasks that have their limits by a route: of others it was done where they are defined."""
+    for task in limited:
+        spec = throttle.spec_of(task)
+        if spec is not None and getattr(task, "throttle", None) is None:
+            warn_of_rate_limit(task, spec)
 
 
 class Parts:
@@ -141,6 +153,7 @@ class Parts:
         self._telling = Alarm(timers, self._outcomes.tell)
         self._registered = False
         self._running = False
+        let_claims_pass(consumer)
 
     def _on_settled(self) -> None:
         self._asking.on_settled()
