@@ -21,6 +21,7 @@ from benchmarks.results import Options, Result
 NAMES = (
     "quota",
     "pools",
+    "keys",
     "overhead",
     "latency",
     "parks",

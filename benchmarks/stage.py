@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -265,14 +266,20 @@ class Stage:
     def _model(self, task: str, queue: str, args: tuple[str, ...]) -> tuple[bytes, bytes, bytes]:
         found = self._models.get((task, queue, args))
         if found is None:
-            aside = self.broker_url.rpartition("/")[0] + "/9"
-            with Connection(aside) as connection, redis.Redis.from_url(aside) as client:
-                sent = self._app.send_task(task, args, queue=queue, connection=connection)
-                packed = client.lpop(queue)
+            connection, client = self._aside
+            sent = self._app.send_task(task, args, queue=queue, connection=connection)
+            packed: Any = client.lpop(queue)
             tag = json.loads(packed)["properties"]["delivery_tag"]
             found = str(sent.id).encode(), str(tag).encode(), packed
             self._models[task, queue, args] = found
         return found
+
+    @cached_property
+    def _aside(self) -> tuple[Connection, redis.Redis]:
+        """A database of the broker that nobody consumes."""
+        url = self.broker_url.rpartition("/")[0] + "/9"
+        connection = self._ends.enter_context(Connection(url))
+        return connection, self._ends.enter_context(redis.Redis.from_url(url))
 
     def push(self, messages: Iterable[tuple[str, bytes]], queue: str = QUEUE) -> None:
         """Put messages into the broker, up to :data:`AT_ONCE` in one command."""
