@@ -37,7 +37,7 @@ class ThrottleError(Exception):
 
 
 class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that does something else than it seems to."""
+    """An attribute of a task, or a setting, that has no effect, or another than it seems to have."""
 
 
 class LimitError(ThrottleError, ValueError):

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from celery_throttle.errors import ThrottleWarning
+
 #: The first word of all our names.
 OURS = "throttle"
 
@@ -27,10 +29,6 @@ _SETTINGS = {
     **dict.fromkeys(("tasks", "task_routes"), "routes"),
     **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
 }
-
-
-class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that resembles one of ours and has no effect."""
 
 
 class Misspelling(NamedTuple):
