@@ -37,7 +37,7 @@ class ThrottleError(Exception):
 
 
 class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that has no effect, or another than it seems to have."""
+    """An attribute of a task, or a setting, that has no effect, or not the one it seems to."""
 
 
 class LimitError(ThrottleError, ValueError):

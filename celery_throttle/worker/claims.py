@@ -38,11 +38,14 @@ class Claim:
             never pass), the gate decides as for any message.
         waited: seconds it spent in its line.
         slots: those that were taken with it.
+        delivered: whether Celery was handed its message.
         started: whether the pool has it.
         returned: whether it went back to its line; what still refers to it must not run it.
     """
 
-    __slots__ = ("_claims", "admitted", "returned", "slots", "started", "token", "waited")
+    __slots__ = (
+        *("_claims", "admitted", "delivered", "returned", "slots", "started", "token", "waited"),
+    )
 
     def __init__(
         self, claims: Claims, token: int, *, admitted: bool, waited: float, slots: Sequence[Place]
@@ -52,6 +55,7 @@ class Claim:
         self.admitted = admitted
         self.waited = waited
         self.slots = slots
+        self.delivered = False
         self.started = False
         self.returned = False
 
@@ -101,6 +105,7 @@ class Claims:
         #: Tokens; below zero of those that were not started, whose slots nobody else gives back.
         self._settled: deque[int] = deque()
         self._told: Told[int] = Told()
+        #: Tokens; below zero of those that were not delivered.
         self._unsure: list[int] = []
         self._complaints = Complaints(
             "The server of the limits does not let tasks go back to their lines; they wait, and "
@@ -180,7 +185,7 @@ class Claims:
                 stays = claim.started and unless_started
                 if not stays and self._held.pop(claim.token, None) is not None:
                     claim.returned = True
-                    self._unsure.append(claim.token)
+                    self._unsure.append(claim.token if claim.delivered else -claim.token)
         try:
             self.give_back_unsure()
         except StoreError as error:
@@ -201,7 +206,7 @@ class Claims:
     def doubt(self, tokens: Iterable[int]) -> None:
         """A call failed: nobody knows whether it made claims of these tokens."""
         with self._lock:
-            self._unsure.extend(tokens)
+            self._unsure.extend(-token for token in tokens)
 
     def give_back_unsure(self) -> None:
         """Give back what should not be held.
@@ -215,7 +220,8 @@ class Claims:
             try:
                 self._back(self.worker, "own", len(tokens), tokens)
             except StoreError:
-                self.doubt(tokens)
+                with self._lock:
+                    self._unsure.extend(tokens)
                 raise
 
     def reclaim(self, worker: str) -> None:

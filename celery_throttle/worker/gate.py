@@ -221,7 +221,8 @@ class Gate:
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Need) -> bool:
         """While the server is lost. What may be in a line already must not run here as well."""
         waited = request.__dict__.pop("throttle_waited", False)
-        wait = None if _may_be_parked(request) else self._outage.wait(need, waited=waited)
+        parked = self._parking.in_lines and _may_be_parked(request)
+        wait = None if parked else self._outage.wait(need, waited=waited)
         if wait == 0.0:
             self._parking.hold_slots(request, limits, need)
             return True

@@ -120,6 +120,7 @@ class HandOver:
             return
         task = c.app.tasks[task_name(message)]
         payload = None if "task" in message.headers else message.payload
+        message.claim.delivered = True
         try:
             c.strategies[task.name](
                 message,

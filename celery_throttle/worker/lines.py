@@ -45,6 +45,7 @@ from celery_throttle.worker.request import install
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.sender import Sender
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.strategies import Strategies
 from celery_throttle.worker.timers import timers_of
 from celery_throttle.worker.turns import Turns
 from celery_throttle.worker.waiting import Waiting
@@ -154,6 +155,7 @@ class Parts:
         self._registered = False
         self._running = False
         let_claims_pass(consumer)
+        consumer.strategies = Strategies(consumer)
 
     def _on_settled(self) -> None:
         self._asking.on_settled()

@@ -22,6 +22,9 @@ _VERSION = b"1"
 VERSIONS = ("1",)
 _LENGTH = struct.Struct("<I")
 
+#: Header of a message that a worker has sent back to its queue: whether it had been redelivered.
+SENT_BACK = "throttle_sent_back"
+
 #: What is written about a message, and the types it may have.
 _ABOUT: dict[str, type | tuple[type, ...]] = {
     "headers": (dict, type(None)),
@@ -38,22 +41,36 @@ class UnreadableMessageError(ValueError):
     """A packed message that this code cannot read: of another version, or damaged."""
 
 
-def pack(message: Any, more: Mapping[str, Any] | None = None, queue: str | None = None) -> bytes:
+def pack(
+    message: Any,
+    more: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    *,
+    received: bool = False,
+) -> bytes:
     """One message, kombu's or what has the same attributes, as bytes.
 
     Args:
         message: the message.
         more: more headers.
         queue: the queue that it came from, if it does not tell itself.
+        received: whether a worker has received it, and Celery has announced that.
     """
-    return join(about(message, more, queue), message.body)
+    return join(about(message, more, queue, received=received), message.body)
 
 
-def about(message: Any, more: Mapping[str, Any] | None = None, queue: str | None = None) -> str:
+def about(
+    message: Any,
+    more: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    *,
+    received: bool = False,
+) -> str:
     """All but the body of a message, as JSON."""
     return json.dumps(
         {
             **({} if queue is None else {"queue": queue}),
+            "received": received,
             "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
@@ -84,11 +101,22 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
         end = start + _LENGTH.unpack_from(packed, 1)[0]
         found = {"queue": None, **json.loads(packed[start:end].decode())}
         told = {name: found[name] for name in _ABOUT}
+        told["redelivered"] = bool(found.get("redelivered"))  # added by `lua/back.lua`
+        told["received"] = told["redelivered"] or _was_received(found)
     except Exception as error:  # kombu's decoders raise whatever they meet
         raise _damaged(packed) from error
     if not all(isinstance(told[name], types) for name, types in _ABOUT.items()):
         raise _damaged(packed)
     return told, packed[end:]
+
+
+def _was_received(found: Mapping[str, Any]) -> bool:
+    """Whether a worker has received the message of a packed one.
+
+    Version 0.1.0 did not write it down: there, what came from a broker has its tag.
+    """
+    of_broker = {**(found["delivery_info"] or {}), **(found["properties"] or {})}
+    return bool(found.get("received", "delivery_tag" in of_broker))
 
 
 def _damaged(packed: bytes) -> UnreadableMessageError:
@@ -120,11 +148,14 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
         body = data.decode("utf-8", "surrogatepass") if told["text"] else data
     except UnicodeDecodeError as error:
         raise _damaged(packed) from error
+    delivery_info = told["delivery_info"]
+    if told["redelivered"]:
+        delivery_info = {**(delivery_info or {}), "redelivered": True}
     message = ClaimedMessage(
         body=body,  # type: ignore[arg-type]  # bytes as well as text
         content_type=told["content_type"],
         content_encoding=told["content_encoding"],
-        delivery_info=told["delivery_info"],
+        delivery_info=delivery_info,
         properties=told["properties"],
         accept=accept,
     )
@@ -132,14 +163,21 @@ def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
     message.headers = told["headers"] or {}
     message.claim = claim
     message.throttle_queue = told["queue"]
+    message.received = told["received"]
     return message
 
 
 class ClaimedMessage(Message):
-    """A message out of a line. Celery acknowledges it like any other."""
+    """A message out of a line. Celery acknowledges it like any other.
+
+    Attributes:
+        claim: the claim under which this worker holds the task.
+        received: whether a worker has received it before, and Celery has announced that.
+    """
 
     claim: Claim
     throttle_queue: str | None = None
+    received: bool
 
     def ack(self, multiple: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  # as in kombu
         """Settle the claim."""

@@ -104,7 +104,7 @@ class Parking(Waiting):
             rank=self._origin.rank_of(request.message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
-            packed=messages.pack(request.message, met.headers(request), queue),
+            packed=messages.pack(request.message, met.headers(request), queue, received=True),
         )
         return park_call(
             self._throttle.keys,

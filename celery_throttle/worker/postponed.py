@@ -17,6 +17,7 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.worker import met
+from celery_throttle.worker.messages import SENT_BACK
 from celery_throttle.worker.trying import fail
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Postponed:
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
         """Send it back to its queue; tells whether it is there."""
         headers = met.headers(request)
+        headers[SENT_BACK] = bool(request.delivery_info.get("redelivered"))
         if turn_of(request):
             headers[_HEADER] = turn_of(request)
         sent = self._sender.send_back(request, headers, delay)

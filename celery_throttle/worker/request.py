@@ -15,7 +15,9 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.inside import TaskThrottled
 from celery_throttle.worker import met
+from celery_throttle.worker.messages import SENT_BACK
 from celery_throttle.worker.outcomes import DONE, FAILED, OUTCOMES
+from celery_throttle.worker.strategies import ReceivedBeforeError
 from celery_throttle.worker.trying import fail
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ class GatedRequest:
         for name, wrapped in (("execute_using_pool", _gated), ("on_success", _then_ended)):
             if name in cls.__dict__:
                 setattr(cls, name, wrapped(cls.__dict__[name]))
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)  # type: ignore[call-arg]  # mixed in
+        # Taken out: the task sees the headers it was sent with.
+        redelivered = self.request_dict.pop(SENT_BACK, None)  # type: ignore[attr-defined]  # see above
+        if redelivered:
+            self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
+        if getattr(message, "received", False):
+            raise ReceivedBeforeError(self)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """The task has failed, is to be retried or ended otherwise, or its process was lost."""

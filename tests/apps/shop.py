@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from celery import Celery, Task
 from celery.exceptions import Reject
-from celery.signals import task_failure, task_revoked
+from celery.signals import task_failure, task_received, task_revoked
 from celery.worker.request import Request
 from kombu import Exchange, Queue
 
@@ -79,6 +79,11 @@ def run(task: Task, **what: Any) -> None:
 
 
 # What the worker's main process tells.
+
+
+@task_received.connect
+def on_received(request: Any, **_: Any) -> None:
+    record("received", id=request.id)
 
 
 @task_throttled.connect
@@ -308,6 +313,13 @@ def take(self: Task, line: str) -> tuple[int, bool]:
     """Meets a limit in its body, in a process of the pool."""
     run(self)
     return os.getpid(), bool(throttle["rare", line].acquire())
+
+
+@task(throttle="turn:{line}")
+def meet(self: Task, line: str) -> None:
+    """Meets a limit in its body, and steps into its line if that refuses."""
+    run(self)
+    throttle["rare", line].acquire(max_wait=0)
 
 
 @task()

@@ -75,3 +75,19 @@ def test_rabbitmq_keeps_them_for_as_long(rabbitmq_url: str, redis_url: str, kind
         assert time.time() < began + 4
         bench.until_started("early", 50)
         assert check_runs(bench, "early", 50)[0] > began + 5
+
+
+@pytest.mark.rabbitmq
+def test_what_was_sent_back_is_announced_once(rabbitmq_url: str, redis_url: str) -> None:
+    with Bench(rabbitmq_url, redis_url, records=redis_url, conf=BROKER) as bench:
+        bench.start_workers(1)
+        limiter = Limiter(redis_url, {"api": "100/s"})
+        limiter.register()
+        limiter["api"].pause(4)
+        bench.send("early", range(10))
+        worker = bench.workers[0]
+        bench.until(lambda: worker.log().count("received") == 10, "tasks have come")
+        bench.until(lambda: bench.stats(worker)["postponed"] == 0, "the broker has them all")
+        bench.until_started("early", 10)
+        check_runs(bench, "early", 10)
+        assert worker.log().count("received") == 10

@@ -1,0 +1,60 @@
+"""Messages as they are packed to wait in a line, by this version and by the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu import Message
+
+from celery_throttle.worker import messages
+from tests.protocol import Protocol
+
+CLAIM: Any = None
+
+AMQP: dict[str, Any] = {
+    "delivery_info": {"delivery_tag": 1, "consumer_tag": "None1", "redelivered": False}
+}
+REDIS: dict[str, Any] = {"properties": {"delivery_tag": "a5f0"}}
+FAN_OUT: dict[str, Any] = {"delivery_info": {"exchange": "", "routing_key": "celery"}}
+
+
+def packed_by_the_version_before(message: Any) -> bytes:
+    """It did not write down whether a message was received."""
+    about = messages.about(message)
+    return messages.join(about.replace('"received": false, ', ""), message.body)
+
+
+@pytest.mark.parametrize(("message", "received"), [(AMQP, True), (REDIS, True), (FAN_OUT, False)])
+def test_what_the_version_before_has_received(message: dict[str, Any], *, received: bool) -> None:
+    packed = packed_by_the_version_before(Message("[]", **message))
+    assert b"received" not in packed.replace(b"redelivered", b"")
+    assert messages.unpack(packed, None, CLAIM).received == received
+
+
+@pytest.mark.parametrize("pack", [messages.pack, packed_by_the_version_before])
+@pytest.mark.parametrize("body", ["[1]", b"\x00{\xff", ""])
+def test_a_claim_that_goes_back_is_redelivered_if_celery_had_it(
+    lines: Protocol, pack: Any, body: str | bytes
+) -> None:
+    content: Any = body
+    message: Any = Message(content, headers={"task": "t"}, **FAN_OUT)
+    lines.park("one", ["api"], message=pack(message), may_run=False)
+    seen = []
+    for delivered in (False, False, True, True):
+        (row,) = lines.claim("w")
+        message = messages.unpack(row.message, None, CLAIM)
+        assert message.body == body
+        assert message.headers == {"task": "t"}
+        seen.append((message.delivery_info.get("redelivered"), message.received))
+        lines.back("w", "own", row.token if delivered else -row.token)
+    assert seen == [(None, False)] * 3 + [(True, True)]
+
+
+@pytest.mark.parametrize("message", [b"", b"1", b"1\x02\x00\x00\x00[]", b"9\x02\x00\x00\x00{}"])
+def test_what_is_no_message_goes_back_as_it_is(lines: Protocol, message: bytes) -> None:
+    lines.park("one", ["api"], message=message, may_run=False)
+    for _ in range(2):
+        (row,) = lines.claim("w")
+        assert row.message == message
+        lines.back("w", "own", row.token)
