@@ -17,6 +17,7 @@ from celery_throttle.fanout.enlisting import Batch, Entry, Reply
 from celery_throttle.fanout.places import Place
 from celery_throttle.needs import Written
 from celery_throttle.references import Reference
+from celery_throttle.scripts import Call, script
 from tests.protocol import SECOND, Protocol
 from tests.torn import TornStore
 
@@ -329,3 +330,24 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
         assert (reply.outcome, reply.dealt, reply.sent) == ("done", 8, 8)
 
     each_command(make, "enlist", use)
+
+
+def test_tasks_that_are_discarded(make: Callable[[], Traffic]) -> None:
+    """What is discarded again is gone then, and leaves nothing behind."""
+
+    def discard(traffic: Traffic) -> None:
+        protocol, left = traffic.protocol, 1
+        while left:
+            call = Call(script("discard"), list(protocol.keys.queue("q")), [protocol.now, 4])
+            _, left = protocol.store.run(call)
+
+    def use(traffic: Traffic) -> None:
+        traffic.settle(traffic.claim(1))
+        traffic.about = {task: traffic.about[task] for task in traffic.ran}
+        try:
+            discard(traffic)
+        except StoreError:
+            discard(traffic)
+            raise
+
+    each_command(make, "discard", use)
