@@ -16,7 +16,7 @@ from tests.servers import (
     redis_command,
     valkey_command,
 )
-from tests.servers.rabbitmq import RabbitMQ, rabbitmq_command
+from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
 from tests.workers import StartWorker, Worker
 
 
@@ -90,6 +90,30 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 @pytest.fixture(scope="session")
 def rabbitmq_url(rabbitmq: RabbitMQ) -> str:
     return rabbitmq.url
+
+
+@pytest.fixture(scope="session")
+def rabbitmq4_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """RabbitMQ 4 or later, which may be the one that is installed."""
+    command = rabbitmq4_command()
+    if command is None:
+        url: str = request.getfixturevalue("rabbitmq_url")
+        if version_of(url) < (4,):
+            pytest.skip("no RabbitMQ 4; tests/servers/rabbitmq4.sh .venv/rabbitmq-4 makes one")
+        yield url
+        return
+    node = RabbitMQ(command, tmp_path_factory.mktemp("rabbitmq4"))
+    yield node.url
+    node.close()
+
+
+@pytest.fixture(params=["rabbitmq", "rabbitmq4"])
+def any_rabbitmq_url(request: pytest.FixtureRequest) -> str:
+    """Like `rabbitmq_url`, once with the one that is installed and once with RabbitMQ 4."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture

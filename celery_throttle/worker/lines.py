@@ -38,6 +38,7 @@ from celery_throttle.worker.outcomes import Outcomes
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.parking import Parking
 from celery_throttle.worker.postponed import Postponed
+from celery_throttle.worker.prefetch import prefetch_of
 from celery_throttle.worker.processes import processes_of
 from celery_throttle.worker.queues import Queues
 from celery_throttle.worker.rate_limits import let_claims_pass
@@ -155,7 +156,7 @@ class Parts:
         self._registered = False
         self._running = False
         let_claims_pass(consumer)
-        consumer.strategies = Strategies(consumer)
+        consumer.strategies = self._strategies = Strategies(consumer)
 
     def _on_settled(self) -> None:
         self._asking.on_settled()
@@ -181,7 +182,9 @@ class Parts:
             self._queues.beat()
         processes = processes_of(c, self.timers, self._bring_again)
         self._sender = Sender(c, self._origin)
-        postponed = Postponed(c, self.timers, self._sender, self._bring_again)
+        prefetch = prefetch_of(c)
+        self._strategies.receive = prefetch.receive
+        postponed = Postponed(c, self.timers, self._sender, prefetch, self._bring_again)
         waiting = self._make_waiting(postponed)
         throttle.gate = Gate(
             throttle,

@@ -53,9 +53,9 @@ class Origin:
         message that waited, it is kept with the message. Only messages that earlier versions put
         into lines, or that were sent straight to them, go by exchange and routing key.
         """
-        known = getattr(message, "throttle_queue", None)
-        if known is not None:
-            return str(known)
+        known: str | None = getattr(message, "throttle_queue", None)
+        if known is not None:  # its consumer may be gone, see `prefetch.py`
+            return known
         about = message.delivery_info or {}  # as it was sent: anything may be in it
         tag = None if hasattr(message, "claim") else about.get("consumer_tag")
         tags = getattr(self._consumer.task_consumer, "_active_tags", {})

@@ -21,6 +21,7 @@ from celery_throttle.worker.messages import SENT_BACK
 from celery_throttle.worker.trying import fail
 
 if TYPE_CHECKING:
+    from celery_throttle.worker.prefetch import Prefetch
     from celery_throttle.worker.sender import Sender
     from celery_throttle.worker.timers import Timers
 
@@ -57,15 +58,22 @@ class Postponed:
         consumer: Celery's.
         timers: of the worker.
         sender: sends messages back.
+        prefetch: the prefetch slots of those that wait.
         bring: brings a request to the gate once more.
     """
 
     def __init__(
-        self, consumer: Any, timers: Timers, sender: Sender, bring: Callable[[Any], None]
+        self,
+        consumer: Any,
+        timers: Timers,
+        sender: Sender,
+        prefetch: Prefetch,
+        bring: Callable[[Any], None],
     ) -> None:
         self._c = consumer
         self._timers = timers
         self._sender = sender
+        self._prefetch = prefetch
         self._bring = bring
         self._entries: dict[Any, _Entry] = {}
 
@@ -111,7 +119,7 @@ class Postponed:
     def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
         free = len(self._entries) < MOST
         if free:
-            self._c.qos.increment_eventually()
+            self._prefetch.free(request.message)
         timer = None if seconds is None else self._timers.call_after(seconds, then, (request,))
         self._entries[request] = _Entry(timer, free)
 
@@ -126,7 +134,7 @@ class Postponed:
     def _leave(self, request: Any) -> None:
         entry = self._entries.pop(request, None)
         if entry is not None and entry.free:
-            self._c.qos.decrement_eventually()
+            self._prefetch.take(request.message)
 
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
         """Send it back to its queue; tells whether it is there."""

@@ -37,10 +37,14 @@ class Strategies(dict[str, Strategy]):
 
     Args:
         consumer: Celery's.
+
+    Attributes:
+        receive: called with each message first.
     """
 
     def __init__(self, consumer: Any) -> None:
         self._c = consumer
+        self.receive: Callable[[Any], None] | None = None
         super().__init__()
         for name, strategy in consumer.strategies.items():
             self[name] = strategy
@@ -52,6 +56,8 @@ class Strategies(dict[str, Strategy]):
         def announce_once(
             message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any
         ) -> Any:
+            if self.receive is not None:
+                self.receive(message)
             if SENT_BACK in (message.headers or ()):
                 message.received = True
             try:

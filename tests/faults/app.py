@@ -102,6 +102,12 @@ def plain(self: Any, number: int) -> None:
     start(self, number)
 
 
+@app.task(bind=True, rate_limit="1/m")
+def slow(self: Any, number: int) -> None:
+    """Celery lets these wait in the worker, where they keep their prefetch slots."""
+    start(self, number)
+
+
 @throttle_mode_changed.connect
 def tell_mode(mode: str, count: int, **_: Any) -> None:
     record("modes", mode=mode, count=count)

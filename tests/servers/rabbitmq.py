@@ -13,6 +13,8 @@ from kombu import Connection
 from tests.servers import free_port
 from tests.tether import Tethered
 
+ROOT = Path(__file__).parent.parent.parent
+
 # Debian's command on the PATH is a wrapper that changes user and stays in between.
 RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
@@ -22,6 +24,22 @@ def rabbitmq_command() -> Path | None:
         return RABBITMQ_SCRIPT
     found = shutil.which("rabbitmq-server")
     return Path(found) if found else None
+
+
+def rabbitmq4_command() -> Path | None:
+    """One beside the machine's own: what `rabbitmq4.sh` made in .venv, or as RABBITMQ_4 says."""
+    made = ROOT / ".venv" / "rabbitmq-4" / "rabbitmq-server"
+    given = os.environ.get("RABBITMQ_4")
+    if given:
+        return Path(given)
+    return made if made.exists() else None
+
+
+def version_of(url: str) -> tuple[int, ...]:
+    with Connection(url) as connection:
+        connection.connect()
+        version = connection.connection.server_properties["version"]
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 class RabbitMQ:

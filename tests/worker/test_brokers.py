@@ -55,10 +55,10 @@ class Shop:
 
 
 @pytest.fixture
-def client(rabbitmq_url: str, redis_url: str, start_worker: StartWorker) -> Iterator[Shop]:
-    client = Shop(rabbitmq_url, redis_url)
+def client(any_rabbitmq_url: str, redis_url: str, start_worker: StartWorker) -> Iterator[Shop]:
+    client = Shop(any_rabbitmq_url, redis_url)
     env = {"THROTTLE_URL": redis_url, "SHOP_QUEUE": client.name}
-    start_worker("tests.apps.shop", rabbitmq_url, env=env)
+    start_worker("tests.apps.shop", any_rabbitmq_url, env=env)
     yield client
     client.queue(client.broker.default_channel).delete()
     client.broker.release()

@@ -60,8 +60,8 @@ def test_waits_longer_than_the_broker_waits_for_an_acknowledgement(redis_url: st
 
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_rabbitmq_keeps_them_for_as_long(rabbitmq_url: str, redis_url: str, kind: str) -> None:
-    bench = Bench(rabbitmq_url, redis_url, records=redis_url, conf=BROKER, queue_type=kind)
+def test_rabbitmq_keeps_them_for_as_long(any_rabbitmq_url: str, redis_url: str, kind: str) -> None:
+    bench = Bench(any_rabbitmq_url, redis_url, records=redis_url, conf=BROKER, queue_type=kind)
     with bench:
         bench.start_workers(1)
         limiter = Limiter(redis_url, {"api": "100/s"})
@@ -91,3 +91,67 @@ def test_what_was_sent_back_is_announced_once(rabbitmq_url: str, redis_url: str)
         bench.until_started("early", 10)
         check_runs(bench, "early", 10)
         assert worker.log().count("received") == 10
+
+
+# RabbitMQ 4 counts prefetched messages for each consumer, and RabbitMQ 3 does with quorum queues.
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.pools("prefork", "solo", "threads")
+def test_those_that_wait_hold_no_prefetch_slots(
+    any_rabbitmq_url: str, redis_url: str, kind: str, pool: str
+) -> None:
+    """When plain tasks run that were sent behind 400 limited ones, fewer than half of those have.
+
+    If those that wait held slots, all but ten had.
+    """
+    conf = {**BROKER, "throttle_limits": {"api": "10/s"}}
+    servers = {"records": redis_url, "queue_type": kind}
+    with Bench(any_rabbitmq_url, redis_url, conf=conf, pool=pool, **servers) as bench:
+        bench.start_workers(1)
+        bench.send("early", range(400))
+        bench.send("plain", range(20))
+        bench.until_started("plain", 20)
+        assert len(bench.starts("early")) < 200
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_each_runs_once_whose_queue_is_consumed_anew(
+    any_rabbitmq_url: str, redis_url: str, kind: str
+) -> None:
+    conf = {**BROKER, "throttle_limits": {"api": "50/s"}}
+    servers = {"records": redis_url, "queue_type": kind}
+    with Bench(any_rabbitmq_url, redis_url, conf=conf, **servers) as bench:
+        bench.start_workers(2)
+        for number in range(100):
+            bench.send("early", [number])
+            bench.send("late", [number])
+            bench.send("plain", [number])
+        for task in ("early", "late", "plain"):
+            bench.until_started(task, 100)
+            check_runs(bench, task, 100)
+        times = [row["at"] for task in ("early", "late") for row in bench.starts(task)]
+        assert max(times) - min(times) > 199 / 50 - 0.1
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_worker_prefetches_few_of_the_others(
+    any_rabbitmq_url: str, redis_url: str, kind: str
+) -> None:
+    """Two processes prefetch 8. Where a queue gets another consumer, it may be 24 for a moment."""
+    conf = {**BROKER, "throttle_limits": {"api": "30/s"}}
+    servers = {"records": redis_url, "queue_type": kind}
+    with Bench(any_rabbitmq_url, redis_url, conf=conf, **servers) as bench:
+        for number in range(60):
+            bench.send("early", [number])
+            bench.send("slow", [number])
+        bench.start_workers(1)
+
+        def received() -> int:
+            lines = bench.workers[0].log().splitlines()
+            return sum(".slow[" in line and line.endswith("received") for line in lines)
+
+        bench.until(lambda: received() >= 6, "the worker has what it prefetches")
+        time.sleep(3)  # for more to show: those that wait here have waited by then
+        assert received() <= 24
