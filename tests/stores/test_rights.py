@@ -147,7 +147,12 @@ def test_tasks_wait_until_a_missing_right_is_given(
     guarded.take_away(command_name)
     with guarded.server.client() as client:
         client.delete("{throttle}:pause:turn")
-        client.zadd("{throttle}:due:stores", {"{throttle}:waiting:turn/stores": 0}, xx=True)
+        queue_name = "redis/0/stores"
+        client.zadd(
+            f"{{throttle}}:due:{queue_name}",
+            {f"{{throttle}}:waiting:turn/{queue_name}": 0},
+            xx=True,
+        )
     log = worker.log
     wait_until(lambda: "does not hand out tasks that wait" in log(), "an error in the log")
     assert "ERROR/MainProcess] The server of the limits" in log()

@@ -140,7 +140,7 @@ def test_many_keys_that_are_due_at_once(stage: Stage) -> None:
     takes = speed(stage, len(tasks))
     stage.limiter["keyed"].pause(3600)
     stage.send(pools.keyed, tasks, keys=len(tasks))
-    until(lambda: stage.client.hlen("{throttle}:messages:pools") == len(tasks), "all wait")
+    until(lambda: stage.client.hlen("{throttle}:messages:redis/0/pools") == len(tasks), "all wait")
     began = time.time()
     stage.limiter["keyed"].reset()
     assert stage.until_begun(tasks, 120)[-1][0] - began < 1 + 3 * takes

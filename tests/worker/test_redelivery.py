@@ -35,7 +35,7 @@ class Site:
         """There has to be a worker, which parks them. They run from now on."""
         self.limiter["api"].pause(3600)
         sent = self.send(task, count)
-        messages = f"{{throttle}}:messages:{redelivery.QUEUE}"
+        messages = f"{{throttle}}:messages:redis/0/{redelivery.QUEUE}"
         wait_until(lambda: self.client.hlen(messages) == count, "all wait in their line", SECONDS)
         self.limiter["api"].reset()
         return sent

@@ -76,7 +76,7 @@ class Shop:
 
     def due(self) -> list[tuple[str, float]]:
         """Waiting lists of the queue, and when (us) they are looked at next."""
-        found: Any = self.redis.zrange("{throttle}:due:celery", 0, -1, withscores=True)
+        found: Any = self.redis.zrange("{throttle}:due:redis/0/celery", 0, -1, withscores=True)
         return [(name.decode(), score) for name, score in found]
 
     def ran(self, times: int, *tasks: AsyncResult) -> None:
@@ -282,6 +282,7 @@ def test_a_task_that_expires_in_its_line_takes_no_quota(client: Shop, line: str)
     client.finished(gone, *others)
     assert state_of(gone) == "REVOKED"
     assert client.order("runs", gone) == []
+    until(lambda: client.rows("revoked", gone), "the signal that it is revoked")
     assert [row["expired"] for row in client.rows("revoked", gone)] == [True]
 
 
@@ -588,6 +589,8 @@ def test_a_task_that_would_wait_too_long_is_dropped(client: Shop, line: str) -> 
         result.get(timeout=SECONDS)
     assert state_of(result) == "REVOKED"
     assert client.order("runs", first, result) == [first.id]
+    # Celery stores the result first.
+    until(lambda: client.rows("revoked", result), "the signal that it is revoked")
     assert [row["expired"] for row in client.rows("revoked", result)] == [False]
 
 
