@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -229,8 +230,10 @@ def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
 def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
     turns.limiter.define("tenant", "9/s", key="gold", weight=5)
     turns.limiter.define("api", weight=2)
-    names = [turns.keys.fleet, turns.keys.limits, turns.keys.aside]
-    _, _, *told = turns.store.run(Call(script("beat"), names, [turns.now, "w", SECOND, 1000]))
+    keys = turns.keys
+    names = [keys.fleet, keys.limits, keys.aside, keys.temporary, keys.consumed]
+    args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, ""]
+    _, _, _, *told = turns.store.run(Call(script("beat"), names, args))
     assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
 
 

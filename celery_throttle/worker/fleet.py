@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from celery_throttle.worker.fleet_size import FleetSize
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.worker.queues import Queues
 
 #: Seconds between two tries while the server is lost: at first, and where that happens often.
 TRY, SELDOM = 0.5, 2.0
@@ -49,7 +50,7 @@ class Fleet:
         back: called, from the thread, when a server answers that was lost.
         recall: called, from the thread, when tasks were set aside that this worker may know.
         state_db: path of the file in which Celery keeps this worker's state, if it does.
-        beaten: called, from the thread, when the server has answered.
+        queues: those that it consumes.
 
     Attributes:
         size: the number of workers, as far as it is known.
@@ -64,13 +65,13 @@ class Fleet:
         back: Callable[[], None],
         recall: Callable[[], None],
         state_db: str | None,
-        beaten: Callable[[], None],
+        queues: Queues,
     ) -> None:
         self._throttle = throttle
         self._worker = worker
         self._back = back
         self._recall = recall
-        self._beaten = beaten
+        self._queues = queues
         self._told: Mapping[bytes, bytes] = {}
         self._heard_at = 0.0
         self._stir = threading.Event()
@@ -97,7 +98,7 @@ class Fleet:
         self._over = True
         self._stir.set()
         with suppress(StoreError):  # then its lease runs out
-            self._call(0)
+            self._call(0, self._queues.names())
 
     def lose(self) -> None:
         """The server is lost: try until it is back."""
@@ -143,7 +144,7 @@ class Fleet:
             if self._lost:
                 self._lost, self._back_at = False, time.monotonic()
                 self._back()
-            self._beaten()
+            self._queues.settle()
             if self.aside:
                 self._recall()
 
@@ -151,19 +152,22 @@ class Fleet:
         """Whether the server answered."""
         lease = self._throttle.settings.lease
         try:
-            size, self.aside, *told = self._call(to_us(lease))
+            names = self._queues.names()
+            size, self.aside, consumed, *told = self._call(to_us(lease), names)
         except StoreError:
             return False
         self._told = dict(zip(told[::2], told[1::2], strict=True))
         self._heard_at = time.monotonic()
+        self._queues.hear(names, *consumed)
         self.size.hear(size)
         return True
 
-    def _call(self, lease_us: int) -> list[Any]:
+    def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
         keys, names = self._throttle.keys, self._throttle.limits
         pauses = [keys.pause(LimitRef(name, None)) for name in names]
-        args: list[Argument] = ["", self._worker, lease_us, _MOST, *names]
+        lines, about = self._queues.said(queues)
+        args: list[Argument] = ["", self._worker, lease_us, _MOST, *about, *names]
         reply: list[Any] = self._throttle.store.probe(
-            Call(script("beat"), [keys.fleet, keys.limits, keys.aside, *pauses], args)
+            Call(script("beat"), [keys.fleet, keys.limits, keys.aside, *lines, *pauses], args)
         )
         return reply

@@ -132,7 +132,7 @@ class Parts:
             back=self._on_back,
             recall=self._aside.recall,
             state_db=consumer.controller.statedb,
-            beaten=self._queues.beat,
+            queues=self._queues,
         )
         self._outage = Outage(throttle, self._fleet, self._slots)
         store.breaker.watcher = self._outage.begin
@@ -178,8 +178,6 @@ class Parts:
         self._queues.use(self._origin)
         self._register()
         self._fleet.start()  # it hears which limits are in force
-        if throttle.limits:  # else no task waits for what it finds
-            self._queues.beat()
         processes = processes_of(c, self.timers, self._bring_again)
         self._sender = Sender(c, self._origin)
         prefetch = prefetch_of(c)
@@ -252,7 +250,6 @@ class Parts:
         if for_good:
             self.wake.stop()
             self._claiming.tell()
-            self._queues.beat()
             self._fleet.stop()
 
     def end(self) -> None:

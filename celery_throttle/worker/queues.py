@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
-from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.scripts import Argument
 from celery_throttle.worker.complaints import Complaints
 from celery_throttle.worker.unconsumed import Unconsumed, lease_of
 
@@ -38,8 +38,8 @@ class Queues:
         self._earlier: frozenset[str] = frozenset()
         self._unconsumed = Unconsumed(throttle)
         self._complaints = Complaints(
-            "The server of the limits does not take note of the queues that this worker consumes; "
-            "others may report them as not consumed."
+            "The server of the limits does not let this worker look after queues that no worker "
+            "consumes; their tasks wait."
         )
 
     def use(self, origin: Origin) -> None:
@@ -48,34 +48,41 @@ class Queues:
 
     def keys(self) -> list[Sequence[QueueKeys]]:
         """For each queue, the keys under which tasks of it may wait now."""
-        return [tuple(self._keys_of(name)) for name in self._names()]
+        return [tuple(self._keys_of(name)) for name in self.names()]
 
     def lines(self) -> dict[str, str]:
         """The names of the queues by their keys ``lines``, now and under earlier names."""
-        return {lines: name for name in self._names() for lines in self._lines_of(name)}
+        return {lines: name for name in self.names() for lines in self._lines_of(name)}
 
-    def beat(self) -> None:
-        """Say which queues this worker consumes, and deal with those that nobody does.
-
-        From any thread.
-        """
-        try:
-            self._beat()
-        except StoreError as error:
-            self._complaints.log(error)
-
-    def _beat(self) -> None:
-        keys, origin, names = self._throttle.keys, self._origin, self._names()
-        args: list[Argument] = ["", to_us(lease_of(self._throttle)), to_us(_REMEMBER)]
-        args += [int(origin is not None and origin.is_temporary(name)) for name in names]
+    def said(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
+        """Keys and arguments by which ``beat.lua`` is told of queues that this worker consumes."""
+        keys, origin = self._throttle.keys, self._origin
         lines = [one for name in names for one in self._lines_of(name)]
-        call = Call(script("consume"), [keys.temporary, keys.consumed, *lines], args)
-        earlier, deleted, others = self._throttle.store.run(call)
+        kinds = [str(int(origin is not None and origin.is_temporary(name))) for name in names]
+        times: list[Argument] = [to_us(lease_of(self._throttle)), to_us(_REMEMBER)]
+        return [keys.temporary, keys.consumed, *lines], [*times, "".join(kinds)]
+
+    def hear(
+        self,
+        names: Sequence[str],
+        earlier: Sequence[int],
+        deleted: Sequence[bytes],
+        others: Sequence[bytes],
+    ) -> None:
+        """Take note of the reply, see ``beat.lua``. From any thread."""
         both = zip(names, earlier, strict=True)
         self._earlier = frozenset(name for name, is_there in both if is_there)
         self._unconsumed.see(deleted, others)
 
-    def _names(self) -> Sequence[str]:
+    def settle(self) -> None:
+        """Deal with queues that no worker consumes. From any thread."""
+        try:
+            self._unconsumed.settle()
+        except StoreError as error:
+            self._complaints.log(error)
+
+    def names(self) -> Sequence[str]:
+        """The names of the queues."""
         return () if self._origin is None else self._origin.names()
 
     def _keys_of(self, name: str) -> Iterator[QueueKeys]:

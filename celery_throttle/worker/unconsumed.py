@@ -12,7 +12,7 @@ that no worker says any more that it consumes the queue.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
@@ -41,31 +41,37 @@ class Unconsumed:
 
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
+        self._sure = _SURE * throttle.settings.lease
         self._since: dict[bytes, float] = {}
+        self._deleted: set[bytes] = set()
         self._seen = 0.0
 
-    def see(self, deleted: Iterable[bytes], others: Iterable[bytes]) -> None:
-        """Deal with queues, by their keys ``lines``, that no worker has said for long to consume.
+    def see(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
+        """No worker has said for long that it consumes these queues, by their keys ``lines``.
 
         Args:
             deleted: those that the broker has deleted if nobody consumes them.
             others: those that it keeps.
+        """
+        now = time.monotonic()
+        known = self._since if now - self._seen < self._sure else {}
+        self._seen = now
+        self._since = {lines: known.get(lines, now) for lines in (*deleted, *others)}
+        self._deleted = set(deleted)
+
+    def settle(self) -> None:
+        """Deal with those of them that are given up.
 
         Raises:
             StoreError: the server cannot be asked.
         """
-        deleted, others = list(deleted), list(others)
-        now, sure = time.monotonic(), _SURE * self._throttle.settings.lease
-        known = self._since if now - self._seen < sure else {}
-        self._seen = now
-        self._since = {lines: known.get(lines, now) for lines in (*deleted, *others)}
-        given_up = {lines for lines, since in self._since.items() if now - since >= sure}
-        for lines in given_up:
-            queue = self._queue_of(lines)
-            if lines in deleted:
-                self._discard(queue)
-            else:
-                self._report(queue)
+        for lines, since in self._since.items():
+            if self._seen - since >= self._sure:
+                queue = self._queue_of(lines)
+                if lines in self._deleted:
+                    self._discard(queue)
+                else:
+                    self._report(queue)
 
     def _queue_of(self, lines: bytes) -> str:
         """Its name with its broker."""
