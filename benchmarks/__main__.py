@@ -30,6 +30,7 @@ NAMES = (
     "claims",
     "fanout",
     "shared",
+    "server",
     "slots",
     "forecasts",
     "clients",

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import QUEUE, Stage, wait_until
+from benchmarks.stage import BROKER, QUEUE, Stage, wait_until
 from celery_throttle.keys import Keys
 
 #: Tasks whose packed messages are read for their size.
@@ -36,7 +36,7 @@ def run(options: Options) -> Result:
         wait_until(lambda: worker.count() > 1, "the first task to start")
         first = worker.marks(skip=1)[0].time - told["began"]
         time.sleep(1)  # the worker has had its turn
-        waiting = stage.store.hlen(Keys().queue(QUEUE).messages)
+        waiting = stage.waiting()
         redis, packed = (_used(stage) - redis_before) / waiting, _packed(stage)
         grown = worker.memory() - worker_before
     options.say(f"fanout: {theirs:,} tasks are sent by delay()")
@@ -68,6 +68,6 @@ def _used(stage: Stage) -> int:
 
 def _packed(stage: Stage) -> float:
     """Mean bytes of some packed messages, with all that is kept beside them."""
-    messages = Keys().queue(QUEUE).messages
+    messages = Keys().queue(f"{BROKER}/{QUEUE}").messages
     found: Any = stage.store.hscan(messages, count=SOME)[1]
     return mean(len(packed) for packed in found.values())

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 QUEUE = "celery"
 
+#: The broker of a stage, in the names of lines; see `celery_throttle.brokers.broker_identity`.
+BROKER = "redis/0"
+
 #: Seconds to wait for anything before a benchmark gives up.
 PATIENCE = 300.0
 
@@ -297,7 +300,7 @@ class Stage:
 
     def waiting(self, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX) -> int:
         """How many tasks of a queue wait in lines."""
-        return int(self.store.hlen(Keys(prefix).queue(queue).messages))
+        return int(self.store.hlen(Keys(prefix).queue(f"{BROKER}/{queue}").messages))
 
 
 def ready(workers: Iterable[Worker]) -> None:
