@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import Settings
@@ -65,6 +67,13 @@ def test_without_a_directory_to_write_to_it_goes_on(
     assert caplog.text.count("Cannot keep the number of workers") == 1
 
 
+def conf(**settings: object) -> Any:
+    """The settings of a Celery app."""
+    app = Celery(set_as_current=False)
+    app.conf.update(settings)
+    return app.conf
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -78,12 +87,13 @@ def test_without_a_directory_to_write_to_it_goes_on(
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_allowed(setting: str, value: object) -> None:
-    settings = Settings({setting: value}, {})
+    settings = Settings(conf(**{setting: value}), {})
     with pytest.raises(ConfigurationError, match=f"{setting} is .*: it must be"):
         settings.check()
 
 
 def test_the_settings_as_they_are_meant() -> None:
-    assert (Settings({}, {}).workers, Settings({}, {}).outage_grace) == (None, 30.0)
-    settings = Settings({"throttle_workers": 4, "throttle_outage_grace": 0}, {"workers": 5})
+    settings = Settings(conf(), {})
+    assert (settings.workers, settings.outage_grace) == (None, 30.0)
+    settings = Settings(conf(throttle_workers=4, throttle_outage_grace=0), {"workers": 5})
     assert (settings.workers, settings.outage_grace) == (5, 0.0)
