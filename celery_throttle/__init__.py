@@ -23,7 +23,6 @@ from celery_throttle.errors import (
     StoreUnavailableError,
     Throttled,
     ThrottleError,
-    ThrottleWarning,
     UnknownFanOutError,
     UnknownLimitError,
     WaitTooLongError,
@@ -32,6 +31,7 @@ from celery_throttle.forecasts.foresee import Forecast
 from celery_throttle.heard import Heard
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits import Limit
+from celery_throttle.misspellings import ThrottleWarning
 from celery_throttle.rates import Concurrency, Rate
 from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
 from celery_throttle.task import ThrottledTask

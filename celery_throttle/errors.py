@@ -20,7 +20,6 @@
         ├── QueueFullError                  the queue of a ``leaky-queue``, or ``max-waiting``
         └── KeysFullError                   ``max-keys`` other keys are in use
 
-    ThrottleWarning (UserWarning)           what is allowed, but hardly meant
 
 Messages name the offending text and say what is allowed.
 """
@@ -34,10 +33,6 @@ _SHOWN_CHARACTERS = 100
 
 class ThrottleError(Exception):
     """The root: catch this to catch everything this package raises on purpose."""
-
-
-class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that has no effect, or not the one it seems to."""
 
 
 class LimitError(ThrottleError, ValueError):

@@ -134,6 +134,10 @@ class Keys:
         name, _, _ = entries.removeprefix(f"{self.prefix}:entries:").partition(":")
         return self.crowd(name)
 
+    def state_of(self, entries: str) -> str:
+        """The :meth:`state` of the limit and key whose :meth:`entries` have a name."""
+        return f"{self.prefix}:state:{entries.removeprefix(f'{self.prefix}:entries:')}"
+
     def pause(self, ref: LimitRef) -> str:
         """String: until when one limit and key is paused; without a key, all of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from celery_throttle.errors import ThrottleWarning
-
 #: The first word of all our names.
 OURS = "throttle"
 
@@ -29,6 +27,10 @@ _SETTINGS = {
     **dict.fromkeys(("tasks", "task_routes"), "routes"),
     **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
 }
+
+
+class ThrottleWarning(UserWarning):
+    """An attribute of a task, or a setting, that has no effect, or not the one it seems to."""
 
 
 class Misspelling(NamedTuple):

@@ -204,7 +204,9 @@ class Plans(Changes):
         holders = [holder for _, holder in held]
         args = [self.now(), to_us(lease), int(anew), *holders]
         entries = [entries for entries, _ in held]
-        return Call(script("renew"), [*entries, *map(self.keys.crowd_of, entries)], args)
+        keys = self.keys
+        names = [*entries, *map(keys.crowd_of, entries), *map(keys.state_of, entries)]
+        return Call(script("renew"), names, args)
 
     def _ask(
         self,

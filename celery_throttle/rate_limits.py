@@ -10,8 +10,9 @@ from typing import Any
 
 from celery.utils.time import rate
 
-from celery_throttle.errors import LimitError, ThrottleWarning
+from celery_throttle.errors import LimitError
 from celery_throttle.limits import Limit
+from celery_throttle.misspellings import ThrottleWarning
 from celery_throttle.settings import Spec
 
 

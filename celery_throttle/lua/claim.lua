@@ -36,7 +36,7 @@ local missing = false
 local visits = room + 16
 local taken, wake_for = {}, {}
 
--- For so long (us) it is remembered when a queue was looked at: processes may be busy as long.
+-- For so long (us) it is remembered when a queue with lines was looked at: processes may be busy as long.
 local MINUTE, REMEMBERED = 60000000, 3600000000
 
 -- A server that is out of memory carries out a script whose first write takes something away: then
@@ -188,7 +188,7 @@ local function next_ask(queue)
     ask = math.min(ask, place(queue, math.max(now, due - ahead)))
   end
   write_lease(queue[ASKS], channel, ask, now)
-  redis.call('PEXPIRE', queue[ASKS], expiry(REMEMBERED, given))
+  redis.call('PEXPIRE', queue[ASKS], expiry(due and REMEMBERED or 2 * longest, given))
   return ask
 end
 

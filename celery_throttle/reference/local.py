@@ -202,7 +202,7 @@ class Local:
 
     def renew(self, reservation: Reservation, lease: int, now: int) -> None:
         """Let slots that were reserved go on for ``lease`` microseconds from now."""
-        self._each_slots(reservation, lambda state, mark: state.renew(mark, now + lease))
+        self._each_slots(reservation, lambda state, mark: state.renew(mark, lease, now))
         for ref in reservation:
             for state in self._states[ref]:
                 if isinstance(state, Slots) and state.leases:

@@ -83,12 +83,14 @@ class Slots(State):
         """The state once a slot is given back."""
         return replace(self, leases=tuple(one for one in self.leases if one.number != mark.value))
 
-    def renew(self, mark: Mark, until: int) -> Slots:
-        """The state once a lease ends at another time; one that has been given back does not."""
+    def renew(self, mark: Mark, lease: int, now: int) -> Slots:
+        """The state once a lease lasts so long from now; one that was given back does not."""
+        until = now + lease
         leases = sorted(
             one._replace(until=until) if one.number == mark.value else one for one in self.leases
         )
-        return replace(self, leases=tuple(leases))
+        longest = max(self.longest, lease) if leases else self.longest
+        return replace(self, leases=tuple(leases), longest=longest)
 
     def left(self, limit: Limit, now: int) -> tuple[int, int]:
         live = self.live(now)
