@@ -45,10 +45,10 @@ class Apart:
             return sorted(map(int, found))
 
 
-def last_ask(client: Any, queue: str) -> float:
-    """When (us) a worker last meant to ask for tasks of a queue."""
-    [(_, last)] = client.zrange(f"{{throttle}}:asks:{queue}", -1, -1, withscores=True)
-    return float(last)
+def last_ask(client: redis.Redis, queue: str) -> float:
+    """When (us) a worker last means to ask for tasks of a queue; 0 if no claim names it."""
+    found: Any = client.zrange(f"{{throttle}}:asks:{queue}", -1, -1, withscores=True)
+    return float(found[0][1]) if found else 0.0
 
 
 def waiting(store: str) -> int:
