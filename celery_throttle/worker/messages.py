@@ -70,13 +70,13 @@ def about(
     return json.dumps(
         {
             **({} if queue is None else {"queue": queue}),
-            "received": received,
             "headers": {**message.headers, **more} if more else message.headers,
             "properties": message.properties,
             "delivery_info": message.delivery_info,
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
             "text": isinstance(message.body, str),
+            "received": received,
         }
     )
 

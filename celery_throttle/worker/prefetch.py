@@ -131,9 +131,14 @@ class ConsumerPrefetch(Prefetch):
         tags: dict[str, str] = self._c.task_consumer._active_tags  # noqa: SLF001  # kombu has no other way
         return tags
 
+    def _window_with(self, message: Any) -> _Window | None:
+        """The window that a message was received in; none of a message out of a line."""
+        queue = None if hasattr(message, "claim") else getattr(message, "throttle_queue", None)
+        return None if queue is None else self._windows.get(queue)
+
     def free(self, message: Any) -> None:
         """See :class:`Prefetch`; its queue is consumed anew, if its consumer is the active one."""
-        window = self._windows.get(getattr(message, "throttle_queue", ""))
+        window = self._window_with(message)
         if window is not None:
             with self._lock:
                 window.messages.discard(message)
@@ -144,7 +149,7 @@ class ConsumerPrefetch(Prefetch):
 
     def take(self, message: Any) -> None:
         """See :class:`Prefetch`; it counts like any other."""
-        window = self._windows.get(getattr(message, "throttle_queue", ""))
+        window = self._window_with(message)
         if window is not None:
             with self._lock:
                 window.messages.add(message)

@@ -609,7 +609,7 @@ def test_a_pause_is_seen_and_ends(app: Any) -> None:
 def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
     app.throttle.fan_out(some(app, 3), "ä name")
     entry = client.hget("{throttle}:messages:redis/0/celery", "2")
-    start = entry.index(b'{"received"') - 5
+    start = entry.index(b'{"headers"') - 5
     assert messages.headers(entry[start:])["throttle_fan_out"] == "ä name"
 
 

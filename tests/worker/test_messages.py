@@ -22,7 +22,7 @@ FAN_OUT: dict[str, Any] = {"delivery_info": {"exchange": "", "routing_key": "cel
 def packed_by_the_version_before(message: Any) -> bytes:
     """It did not write down whether a message was received."""
     about = messages.about(message)
-    return messages.join(about.replace('"received": false, ', ""), message.body)
+    return messages.join(about.replace(', "received": false', ""), message.body)
 
 
 @pytest.mark.parametrize(("message", "received"), [(AMQP, True), (REDIS, True), (FAN_OUT, False)])
