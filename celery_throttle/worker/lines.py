@@ -51,6 +51,7 @@ from celery_throttle.worker.timers import timers_of
 from celery_throttle.worker.turns import Turns
 from celery_throttle.worker.waiting import Waiting
 from celery_throttle.worker.wake import Wake
+from celery_throttle.worker.written import let_written_begin
 
 logger = get_logger(__name__)
 
@@ -174,6 +175,7 @@ class Parts:
     def start(self) -> None:
         """Begin, or go on over a new connection to the broker."""
         throttle, c = self._throttle, self._c
+        let_written_begin(c)
         self._origin = Origin(c)
         self._queues.use(self._origin)
         self._register()
