@@ -33,8 +33,8 @@ class Claimant:
         keys = self._limiter.keys
         self.token += 1
         names = [keys.limits, keys.parks, keys.workers, keys.claims(WORKER), *keys.queue(QUEUE)]
-        lease, room, ahead, longest, released, registered = 30_000_000, 1, 20_000, 1_000_000, 0, 0
-        told = [lease, room, ahead, self.token, longest, len(settled), released, registered]
+        lease, room, ahead, longest, none = 30_000_000, 1, 20_000, 1_000_000, 0
+        told = [lease, room, ahead, self.token, longest, len(settled), none, none, room, ahead]
         claim = Call(script("claim"), names, ["", WORKER, keys.channel(WORKER), *told, *settled])
         began = time.perf_counter()
         rows = self._limiter.store.run(claim)[2:]

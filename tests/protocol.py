@@ -126,6 +126,8 @@ class Protocol:
         released: Sequence[tuple[Reference, str]] = (),
         acknowledged: Sequence[str] = (),
         registered: bool = True,
+        free: int | None = None,
+        moment: int = 0,
     ) -> list[Claimed]:
         keys = self.keys
         names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
@@ -143,7 +145,8 @@ class Protocol:
             first,
             SECOND,
         ]
-        args += [len(settled), len(released), int(registered), *settled]
+        args += [len(settled), len(released), int(registered)]
+        args += [room if free is None else free, moment, *settled]
         for reference, holder in released:
             ref = as_ref(reference)
             args += [keys.entries(ref), keys.waits(ref), holder]

@@ -28,7 +28,7 @@ for i = 1, #found[2], 2 do
     end
     if line and about.fan_out == record then
       fan_out_ended(record, id, 'revoked')
-      leave(line, about, place, id, now)
+      leave(line, about, place, { id }, now)
       close_up(line, about, place, now)
       cancelled = cancelled + 1
     end

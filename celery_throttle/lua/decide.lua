@@ -201,15 +201,27 @@ local function decide(refs, now, lined)
   return wait, bound, limit_bound
 end
 
--- Takes the cost from every ref for a start at `at` (us, not before now).
-local function take(refs, now, at, given)
+-- Takes the cost from every ref for a start at `at` (us, not before now). It counts in what is decided after
+-- it; nothing is written yet.
+local function reserve(refs, now, at)
   for i = 1, #refs do
     local limits = refs[i].limits
     for place = 1, #limits do
       limits[place].algorithm.take(limits[place], now, at)
     end
+  end
+end
+
+-- Keeps what was taken.
+local function write_all(refs, now, given)
+  for i = 1, #refs do
     write(refs[i], now, given)
   end
+end
+
+local function take(refs, now, at, given)
+  reserve(refs, now, at)
+  write_all(refs, now, given)
 end
 
 -- The ref for whose key there is no room, and how long that will be so; see `crowd.full`.

@@ -35,10 +35,20 @@
 local function refs_of(about, costs)
   local refs = {}
   for i, names in ipairs(about.limits) do
-    refs[i] = { state = names[3], entries = names[ENTRIES], cost = costs[i], paused = 0,
+    refs[i] = { state = names[3], entries = names[ENTRIES], cost = costs[i] or 0, paused = 0,
                 has_key = names[1] ~= names[2] }
   end
   return refs
+end
+
+-- Another task of the line has other costs.
+local function set_costs(refs, costs)
+  for i = 1, #refs do
+    local limits = refs[i].limits
+    for place = 1, #limits do
+      limits[place].cost = costs[i]
+    end
+  end
 end
 
 -- The weight of a line: the greatest of its refs. Nil for 1.
@@ -99,27 +109,38 @@ local function attach(line, about, at, now, wait)
   end
 end
 
--- A task waits no more, and another may be the first. A line that is left empty is gone from Redis but
--- still in its waiting list: the caller takes it out, or gives it the place of its first task.
-local function leave(line, about, at, id, now)
+-- Tasks wait no more, and another may be the first; `others`: whether there are any, if that is known. A line
+-- that is left empty is gone from Redis but still in its waiting list: the caller takes it out, or gives it
+-- the place of its first task.
+local function leave(line, about, at, ids, now, others)
   local queue = about.queue
-  redis.call('HDEL', queue[MESSAGES], id)
-  redis.call('ZREM', line, id)
-  count(about.limits[at], -1)
+  call_with('HDEL', queue[MESSAGES], ids)
+  call_with('ZREM', line, ids)
+  count(about.limits[at], -#ids)
   if about.fan_out then
-    fan_out_waits(about.fan_out, -1, ARGV[1])
+    fan_out_waits(about.fan_out, -#ids, ARGV[1])
   end
-  if redis.call('EXISTS', line) == 0 then
+  if others == nil then
+    others = redis.call('EXISTS', line) == 1
+  end
+  if not others then
     forget(line, about, now)
   end
+end
+
+-- A packed claim but for the task's id, score and what is kept of it: {line, about, id, score, packed}. What is
+-- packed already is put in as it is.
+local function claim_head(line, packed_about)
+  return '\149' .. cmsgpack.pack(line) .. packed_about
 end
 
 -- Moves a waiting task into a worker's claims. Returns what the worker is told of it: {token, kind,
 -- starts in (us), waited (us), message, task id}.
 local function hand_out(claims, token, line, about, at, id, packed, kind, starts, now)
   local _, _, _, parked, message, score = unpack(cmsgpack.unpack(packed))
-  redis.call('HSET', claims, token, cmsgpack.pack({ line, about, id, score, packed }))
-  leave(line, about, at, id, now)
+  local head = claim_head(line, cmsgpack.pack(about))
+  redis.call('HSET', claims, token, head .. cmsgpack.pack(id, score, packed))
+  leave(line, about, at, { id }, now)
   return { token, kind, starts, now - parked, message, id }
 end
 

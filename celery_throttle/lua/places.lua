@@ -40,9 +40,9 @@ local function register(limit, queue)
   return redis.call('HSET', limit[WAITS], limit[WAITING], names) == 1
 end
 
--- The waiting list has lost a line: forget it when that was the last.
-local function tidy(limit, queue)
-  if redis.call('EXISTS', limit[WAITING]) == 0 then
+-- The waiting list has lost a line: forget it when that was the last, which may be known.
+local function tidy(limit, queue, was_last)
+  if was_last or redis.call('EXISTS', limit[WAITING]) == 0 then
     redis.call('ZREM', queue[DUE], limit[WAITING])
     if limit[WAITS] then
       redis.call('HDEL', limit[WAITS], limit[WAITING])
@@ -84,9 +84,23 @@ local function next_of_rank(waiting, found)
   return found
 end
 
--- The line of a waiting list that has the next turn, and its score.
+-- The line of a waiting list that has the next turn, its score, and that of the line after it; nil if there
+-- is none, and the line's own if it is not known.
 local function next_line(waiting)
-  return unpack(next_of_rank(waiting, redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')))
+  local found = redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES')
+  if not found[4] then
+    return found[1], found[2]
+  end
+  local first = next_of_rank(waiting, found)
+  return first[1], first[2], first == found and found[4] or first[2]
+end
+
+-- How many turns a line has before the other, by their scores: at least one.
+local function turns_before(about, score, rival)
+  if rank_of(rival) > rank_of(score) then
+    return math.huge
+  end
+  return math.max(1, math.ceil((pass_of(rival) - pass_of(score)) / stride_of(about)))
 end
 
 -- Puts a line into a waiting list, behind those of its rank and pass.
@@ -115,17 +129,21 @@ local function follow(waiting, line, about)
   end
 end
 
--- The line that has the next turn, by its score, had it. Returns whether it goes on.
-local function next_turn(waiting, line, about, score)
-  local rank = rank_of_line(line)
+-- The line that has the next turn, by its score, had some; `next_score` is that of its first task now, if there
+-- is one. Without a rival it may stay where it is, unless the last pass is near: who comes after it gets its
+-- place from there.
+local function end_turn(queue, waiting, line, at, about, score, rival, turns, next_score)
+  local rank = rank_of(next_score)
   if not rank then
     redis.call('ZREM', waiting, line)
+    if not rival then
+      tidy(about.limits[at], queue, true)
+    end
   elseif rank ~= rank_of(score) then
     enter(waiting, line, about)
-  else
-    put(waiting, line, rank, pass_of(score) + stride_of(about))
+  elseif rival or pass_of(score) >= PASSES - NEAR then
+    put(waiting, line, rank, pass_of(score) + turns * stride_of(about))
   end
-  return rank
 end
 
 -- A line begins (1) or ends (-1): as long as it holds tasks, its keys are in use.

@@ -57,12 +57,9 @@ local function make_slots()
     return tonumber(row[2]) - now
   end
 
+  -- Leases are written with the state: until then, another take is of the same slot.
   function slots.take(limit, now, at)
-    local lease = at - now + limit.lease
-    limit.longest_lease = held(limit, now) > 0 and math.max(limit.longest_lease, lease) or lease
-    redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', whole(now))
-    redis.call('ZADD', limit.entries, whole(now + lease), limit.holder)
-    limit.held, limit.last = false, math.max(look(limit), now + lease)
+    limit.taken = at - now + limit.lease
   end
 
   local function last(limit, now)
@@ -70,6 +67,13 @@ local function make_slots()
   end
 
   function slots.write(limit, now, given)
+    local lease = limit.taken
+    if lease then
+      limit.longest_lease = held(limit, now) > 0 and math.max(limit.longest_lease, lease) or lease
+      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', whole(now))
+      redis.call('ZADD', limit.entries, whole(now + lease), limit.holder)
+      limit.taken, limit.held, limit.last = nil, false, math.max(look(limit), now + lease)
+    end
     local lasts = last(limit, now)
     redis.call('PEXPIRE', limit.entries, expiry(lasts, given))
     return struct.pack(FORM, SLOTS, SIZE, limit.longest_lease), lasts

@@ -39,6 +39,14 @@ IDLE = 1.0
 #: free processes calls again at once.
 MOST = 200
 
+#: Seconds within which a process is about to be free, where tasks end fast: tasks are taken for it
+#: as well, so that a call takes several.
+SOON = HORIZON / 4
+
+#: Seconds that such a task may start ahead. A limit that is slower binds, and its tasks are taken
+#: for free processes only: none of them might have to go back.
+MOMENT = 0.001
+
 #: Seconds until a call is tried again that the server replied an error to.
 REFUSED = 1.0
 
@@ -97,10 +105,16 @@ class Claiming:
         """Take nothing, but settle, give slots back and renew the lease."""
         self.ask(lambda: 0)
 
-    def ask(self, room: Callable[[], int]) -> Asked | None:
-        """Take what is due, for so many free processes; None if the server could not be asked."""
+    def ask(self, room: Callable[[], int], soon: Callable[[], int] = int) -> Asked | None:
+        """Take what is due; None if the server could not be asked.
+
+        Args:
+            room: free processes.
+            soon: those that will be free within :data:`SOON`, if any is now.
+        """
         with self._alone:
-            return self._ask_alone(min(MOST, max(0, room())))
+            free = min(MOST, max(0, room()))
+            return self._ask_alone(min(MOST, free + soon()) if free else 0, free)
 
     def renew_slots(self) -> None:
         """Let the slots of the tasks that run be theirs for one lease more."""
@@ -129,7 +143,7 @@ class Claiming:
         self._first = (self._first + 1) % max(1, len(queues))
         return _flat(queues[self._first :] + queues[: self._first])
 
-    def _ask_alone(self, room: int) -> Asked | None:
+    def _ask_alone(self, room: int, free: int) -> Asked | None:
         if self._throttle.store.breaker.is_open:  # somebody else finds out when the server is back
             return None
         keys = self._throttle.keys
@@ -151,6 +165,8 @@ class Claiming:
             len(settled),
             len(releases),
             int(self._registered),
+            free,
+            to_us(MOMENT),
             *settled,
             *chain.from_iterable(releases),
             *self._waiting.acknowledged(),

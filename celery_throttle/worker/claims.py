@@ -8,6 +8,7 @@ nobody while the lease lasts, and goes back to its line when it runs out.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.keys import Keys
 from celery_throttle.scripts import Argument, Call, script
 from celery_throttle.store import Store
+from celery_throttle.worker.blocks import Demand
 from celery_throttle.worker.complaints import Complaints
 from celery_throttle.worker.slots import Place, places_of
 from celery_throttle.worker.told import Told
@@ -112,6 +114,7 @@ class Claims:
             "this worker tries again."
         )
         self._next = 1
+        self._starts = Demand()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -148,7 +151,12 @@ class Claims:
         """See :meth:`Claim.start`."""
         with self._lock:
             claim.started = not claim.returned
+        self._starts.count(None, time.monotonic())
         return claim.started
+
+    def recent(self) -> int:
+        """How many were started in 20 ms of late."""
+        return self._starts.recent(None, time.monotonic())
 
     def started(self) -> list[Claim]:
         """Claims that the pool was given."""

@@ -118,7 +118,7 @@ def test_more_processes_than_one_call_can_hand_tasks_to(
     count = 8_500
     handle = bulk.throttle.fan_out((bulk.wide.s(number) for number in range(count)), "many")
     worker = start_worker("tests.apps.bulk", redis_url, pool="gevent", concurrency=count)
-    progress = handle.wait(timeout=60)
+    progress = handle.wait(timeout=300)
     assert (progress.done, progress.waiting, progress.running) == (count, 0, 0)
     assert "ERROR" not in worker.log()
     client.flushall()

@@ -11,7 +11,8 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.asking import Asking
-from celery_throttle.worker.claiming import Asked, Claiming
+from celery_throttle.worker.blocks import HORIZON
+from celery_throttle.worker.claiming import MOST, SOON, Asked, Claiming
 from celery_throttle.worker.claims import Claims
 from celery_throttle.worker.pace import Pace
 from celery_throttle.worker.processes import _Guarded
@@ -71,7 +72,7 @@ class OneProcess:
             listen=lambda _: None,
         )
 
-    def _ask(self, room: Callable[[], int]) -> Asked:
+    def _ask(self, room: Callable[[], int], _soon: Callable[[], int]) -> Asked:
         self.asks += room() > 0
         return Asked(0.001, "", [])
 
@@ -172,3 +173,25 @@ def test_each_queue_has_its_turn(lines: Protocol) -> None:
     left = sorted(task_id[0] for task_id in lines.waiting())
     assert len(tasks) == 6
     assert left == sorted("aabbcc")
+
+
+def test_a_call_is_also_for_processes_that_will_be_free_in_a_moment(lines: Protocol) -> None:
+    lines.limiter.define("api", "1000/s burst 1000")
+    for number in range(300):
+        lines.park(str(number), ["api"], may_run=False)
+    asks, _ = claiming(lines, "q")
+    for free, soon, taken in ((0, 9, 0), (1, 0, 1), (1, 4, 5), (300, 9, MOST)):
+        asked = asks.ask(lambda: free, lambda: soon)  # noqa: B023  # called at once
+        assert asked
+        assert len(asked.tasks) == taken
+        assert not taken or asked.wait == 0  # more are due
+
+
+def test_processes_are_free_in_a_moment_where_tasks_end_fast() -> None:
+    worker = OneProcess()
+    worker.connect()
+    worker._asking._claims = SimpleNamespace(recent=lambda: 40)  # type: ignore[assignment]  # all that is asked
+    assert worker._asking._soon() == 40 * SOON / HORIZON
+    worker._semaphore.acquire(lambda: None)
+    worker._semaphore.acquire(lambda: None)  # a task waits for a process: the next is for it
+    assert worker._asking._soon() == 0
