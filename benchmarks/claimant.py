@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.stage import QUEUE
+from benchmarks.stage import LINES
 from celery_throttle import Limiter
 from celery_throttle.scripts import Call, script
 
@@ -32,7 +32,7 @@ class Claimant:
         """
         keys = self._limiter.keys
         self.token += 1
-        names = [keys.limits, keys.parks, keys.workers, keys.claims(WORKER), *keys.queue(QUEUE)]
+        names = [keys.limits, keys.parks, keys.workers, keys.claims(WORKER), *keys.queue(LINES)]
         lease, room, ahead, longest, none = 30_000_000, 1, 20_000, 1_000_000, 0
         told = [lease, room, ahead, self.token, longest, len(settled), none, none, room, ahead]
         claim = Call(script("claim"), names, ["", WORKER, keys.channel(WORKER), *told, *settled])

@@ -19,7 +19,7 @@ from statistics import median
 
 from benchmarks.claimant import Claimant
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import QUEUE, Stage
+from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
 from celery_throttle.keys import Keys
 from celery_throttle.parks import Waiter, park_call
@@ -100,15 +100,15 @@ class _Waiting:
                     pipe.execute()
             pipe.execute()
         self._copy(tasks - parked)
-        waiting = self._server.hlen(self._keys.queue(QUEUE).messages)
+        waiting = self._server.hlen(self._keys.queue(LINES).messages)
         if waiting != self._tenants * tasks:
             raise RuntimeError(f"{waiting} tasks wait, not {self._tenants * tasks}")
 
     def _copy(self, count: int) -> None:
         source = (Path(__file__).parent / "copies.lua").read_text(encoding="utf-8")
         copies = self._server.register_script(source)
-        line = self._keys.line(QUEUE, self._refs)
-        messages, backlog = self._keys.queue(QUEUE).messages, self._keys.backlog(self._refs[0])
+        line = self._keys.line(LINES, self._refs)
+        messages, backlog = self._keys.queue(LINES).messages, self._keys.backlog(self._refs[0])
         for first in range(1, count + 1, AT_ONCE):
             numbers = [first, min(first + AT_ONCE - 1, count)]
             copies(keys=[line, messages, backlog], args=numbers)
@@ -120,7 +120,7 @@ class _Waiting:
         acknowledged, self._parked = self._parked, [task_id]
         return park_call(
             self._keys,
-            Waiter(task_id, QUEUE, rank=3, expires=0, max_wait=None, packed=MESSAGE),
+            Waiter(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
             self._limiter.need(["api", ("tenant", str(tenant))], 1),
             "0",
             identity=task_id,

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import BROKER, QUEUE, Stage, wait_until
+from benchmarks.stage import LINES, Stage, wait_until
 from celery_throttle.keys import Keys
 
 #: Tasks whose packed messages are read for their size.
@@ -68,6 +68,6 @@ def _used(stage: Stage) -> int:
 
 def _packed(stage: Stage) -> float:
     """Mean bytes of some packed messages, with all that is kept beside them."""
-    messages = Keys().queue(f"{BROKER}/{QUEUE}").messages
+    messages = Keys().queue(LINES).messages
     found: Any = stage.store.hscan(messages, count=SOME)[1]
     return mean(len(packed) for packed in found.values())

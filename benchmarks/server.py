@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import BROKER, QUEUE, Stage
+from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
 from celery_throttle.parks import Waiter, park_call
 from celery_throttle.references import Reference
@@ -128,7 +128,7 @@ class _Side:
                     limit = ("tenant", self._keys[number % len(self._keys)])
                 call = park_call(
                     self._limiter.keys,
-                    Waiter(task_id, f"{BROKER}/{QUEUE}", 9, 0, None, _as_received(packed)),
+                    Waiter(task_id, LINES, 9, 0, None, _as_received(packed)),
                     self._limiter.need([limit], 1),
                     "0",
                     identity=task_id,

@@ -38,6 +38,9 @@ QUEUE = "celery"
 #: The broker of a stage, in the names of lines; see `celery_throttle.brokers.broker_identity`.
 BROKER = "redis/0"
 
+#: :data:`QUEUE` in the names of lines.
+LINES = f"{BROKER}/{QUEUE}"
+
 #: Seconds to wait for anything before a benchmark gives up.
 PATIENCE = 300.0
 
