@@ -248,7 +248,7 @@ end
 
 -- Serves one waiting list, until its limit has no room left or the list is empty. If there are not
 -- processes enough for that, the other lists that are due come first the next time.
-local function serve(queue, waiting, others)
+local function serve(queue, waiting)
   while #taken < room and visits > 0 do
     local line, score, rival = next_line(waiting)
     if not line then
@@ -262,9 +262,7 @@ local function serve(queue, waiting, others)
       return
     end
   end
-  if others then
-    redis.call('ZADD', queue[DUE], 'XX', 'GT', whole(now), waiting)
-  end
+  redis.call('ZADD', queue[DUE], 'XX', 'GT', whole(now), waiting)
 end
 
 -- When this worker should ask again. Some worker must ask at each due moment, but not all: each
@@ -327,11 +325,12 @@ for key = 5, #KEYS, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   follow_queue_clock(queue)
   while #taken < room and visits > 0 do
-    local due = redis.call('ZRANGE', queue[DUE], '-inf', whole(now + horizon()), 'BYSCORE', 'LIMIT', 0, 2)
-    if not due[1] then
+    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', whole(now + horizon()),
+                               'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not waiting then
       break
     end
-    serve(queue, due[1], due[2])
+    serve(queue, waiting)
   end
   ask = math.min(ask, next_ask(queue))
 end

@@ -38,7 +38,8 @@ def let_written_begin(consumer: Any) -> None:
         return
 
     def flush_later() -> None:
-        _let_begin(pool._pool, consumer.hub)  # noqa: SLF001  # billiard's
+        if pool._pool is not None:  # noqa: SLF001  # billiard's; None once it has ended
+            _let_begin(pool._pool, consumer.hub)  # noqa: SLF001  # see above
         flush()
 
     flush_later.lets_written_begin = True  # type: ignore[attr-defined]
