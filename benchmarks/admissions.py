@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from benchmarks.stage import wait_until
-from celery_throttle.keys import DEFAULT_PREFIX
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
+from celery_throttle.store.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
 _LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ (\S+)\] (.*)", re.DOTALL)
 _PART = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-#: What `lua/meters.lua` packs, behind when the definition began: tag, size, time, the interval as p
+#: What `meters.lua` packs, behind when the definition began: tag, size, time, the interval as p
 #: and q, since when something is in use, TAT, ticks.
 _GCRA = struct.Struct("<dBHdddddd")
 

@@ -25,7 +25,7 @@ import redis
 from benchmarks.pinned import PLAIN, WHERE, Side, Times, compare, pinned_server, plain
 from benchmarks.results import Figure, Options, Result
 from celery_throttle import Decision, Limiter
-from celery_throttle.plans import Holder
+from celery_throttle.operations.plans import Holder
 from celery_throttle.testing import ManualClock
 
 UNITS = 100

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.stage import LINES
 from celery_throttle import Limiter
-from celery_throttle.scripts import Call, script
+from celery_throttle.store.script import Call, script
 
 WORKER = "benchmark"
 
@@ -25,7 +25,7 @@ class Claimant:
         self.token = 0
 
     def claim(self, settled: Sequence[int] = ()) -> tuple[float, list[Any]]:
-        """Take a task, see ``lua/claim.lua``; gives the seconds it took, and its row.
+        """Take a task, see ``claim.lua``; gives the seconds it took, and its row.
 
         Raises:
             RuntimeError: there was none.

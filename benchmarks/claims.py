@@ -21,10 +21,10 @@ from benchmarks.claimant import Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.keys import Keys
-from celery_throttle.parks import Waiter, park_call
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, script
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Call, script
 
 TURNS, CALLS = 20, 100
 FEW = 1_000
@@ -114,7 +114,7 @@ class _Waiting:
             copies(keys=[line, messages, backlog], args=numbers)
 
     def _park(self, tenant: int) -> Call:
-        """The call by which a worker without a free process parks a task, see ``lua/park.lua``."""
+        """The call by which a worker without a free process parks a task, see ``park.lua``."""
         self._sent += 1
         task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]

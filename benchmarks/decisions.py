@@ -21,7 +21,7 @@ from benchmarks.claimant import WORKER, Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, ready, wait_until
 from celery_throttle import Limiter
-from celery_throttle.scripts import Call, script
+from celery_throttle.store.script import Call, script
 
 TURNS, CALLS = 20, 100
 NEVER_BINDS = "1000000/s burst 1000000"
@@ -77,7 +77,7 @@ class _Line:
         seconds, _ = self._claimant.claim()
         keys = self.limiter.keys
         names, told = [keys.workers, keys.claims(WORKER)], ["", WORKER, "own"]
-        self.limiter.store.run(Call(script("back"), names, [*told, 1, self._claimant.token]))
+        self.limiter.store.run(Call(script("requeue"), names, [*told, 1, self._claimant.token]))
         return seconds
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage, wait_until
-from celery_throttle.keys import Keys
+from celery_throttle.store.keys import Keys
 
 #: Tasks whose packed messages are read for their size.
 SOME = 1_000

@@ -23,9 +23,9 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
 from celery_throttle.fanout import FanOut
-from celery_throttle.forecasts.alike import empty_times
+from celery_throttle.forecasts.capacity import Supply
 from celery_throttle.forecasts.fluid import Line
-from celery_throttle.forecasts.supplies import Supply
+from celery_throttle.forecasts.groups import empty_times
 
 RATE = 50
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import QUEUE, Stage, wait_until
-from celery_throttle.keys import Keys
+from celery_throttle.store.keys import Keys
 
 FEW = 1_000
 

@@ -25,7 +25,7 @@ from benchmarks.admissions import Admission, Monitor, admissions
 from benchmarks.marks import Mark
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import Stage, ready, wait_until
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
 
 
 @dataclass(frozen=True, slots=True)

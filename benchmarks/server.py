@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
-from celery_throttle.parks import Waiter, park_call
-from celery_throttle.references import Reference
-from celery_throttle.worker import messages
+from celery_throttle.limits.reference import Reference
+from celery_throttle.messages import packing
+from celery_throttle.operations.park import Waiter, park_call
 
 TASKS = 6_000
 KEYS = [f"tenant-{number}" for number in range(1_000)]
@@ -156,7 +156,7 @@ def _as_received(packed: bytes) -> bytes:
     """A message of the broker's list as a worker packs it for a line."""
     told = json.loads(packed)
     properties = told["properties"]
-    return messages.pack(
+    return packing.pack(
         SimpleNamespace(
             body=base64.b64decode(told["body"]).decode(),
             headers=told["headers"],

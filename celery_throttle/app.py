@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle import mistakes
-from celery_throttle.brokers import broker_identity
-from celery_throttle.changes import Limits, Plan
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
-from celery_throttle.inside import current_run
-from celery_throttle.keys import FAN_OUT, Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need, Written, read_limits
-from celery_throttle.plans import Holder, Plans, Reserved
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import Need, Written, read_limits
+from celery_throttle.messages.broker import broker_identity
+from celery_throttle.operations.changes import Limits, Plan
+from celery_throttle.operations.plans import Holder, Plans, Reserved
 from celery_throttle.purge import include_lines
-from celery_throttle.send_check import CheckedSend
 from celery_throttle.settings import Settings, Spec, check_lease
-from celery_throttle.store import Store
-from celery_throttle.swallowed import Swallowed
-from celery_throttle.task import TaskLimits, ThrottledTask, read_scopes
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import FAN_OUT, Keys
+from celery_throttle.tasks import validation
+from celery_throttle.tasks.context import current_run
+from celery_throttle.tasks.send_check import CheckedSend
+from celery_throttle.tasks.swallowed_waits import Swallowed
+from celery_throttle.tasks.task import TaskLimits, ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from celery.canvas import Signature
 
     from celery_throttle.fanout import FanOut
-    from celery_throttle.fanout.delaying import Delaying
-    from celery_throttle.worker.gate import Gate
+    from celery_throttle.fanout.line_publisher import Delaying
+    from celery_throttle.worker.admission.gate import Gate
 
 
 class Throttle(Limiter):
@@ -107,7 +107,7 @@ class Throttle(Limiter):
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)
         include_lines(app)
-        app.steps["consumer"].add("celery_throttle.worker.lines:Lines")
+        app.steps["consumer"].add("celery_throttle.worker.bootstep:Lines")
 
     @cached_property
     def settings(self) -> Settings:
@@ -155,7 +155,7 @@ class Throttle(Limiter):
         """Sends tasks to the end of their lines, if the settings say so."""
         if self.settings.publish != "line":
             return None
-        from celery_throttle.fanout.delaying import Delaying  # noqa: PLC0415  # see fan_out
+        from celery_throttle.fanout.line_publisher import Delaying  # noqa: PLC0415  # see fan_out
 
         return Delaying(self)
 
@@ -224,7 +224,7 @@ class Throttle(Limiter):
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Reserved]:
-        """See :meth:`Limiter.taking`; within a task of a worker, see :mod:`celery_throttle.inside`.
+        """See :meth:`Limiter.taking`; within a task of a worker, see ``tasks/context.py``.
 
         A refusal that would raise Throttled lets the task step into its line.
         """
@@ -298,7 +298,7 @@ class Throttle(Limiter):
             ConfigurationError: something is wrong; the message has a line for each mistake.
         """
         self.app.loader.import_default_modules()
-        mistakes.check(self)
+        validation.check(self)
 
     def spec_of(self, task: type[Task] | Task) -> Spec | None:
         """The limits of a task as they are written: its own, or those of its route."""

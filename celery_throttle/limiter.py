@@ -1,6 +1,6 @@
 """Limits without Celery: acquire, reserve, slot, pause, resume, define, for all code and asyncio.
 
-The two ends, ``x()`` and ``ax()``, only carry out the plans of :mod:`celery_throttle.plans`.
+The two ends, ``x()`` and ``ax()``, only carry out the plans of ``operations/``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from celery_throttle.bound import BoundLimit
-from celery_throttle.changes import Clock, Plan, check_wait
-from celery_throttle.costs import Cost, millionths
-from celery_throttle.decision import Decision
-from celery_throttle.forecasts.foresee import Forecast
-from celery_throttle.forecasts.outlook import Outlook
-from celery_throttle.heard import Heard
-from celery_throttle.held import Reservation, Slot
-from celery_throttle.keys import DEFAULT_PREFIX, Keys
-from celery_throttle.needs import Costs, Need, Written, needed, read_limits
-from celery_throttle.plans import Holder, Plans, Reserved
-from celery_throttle.references import Reference, as_ref, as_refs, is_plain, keyed
-from celery_throttle.renewals import Renewals
-from celery_throttle.scripts import Call
-from celery_throttle.store import Store
+from celery_throttle.forecasts.reader import Outlook
+from celery_throttle.forecasts.solver import Forecast
+from celery_throttle.handle import BoundLimit
+from celery_throttle.lease_renewer import Renewals
+from celery_throttle.leases import Reservation, Slot
+from celery_throttle.limits.cost import Cost, millionths
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.reference import Reference, as_ref, as_refs, is_plain, keyed
+from celery_throttle.limits.requirement import Costs, Need, Written, needed, read_limits
+from celery_throttle.operations.changes import Clock, Plan, check_wait
+from celery_throttle.operations.plans import Holder, Plans, Reserved
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
+from celery_throttle.store.script import Call
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Limiter:
     """Limits that are kept on one server and shared by everyone who names them.
 
     Args:
-        url: the server; see :class:`celery_throttle.store.Store`.
+        url: the server; see :class:`celery_throttle.store.client.Store`.
         limits: name to limit, as text (``"100/s burst 20"``) or :class:`Limit`, or to a list of
             limits that all have to allow. These are defaults of the code: one defined at run time
             takes precedence.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.brokers import broker_identity
-from celery_throttle.discards import discard
+from celery_throttle.messages.broker import broker_identity
+from celery_throttle.operations.discard import discard
 
 if TYPE_CHECKING:
     from kombu import Connection

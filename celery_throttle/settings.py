@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import Any
 
 from celery_throttle import misspellings
-from celery_throttle.brokers import broker_url
-from celery_throttle.changes import Limits
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
-from celery_throttle.keys import DEFAULT_PREFIX
-from celery_throttle.limits import LONGEST_LEASE
-from celery_throttle.needs import read_limits
-from celery_throttle.urls import is_store_url, safe_url
+from celery_throttle.limits.limit import LONGEST_LEASE
+from celery_throttle.limits.requirement import read_limits
+from celery_throttle.messages.broker import broker_url
+from celery_throttle.operations.changes import Limits
+from celery_throttle.store.keys import DEFAULT_PREFIX
+from celery_throttle.store.url import is_store_url, safe_url
 
 #: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]

@@ -11,10 +11,10 @@ from typing import Any
 import redis
 
 from celery_throttle.limiter import Limiter
-from celery_throttle.needs import Costs, Written
-from celery_throttle.plans import Want
-from celery_throttle.references import Reference, as_ref
-from celery_throttle.scripts import Call, script
+from celery_throttle.limits.reference import Reference, as_ref
+from celery_throttle.limits.requirement import Costs, Written
+from celery_throttle.operations.plans import Want
+from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
@@ -173,15 +173,15 @@ class Protocol:
     def back(self, worker: str, which: str, *tokens: int, most: int = 100) -> int:
         names = [self.keys.workers, self.keys.claims(worker)]
         args: list[Any] = [self.now, worker, which, most, *tokens]
-        left: int = self.store.run(Call(script("back"), names, args))
+        left: int = self.store.run(Call(script("requeue"), names, args))
         return left
 
     def set_aside(self, worker: str, token: int) -> None:
         names = [self.keys.workers, self.keys.claims(worker), self.keys.aside]
-        self.store.run(Call(script("aside"), names, [self.now, worker, token, "label"]))
+        self.store.run(Call(script("quarantine"), names, [self.now, worker, token, "label"]))
 
     def recall(self, *ids: str) -> None:
-        self.store.run(Call(script("recall"), [self.keys.aside], [self.now, *ids]))
+        self.store.run(Call(script("recall_quarantined"), [self.keys.aside], [self.now, *ids]))
 
     @staticmethod
     def _row(row: list[Any]) -> Claimed:

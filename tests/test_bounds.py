@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle.references import Reference
+from celery_throttle.limits.reference import Reference
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 

@@ -80,7 +80,9 @@ def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: 
         for _ in range(20):
             client.client_kill_filter(_type="normal", skipme=True)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("celery_throttle.wire._FRESH", 100)  # it is not looked at first
+                patch.setattr(
+                    "celery_throttle.store.connection._FRESH", 100
+                )  # it is not looked at first
                 with pytest.raises(StoreUnavailableError):
                     limiter["api"].acquire()
             assert not limiter.store.breaker.is_open

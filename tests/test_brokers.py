@@ -7,8 +7,8 @@ import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Throttle
-from celery_throttle.servers import Nodes, Sentinels
-from celery_throttle.urls import read_url
+from celery_throttle.store.topology import Nodes, Sentinels
+from celery_throttle.store.url import read_url
 
 
 def queue_of(**settings: Any) -> str:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from celery_throttle.calendars import PERIODS, Calendar
+from celery_throttle.algorithms import Local
 from celery_throttle.errors import LimitSyntaxError, LimitValueError
-from celery_throttle.limits import Limit
-from celery_throttle.reference import Local
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.calendar import PERIODS, Calendar
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

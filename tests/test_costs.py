@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.costs import MILLION, in_units, millionths
 from celery_throttle.errors import CostError, LimitError
-from celery_throttle.needs import Need, costs_of, needed
-from celery_throttle.rates import MAX_UNITS
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.cost import MILLION, in_units, millionths
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.rate import MAX_UNITS
+from celery_throttle.limits.requirement import Need, costs_of, needed
 
 HIGHEST = MAX_UNITS * MILLION  # no limit admits more
 

@@ -12,7 +12,7 @@ import redis
 
 from celery_throttle.errors import LimitError, LimitValueError, Throttled
 from celery_throttle.limiter import Limiter
-from celery_throttle.needs import Written, read
+from celery_throttle.limits.requirement import Written, read
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 from tests.protocol import SECOND

@@ -27,7 +27,7 @@ from celery_throttle import (
     ThrottleWarning,
     UnknownLimitError,
 )
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.key import LimitRef
 from tests.servers import free_port
 from tests.workers import Worker
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from celery_throttle.demo import tether
 from celery_throttle.demo.picture import Picture
 from celery_throttle.demo.record import LEAD, Record
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
 
 COMMAND = Path(sys.executable).with_name("celery-throttle")
 

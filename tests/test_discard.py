@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.discards import discard
-from celery_throttle.scripts import Call, script
+from celery_throttle.operations.discard import discard
+from celery_throttle.store.script import Call, script
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {"api": "1/h", "mail": "1/h", "keys": "1/h max-keys 3", "few": "1/h max-waiting 10"}

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.references import Reference
-from celery_throttle.scripts import Call, script
+from celery_throttle.limits.reference import Reference
+from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
 
@@ -25,7 +25,7 @@ LIMITS = {
     "slow": "1/h",
 }
 
-#: How a score in a waiting list goes on after its rank, see ``lua/places.lua``.
+#: How a score in a waiting list goes on after its rank, see ``fair_queue.lua``.
 PASS, STRIDE = 2**17, 110880
 
 
@@ -233,7 +233,7 @@ def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
     keys = turns.keys
     names = [keys.fleet, keys.limits, keys.aside, keys.temporary, keys.consumed]
     args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, ""]
-    _, _, _, *told = turns.store.run(Call(script("beat"), names, args))
+    _, _, _, *told = turns.store.run(Call(script("heartbeat"), names, args))
     assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.costs import MILLION
-from celery_throttle.fallback import Fallback
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need, needed
-from celery_throttle.rates import MAX_PERIOD_US, Rate
-from celery_throttle.reference.share import share
-from celery_throttle.scope import LimitRef
+from celery_throttle.algorithms.share import share
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import MAX_PERIOD_US, Rate
+from celery_throttle.limits.requirement import Need, needed
+from celery_throttle.worker.health.fallback import Fallback
 
 SECOND = 1_000_000
 API = LimitRef("api", None)
@@ -148,7 +148,7 @@ def test_together_they_start_no_more_than_the_bound(
 
 
 def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_throttle.fallback._KEPT", 10)
+    monkeypatch.setattr("celery_throttle.worker.health.fallback._KEPT", 10)
     worker = alone({API: ["1/s"]})
     for number in range(25):
         keys = LimitRef("api", f"{number} a"), LimitRef("api", f"{number} b")

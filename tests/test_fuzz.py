@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from kombu.message import Message
 from kombu.utils import json
 
-from celery_throttle import definitions
-from celery_throttle.clauses import ALGORITHMS
 from celery_throttle.errors import (
     KeyTemplateError,
     LimitError,
@@ -21,13 +19,15 @@ from celery_throttle.errors import (
     LimitValueError,
     shown,
 )
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
-from celery_throttle.rates import UNITS
-from celery_throttle.scope import LimitRef, Scope, encode_key
-from celery_throttle.worker import messages
-from celery_throttle.worker.claims import Claim
-from celery_throttle.worker.messages import UnreadableMessageError
+from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.key import LimitRef, Scope, encode_key
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import UNITS
+from celery_throttle.messages import packing
+from celery_throttle.messages.packing import UnreadableMessageError
+from celery_throttle.store import definitions
+from celery_throttle.store.keys import Keys
+from celery_throttle.worker.claims.claims import Claim
 from tests.algorithms.limits import any_rate, any_slots
 
 many = settings(max_examples=2_000, deadline=None)
@@ -150,11 +150,11 @@ _packed = st.one_of(
 
 @many
 @given(_packed)
-@example(_pack({**dict.fromkeys(messages._ABOUT), "text": False}, b""))
+@example(_pack({**dict.fromkeys(packing._ABOUT), "text": False}, b""))
 def test_bytes_are_a_message_or_unreadable(packed: bytes) -> None:
     try:
-        message = messages.unpack(packed, {"application/json"}, _CLAIM)
-        assert messages.headers(packed) == message.headers
+        message = packing.unpack(packed, {"application/json"}, _CLAIM)
+        assert packing.headers(packed) == message.headers
     except UnreadableMessageError:
         return
     assert isinstance(message.headers, dict)
@@ -169,7 +169,7 @@ def test_a_message_comes_out_as_it_went_in(about: dict[str, Any], body: str | by
     del about["text"]
     message = Message(body, **{**about, "headers": {}})  # type: ignore[arg-type]  # bytes as well
     message.headers = about["headers"]
-    found = messages.unpack(messages.pack(message), None, _CLAIM)
+    found = packing.unpack(packing.pack(message), None, _CLAIM)
     assert found.body == body
     for name in about:
         assert repr(getattr(found, name)) == repr(getattr(message, name))  # nan differs from nan

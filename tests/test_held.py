@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import renewals
-from celery_throttle.clauses import ALGORITHMS
+from celery_throttle import lease_renewer
 from celery_throttle.errors import (
     CostError,
     LimitError,
@@ -25,9 +24,10 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limiter import Limiter
-from celery_throttle.references import Reference
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call
+from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.reference import Reference
+from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 
@@ -400,8 +400,8 @@ class Seen:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of a second are renewed every millisecond."""
-    monkeypatch.setattr(renewals, "TIMES", 1000)
-    monkeypatch.setattr(renewals, "LINGER", 0.001)
+    monkeypatch.setattr(lease_renewer, "TIMES", 1000)
+    monkeypatch.setattr(lease_renewer, "LINGER", 0.001)
 
 
 def renewing(limiter: Limiter) -> threading.Thread:

@@ -14,9 +14,9 @@ from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from celery_throttle import CostError, LimitValueError, Throttle, Throttled
-from celery_throttle.costs import MILLION
-from celery_throttle.inside import GIVEN, Item, TaskThrottled, current_run
-from celery_throttle.worker import met
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.tasks.context import GIVEN, Item, TaskThrottled, current_run
+from celery_throttle.worker.admission import requested_limits
 
 LIMITS = {
     "api": "1/h burst 3",
@@ -193,9 +193,9 @@ class Request:
 )
 def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
     request = Request(header)
-    assert met.of(request) == ()
+    assert requested_limits.of(request) == ()
     assert request.request_dict == {}  # and no task sees it
-    assert met.headers(request) == {}
+    assert requested_limits.headers(request) == {}
 
 
 @pytest.fixture
@@ -211,15 +211,17 @@ def joined(throttle: Throttle) -> Any:
 
 def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> None:
     """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
-    met.add(throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
-    limits = met.limits_of(throttle, joined)
+    requested_limits.add(
+        throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")]
+    )
+    limits = requested_limits.limits_of(throttle, joined)
     assert limits is not None
     need = limits.need_of(joined)
     both = zip(need.refs, need.costs, strict=True)
     costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
     assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
-    met.give(joined)
+    requested_limits.give(joined)
     given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[GIVEN]]
     assert given == [
         ("one", None, 1),
@@ -232,16 +234,20 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> No
 
 def test_what_it_meets_again_and_again_is_not_remembered(throttle: Throttle, joined: Any) -> None:
     for _ in range(100):
-        met.add(throttle, joined, [unit("one")])
-        met.add(throttle, joined, [unit("pool")])
-    assert met.of(joined) == (unit("api", 2),)
+        requested_limits.add(throttle, joined, [unit("one")])
+        requested_limits.add(throttle, joined, [unit("pool")])
+    assert requested_limits.of(joined) == (unit("api", 2),)
 
 
 def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
-    met.add(throttle, joined, [unit("api", key=str(number)) for number in range(met.MOST - 1)])
-    assert len(met.headers(joined)["throttle_met"]) == met.MOST
+    requested_limits.add(
+        throttle,
+        joined,
+        [unit("api", key=str(number)) for number in range(requested_limits.MOST - 1)],
+    )
+    assert len(requested_limits.headers(joined)["throttle_met"]) == requested_limits.MOST
     with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
-        met.add(throttle, joined, [unit("fast")])
+        requested_limits.add(throttle, joined, [unit("fast")])
 
 
 def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:

@@ -22,8 +22,6 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle.clauses import ALGORITHMS
-from celery_throttle.decision import Decision
 from celery_throttle.errors import (
     ConfigurationError,
     CostError,
@@ -37,12 +35,14 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.heard import Heard
-from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.scope import LimitRef
-from celery_throttle.store import Store
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 from tests.servers import Server, free_port
@@ -963,7 +963,7 @@ def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) 
 def test_an_outage_ends_when_the_server_is_back(
     own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_throttle.breaker.PAUSE", 0.0)  # see test_breaker.py
+    monkeypatch.setattr("celery_throttle.store.breaker.PAUSE", 0.0)  # see test_breaker.py
     limiter = end_of(Limiter(own_server.url, LIMITS))
     limiter["api"].acquire()
     own_server.stop()

@@ -17,10 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import celery_throttle
-from celery_throttle import definitions, errors
-from celery_throttle.calendars import Calendar
-from celery_throttle.clauses import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGES
-from celery_throttle.decision import Decision
+from celery_throttle import errors
 from celery_throttle.errors import (
     CostError,
     KeysFullError,
@@ -32,7 +29,10 @@ from celery_throttle.errors import (
     ThrottleError,
     WaitTooLongError,
 )
-from celery_throttle.limits import (
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGES
+from celery_throttle.limits.limit import (
     FARTHEST,
     MAX_KEYS,
     MAX_PARTS,
@@ -41,7 +41,15 @@ from celery_throttle.limits import (
     Limit,
     check_name,
 )
-from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_SLOTS, MAX_UNITS, Concurrency, Rate
+from celery_throttle.limits.rate import (
+    MAX_EXACT,
+    MAX_PERIOD_US,
+    MAX_SLOTS,
+    MAX_UNITS,
+    Concurrency,
+    Rate,
+)
+from celery_throttle.store import definitions
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -797,7 +805,7 @@ class TestTicks:
 
 
 class TestDefinition:
-    """What `definitions.py` packs for the scripts, see `lua/definition.lua`."""
+    """What `definitions.py` packs for the scripts, see `definition.lua`."""
 
     NOW = 1_772_323_200 * SECOND  # 2026-03-01 in UTC
 

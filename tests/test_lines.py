@@ -10,12 +10,12 @@ from fractions import Fraction
 import pytest
 import redis
 
-from celery_throttle.limits import Limit
-from celery_throttle.plans import Want
-from celery_throttle.rates import Rate
-from celery_throttle.reference import Local
-from celery_throttle.references import Reference
-from celery_throttle.scope import LimitRef
+from celery_throttle.algorithms import Local
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Rate
+from celery_throttle.limits.reference import Reference
+from celery_throttle.operations.plans import Want
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import FrozenInstanceError
-from importlib.resources import files
 
 import pytest
 
-from celery_throttle import definitions, rates
-from celery_throttle.clauses import ADAPTIVE, CLAUSES, CONCURRENCY
-from celery_throttle.costs import MILLION
-from celery_throttle.decision import Decision
-from celery_throttle.errors import CostError, LimitError, UnknownLimitError
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.reference import (
+from celery_throttle.algorithms import (
     FixedWindow,
     Gcra,
     LeakyBucket,
@@ -25,12 +18,20 @@ from celery_throttle.reference import (
     Slots,
     TokenBucket,
 )
-from celery_throttle.reference.definition import STATES
-from celery_throttle.reference.log import Entry
-from celery_throttle.reference.meters import Busy
-from celery_throttle.reference.slots import LEASE, Lease
-from celery_throttle.reference.state import State
-from celery_throttle.scope import LimitRef
+from celery_throttle.algorithms.definition import STATES
+from celery_throttle.algorithms.meters import Busy
+from celery_throttle.algorithms.sliding_log import Entry
+from celery_throttle.algorithms.slots import LEASE, Lease
+from celery_throttle.algorithms.state import State
+from celery_throttle.errors import CostError, LimitError, UnknownLimitError
+from celery_throttle.limits import rate
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES, CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.store import definitions
+from celery_throttle.store.script import source_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -79,14 +80,11 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 
 
 def test_lua_and_python_share_their_constants() -> None:
-    folder = files("celery_throttle") / "lua"
-    exact, tags = (
-        (folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("exact", "tags")
-    )
+    exact, tags = source_of("exact"), source_of("tags")
     for name, value in (
         ("FARTHEST", FARTHEST),
         ("MILLION", MILLION),
-        ("MAX_EXACT", rates.MAX_EXACT),
+        ("MAX_EXACT", rate.MAX_EXACT),
     ):
         assert re.findall(rf"^local {name} = (\d+)$", exact, re.MULTILINE) == [str(value)]
     in_lua = dict[str, int]()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.references import Reference
+from celery_throttle.limits.reference import Reference
 from tests.protocol import SECOND, Protocol
 
 QUEUES = ("p", "q")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.replies import Means, Refusal
+from celery_throttle.store.server_errors import Means, Refusal
 
 WRAPPED = "ERR Error running script (call to f_6b1bf486c81ceb7edf3c093f4a63f7d2c3c8d7c2): "
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kombu import Exchange, Queue, binding
 
-from celery_throttle.routing import is_bound
+from celery_throttle.messages.bindings import is_bound
 
 TOPIC, DIRECT = Exchange("topic", "topic"), Exchange("direct", "direct")
 

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_throttle.errors import KeyTemplateError, KeyValueError, LimitSyntaxError
-from celery_throttle.scope import ArgumentReader, LimitRef, Scope, encode_key
+from celery_throttle.limits.key import ArgumentReader, LimitRef, Scope, encode_key
 
 
 class Plan(enum.Enum):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle.calendars import Calendar
 from celery_throttle.errors import (
     CostError,
     LimitError,
@@ -18,8 +17,9 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
-from celery_throttle.needs import MAX_LIMITS, MAX_REFS, has_slots, read_limits
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import MAX_LIMITS, MAX_REFS, has_slots, read_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 

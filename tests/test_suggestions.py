@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import Limit, LimitError, LimitSyntaxError, Throttle
-from celery_throttle.needs import read
+from celery_throttle.limits.requirement import read
 
 
 @pytest.mark.parametrize(

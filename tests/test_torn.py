@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.fanout.enlisting import Batch, Entry, Reply
-from celery_throttle.fanout.places import Place
-from celery_throttle.needs import Written
-from celery_throttle.references import Reference
-from celery_throttle.scripts import Call, script
+from celery_throttle.fanout.destination import Place
+from celery_throttle.fanout.enlist import Batch, Entry, Reply
+from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.requirement import Written
+from celery_throttle.store.script import Call, script
 from tests.protocol import SECOND, Protocol
 from tests.torn import TornStore
 

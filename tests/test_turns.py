@@ -1,4 +1,4 @@
-"""``turn.lua`` called directly: when tasks that wait at the broker are told to come again."""
+"""``broker_wait.lua`` called directly: when tasks that wait at the broker have to come again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.references import Reference
-from celery_throttle.scripts import Call, script
+from celery_throttle.limits.reference import Reference
+from celery_throttle.store.script import Call, script
 from tests.protocol import FOREVER, SECOND, Protocol
 
 AHEAD = 20_000
@@ -47,7 +47,7 @@ class Turns(Protocol):
             state, *pauses = keys.decision(ref)
             names += [state, keys.entries(ref), *pauses, keys.waits(ref), keys.turns(ref)]
             args += [ref.name, keys.field(ref), amount]
-        outcome, *about = self.store.run(Call(script("turn"), names, args))
+        outcome, *about = self.store.run(Call(script("broker_wait"), names, args))
         if outcome == b"wait":
             return Told("wait", about[0], about[1])
         return Told(outcome.decode(), about[0])

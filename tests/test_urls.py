@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError
-from celery_throttle.address import Address
-from celery_throttle.servers import Nodes, Sentinels
-from celery_throttle.urls import is_store_url, read_url, safe_url
+from celery_throttle.store.address import Address
+from celery_throttle.store.topology import Nodes, Sentinels
+from celery_throttle.store.url import is_store_url, read_url, safe_url
 
 
 def options(address: Address, *names: str) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from celery_throttle.bound import BoundLimit
-from celery_throttle.decision import Decision
+from celery_throttle.algorithms import Local
 from celery_throttle.errors import CostError
+from celery_throttle.handle import BoundLimit
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
-from celery_throttle.rates import Rate
-from celery_throttle.reference import Local
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Rate
 from celery_throttle.testing import ManualClock
 
 GROUPS: list[dict[str, Any]] = json.loads(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Any
 
-from celery_throttle.scripts import Call, Script
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import Call, Script
 
 _IN_FRONT = """
 local redis, left = setmetatable({ call = false }, { __index = redis }), %d

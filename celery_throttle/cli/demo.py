@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from celery_throttle.clauses import CONCURRENCY
 from celery_throttle.cli.params import LimitType
 from celery_throttle.demo import DemoError
-from celery_throttle.limits import Limit
-from celery_throttle.urls import is_single_url, safe_url
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.limit import Limit
+from celery_throttle.store.url import is_single_url, safe_url
 
 #: The exit code of a command that was interrupted.
 INTERRUPTED = 130

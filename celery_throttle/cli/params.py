@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_throttle.errors import LimitError
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
 
 
 class LimitType(click.ParamType):

@@ -11,10 +11,10 @@ import click
 
 from celery_throttle.cli.params import LimitType
 from celery_throttle.extras import needed
-from celery_throttle.limits import Limit
-from celery_throttle.simulate import SimulateError, generated, memory, traces, views
-from celery_throttle.simulate.run import Mode, play
-from celery_throttle.simulate.times import parse_duration
+from celery_throttle.limits.limit import Limit
+from celery_throttle.simulation import SimulateError, generated, memory, traces, views
+from celery_throttle.simulation.run import Mode, play
+from celery_throttle.simulation.times import parse_duration
 
 _PLOTS = (".svg", ".png")
 
@@ -127,7 +127,7 @@ def simulate(
     else:
         views.show(views.arrivals(simulation) if each else views.summary(simulation))
     if plot is not None:
-        from celery_throttle.simulate.plot import save  # noqa: PLC0415  # an extra
+        from celery_throttle.simulation.plot import save  # noqa: PLC0415  # an extra
 
         try:
             save(simulation, plot)

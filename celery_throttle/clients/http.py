@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_throttle.bound import Bounds
 from celery_throttle.clients import answers
 from celery_throttle.clients.answers import Said
+from celery_throttle.clients.guarded_call import Outbound, Passage
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.heard import Heard
-from celery_throttle.needs import Need
-from celery_throttle.outbound import Outbound, Passage
+from celery_throttle.handle import Bounds
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.requirement import Need
 
 logger = logging.getLogger(__name__)
 

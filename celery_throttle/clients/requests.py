@@ -9,10 +9,10 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.bound import Bounds
+from celery_throttle.clients.guarded_call import Passage
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.heard import Heard
-from celery_throttle.outbound import Passage
+from celery_throttle.handle import Bounds
+from celery_throttle.limits.feedback import Heard
 
 
 class ThrottledAdapter(BaseAdapter):

@@ -9,12 +9,12 @@ from http import HTTPStatus
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
 
-from celery_throttle.bound import Bounds
 from celery_throttle.clients import answers
+from celery_throttle.clients.guarded_call import Outbound, Passage
 from celery_throttle.clients.http import heard_of
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.heard import Heard
-from celery_throttle.outbound import Outbound, Passage
+from celery_throttle.handle import Bounds
+from celery_throttle.limits.feedback import Heard
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def wrap(
     refused: Refused = (),
     retry_429: int = 0,
 ) -> F:
-    """See :meth:`celery_throttle.bound.BoundLimit.wrap`."""
+    """See :meth:`celery_throttle.handle.BoundLimit.wrap`."""
     outbound = Outbound(
         limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
 
 #: Seconds for which only tasks without a limit run, so that one sees the difference.
 LEAD = 1.0

@@ -7,7 +7,7 @@ import time
 from celery_throttle.demo.record import HURRY, LEAD, TRICKLE, Record
 from celery_throttle.demo.stage import Stage
 from celery_throttle.demo.views import View
-from celery_throttle.limits import Limit
+from celery_throttle.limits.limit import Limit
 
 #: Seconds between two looks at what happened.
 LOOK = 0.05

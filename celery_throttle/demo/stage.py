@@ -17,10 +17,10 @@ from celery_throttle.demo import DemoError
 from celery_throttle.demo.processes import Process
 from celery_throttle.demo.server import start_server, wait_until
 from celery_throttle.demo.setup import LIMIT, Setup
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
-from celery_throttle.scope import LimitRef
-from celery_throttle.urls import safe_url
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.url import safe_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11

@@ -5,15 +5,15 @@
     start.py      what fan_out() is given, checked
     publisher.py  goes through the signatures, batch by batch
     entries.py    signatures as entries of lines: ids, needs, messages
-    sending.py    what Celery would send for a signature, without sending it
+    capturing_producer.py   what Celery would send for a signature, without sending it
     templates.py  the same for signatures that are alike, faster
-    places.py     which line a message belongs in
-    enlisting.py  batches of entries as calls of enlist.lua
+    destination.py          which line a message belongs in
+    enlist.py     batches of entries as calls of enlist.lua
     handle.py     a fan-out by its name: pause, cancel, results, forecast
     progress.py   how far it is
     bar.py        the same on a terminal
-    patience.py   a server that is out is waited for
-    delaying.py   throttle_publish = "line": one task that is sent
+    retry.py      a server that is out is waited for
+    line_publisher.py       throttle_publish = "line": one task that is sent
 """
 
 from __future__ import annotations

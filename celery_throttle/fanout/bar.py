@@ -14,8 +14,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from celery_throttle.fanout.patience import insist
-from celery_throttle.forecasts.foresee import WORKERS
+from celery_throttle.fanout.retry import insist
+from celery_throttle.forecasts.solver import WORKERS
 
 if TYPE_CHECKING:
     from celery_throttle.fanout.handle import FanOut

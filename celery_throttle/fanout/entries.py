@@ -11,15 +11,15 @@ from celery import Task
 from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
-from celery_throttle.costs import MILLION
 from celery_throttle.errors import FanOutError, shown
-from celery_throttle.fanout.enlisting import Entry
-from celery_throttle.fanout.places import Places
-from celery_throttle.fanout.sending import Keeping, Sent
+from celery_throttle.fanout.capturing_producer import Keeping, Sent
+from celery_throttle.fanout.destination import Places
+from celery_throttle.fanout.enlist import Entry
 from celery_throttle.fanout.templates import ARGS, ID, KWARGS, Template, are_alike
-from celery_throttle.keys import fan_out_ref
-from celery_throttle.task import FAN_OUT_HEADER, TaskLimits
-from celery_throttle.worker import messages
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.messages import packing
+from celery_throttle.store.keys import fan_out_ref
+from celery_throttle.tasks.task import FAN_OUT_HEADER, TaskLimits
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -97,7 +97,7 @@ class Entries:
         else:
             sent = self._sent(kind, args, kwargs, task_id=task_id)
             queue, rank = self._places.queue_of(sent), self._places.rank_of(sent)
-            expires, packed = self._places.expires_us(sent), messages.pack(sent)
+            expires, packed = self._places.expires_us(sent), packing.pack(sent)
             kind.uses += 1
             if kind.uses == 1:
                 kind.first = args, kwargs

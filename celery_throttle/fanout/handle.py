@@ -13,14 +13,14 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
-from celery_throttle.changes import seconds_paused
 from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
 from celery_throttle.extras import needed
-from celery_throttle.fanout.patience import insist
 from celery_throttle.fanout.progress import Progress
-from celery_throttle.forecasts.foresee import WORKERS, Forecast, is_slower
-from celery_throttle.keys import FAN_OUT, FAN_OUT_NUMBERS, fan_out_ref
-from celery_throttle.scripts import Argument, Call, script
+from celery_throttle.fanout.retry import insist
+from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
+from celery_throttle.operations.changes import seconds_paused
+from celery_throttle.store.keys import FAN_OUT, FAN_OUT_NUMBERS, fan_out_ref
+from celery_throttle.store.script import Argument, Call, script
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -122,7 +122,7 @@ class FanOut:
         args = [first, first + _PAGE - 1, int(told)]
         texts = [
             text.decode()
-            for text in self._throttle.store.run(Call(script("page"), [self._record], args))
+            for text in self._throttle.store.run(Call(script("list_results"), [self._record], args))
         ]
         return list(zip(texts[::2], texts[1::2], strict=True))
 
@@ -217,7 +217,9 @@ class FanOut:
     def _facts(self) -> tuple[int, float, Mapping[str, str]]:
         """The server's time in microseconds, seconds of a pause, and the record."""
         names = [self._record, self._throttle.keys.pause(self._ref)]
-        now, paused, fields = self._throttle.store.run(Call(script("progress"), names, [""]))
+        now, paused, fields = self._throttle.store.run(
+            Call(script("fan_out_progress"), names, [""])
+        )
         texts = [text.decode() for text in fields]
         if not texts:
             raise self._unknown()

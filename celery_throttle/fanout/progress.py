@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from celery_throttle.changes import MICROSECONDS
+from celery_throttle.operations.changes import MICROSECONDS
 
 #: Seconds over which it is seen how fast tasks end; and after the last end until that says nothing.
 SEEN, STALE = 5.0, 10.0
@@ -54,7 +54,7 @@ class Progress:
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, facts: Mapping[str, str]) -> Progress:
-        """The record of a fan-out at a time in microseconds; see ``lua/fan_out.lua``."""
+        """The record of a fan-out at a time in microseconds; see ``fan_out.lua``."""
         sent, waiting, done, failed, revoked = (
             max(0, int(facts.get(count, 0)))
             for count in ("sent", "waiting", "done", "failed", "revoked")

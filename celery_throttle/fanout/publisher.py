@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from celery_throttle.changes import MICROSECONDS, unknown_limit
 from celery_throttle.errors import (
     FanOutError,
     KeysFullError,
@@ -20,17 +19,18 @@ from celery_throttle.errors import (
     ThrottleError,
     shown,
 )
-from celery_throttle.fanout.enlisting import Batch, Entry, Reply
+from celery_throttle.fanout.enlist import Batch, Entry, Reply
 from celery_throttle.fanout.entries import Entries
-from celery_throttle.fanout.patience import insist
-from celery_throttle.plans import cost_too_high
+from celery_throttle.fanout.retry import insist
+from celery_throttle.operations.changes import MICROSECONDS, unknown_limit
+from celery_throttle.operations.plans import cost_too_high
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
 
     from celery_throttle.app import Throttle
-    from celery_throttle.scripts import Call
-    from celery_throttle.store import Begun
+    from celery_throttle.store.client import Begun
+    from celery_throttle.store.script import Call
 
 #: Seconds between two looks whether more tasks may wait.
 LOOK = 0.1

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
-from celery_throttle.changes import check_wait
 from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.publisher import Publisher
+from celery_throttle.operations.changes import check_wait
 
 if TYPE_CHECKING:
     from celery.canvas import Signature

@@ -19,12 +19,12 @@ from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu.utils import json
 
-from celery_throttle.send_check import CheckedSend
-from celery_throttle.task import ThrottledTask
-from celery_throttle.worker import messages
+from celery_throttle.messages import packing
+from celery_throttle.tasks.send_check import CheckedSend
+from celery_throttle.tasks.task import ThrottledTask
 
 if TYPE_CHECKING:
-    from celery_throttle.fanout.sending import Sent
+    from celery_throttle.fanout.capturing_producer import Sent
 
 #: What stands for the id and for the texts of the arguments; nothing else in a message is like it.
 ID, ARGS, KWARGS = ("\x01id\x01", "\x01args\x01", "\x01kwargs\x01")
@@ -80,7 +80,7 @@ class Template:
         """A template of a message whose id and texts of arguments are marks."""
         for text in ("argsrepr", "kwargsrepr"):  # Celery sends the marks as properties, too
             marked.properties.pop(text, None)
-        about = messages.about(marked).replace("%", "%%")
+        about = packing.about(marked).replace("%", "%%")
         for name, mark in (("id", ID), ("args", ARGS), ("kwargs", KWARGS)):
             about = about.replace(json.dumps(mark), f"%({name})s")
         app: Any = task.app
@@ -111,4 +111,4 @@ class Template:
             "args": encode(self._repr(args, for_args)),
             "kwargs": encode(self._repr(kwargs, for_kwargs)) if kwargs else '"{}"',
         }
-        return messages.join(about, content[:-1] + self._tail)
+        return packing.join(about, content[:-1] + self._tail)

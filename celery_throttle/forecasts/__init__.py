@@ -2,15 +2,15 @@
 
 ::
 
-    outlook.py   plans: reads what waits, and what limits could give
-    foresee.py   what is wanted of that, and what is told: Forecast
-    supplies.py  what a limit gives from now on
+    reader.py    plans that read the waiting tasks and the capacity of their limits
+    solver.py    Forecast, and how it follows from what was read
+    capacity.py  what a limit gives from now on
     fluid.py     tasks as a fluid, limits as what lets it through
-    alike.py     lines that are served alike, taken together
+    groups.py    lines that are served alike, taken together
 """
 
 from __future__ import annotations
 
-from celery_throttle.forecasts.foresee import Forecast
+from celery_throttle.forecasts.solver import Forecast
 
 __all__ = ["Forecast"]

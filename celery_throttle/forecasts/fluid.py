@@ -5,7 +5,7 @@ a rank in proportion to their weights, until a limit gives no more (progressive 
 max-min fairness). That stays so until something happens: a line is empty, a pause ends, a window
 begins, what a limit had stored is used up. So time goes by in few steps, however many tasks wait.
 
-Lines that are served alike are one group, see :mod:`celery_throttle.forecasts.alike`.
+Lines that are served alike are one group, see :mod:`celery_throttle.forecasts.groups`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby
 from math import inf
 
-from celery_throttle.forecasts.supplies import DUST, Store
+from celery_throttle.forecasts.capacity import DUST, Store
 
 
 @dataclass(frozen=True, slots=True)

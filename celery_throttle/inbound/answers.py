@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import ceil, gcd, inf
 
-from celery_throttle.changes import Limits
-from celery_throttle.decision import Decision
 from celery_throttle.errors import StoreError, Throttled
-from celery_throttle.needs import has_slots
-from celery_throttle.rates import Rate
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.rate import Rate
+from celery_throttle.limits.requirement import has_slots
+from celery_throttle.operations.changes import Limits
 
 #: Names and values of header fields.
 Fields = Sequence[tuple[str, str]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from celery_throttle.bound import Bounds
+from celery_throttle.handle import Bounds
+from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Answer, Fields
-from celery_throttle.inbound.door import Admission, Door
 from celery_throttle.inbound.rules import CostSpec, KeySpec
 from celery_throttle.inbound.wsgi import DECISION, check_app
 

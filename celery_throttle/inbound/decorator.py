@@ -15,12 +15,12 @@ from inspect import (
 )
 from typing import Any, NamedTuple, TypeVar
 
-from celery_throttle.bound import Bounds
 from celery_throttle.errors import ConfigurationError, shown
+from celery_throttle.handle import Bounds
+from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.door import Admission, Door
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
-from celery_throttle.scope import ArgumentReader
+from celery_throttle.limits.key import ArgumentReader
 
 View = TypeVar("View", bound=Callable[..., Any])
 

@@ -13,7 +13,13 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
-from celery_throttle.inbound.facts import facts_of, header, header_values, method_and_path, peer
+from celery_throttle.inbound.request_info import (
+    facts_of,
+    header,
+    header_values,
+    method_and_path,
+    peer,
+)
 from celery_throttle.inbound.rules import check_function
 
 #: A key function of a request.

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.bound import Bounds, read_bounds
-from celery_throttle.changes import Limits, unknown_limit
 from celery_throttle.errors import ConfigurationError, LimitError, shown
+from celery_throttle.handle import Bounds, read_bounds
 from celery_throttle.limiter import Limiter
-from celery_throttle.needs import Costs, Need, needed
-from celery_throttle.references import as_refs
-from celery_throttle.scope import LimitRef, encode_key
+from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.reference import as_refs
+from celery_throttle.limits.requirement import Costs, Need, needed
+from celery_throttle.operations.changes import Limits, unknown_limit
 
 #: Tells who is asking: anything that can be a key, or None.
 KeyFunction = Callable[..., Any]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.bound import Bounds
 from celery_throttle.errors import ConfigurationError, shown
+from celery_throttle.handle import Bounds
+from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Fields
-from celery_throttle.inbound.door import Admission, Door
 from celery_throttle.inbound.rules import CostSpec, KeySpec
 
 if TYPE_CHECKING:

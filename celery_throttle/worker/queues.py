@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from celery_throttle.changes import to_us
 from celery_throttle.errors import StoreError
-from celery_throttle.scripts import Argument
-from celery_throttle.worker.complaints import Complaints
-from celery_throttle.worker.unconsumed import Unconsumed, lease_of
+from celery_throttle.operations.changes import to_us
+from celery_throttle.store.script import Argument
+from celery_throttle.worker.health.error_log import Complaints
+from celery_throttle.worker.health.unconsumed_queues import Unconsumed, lease_of
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
-    from celery_throttle.keys import QueueKeys
-    from celery_throttle.worker.origin import Origin
+    from celery_throttle.messages.routing import Origin
+    from celery_throttle.store.keys import QueueKeys
 
 #: Seconds for which queues that nobody consumes are remembered after the last worker.
 _REMEMBER = 86_400.0
@@ -55,7 +55,7 @@ class Queues:
         return {lines: name for name in self.names() for lines in self._lines_of(name)}
 
     def said(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
-        """Keys and arguments by which ``beat.lua`` is told of queues that this worker consumes."""
+        """Return the keys and arguments that tell ``heartbeat.lua`` this worker's queues."""
         keys, origin = self._throttle.keys, self._origin
         lines = [one for name in names for one in self._lines_of(name)]
         kinds = [str(int(origin is not None and origin.is_temporary(name))) for name in names]
@@ -69,7 +69,7 @@ class Queues:
         deleted: Sequence[bytes],
         others: Sequence[bytes],
     ) -> None:
-        """Take note of the reply, see ``beat.lua``. From any thread."""
+        """Take note of the reply, see ``heartbeat.lua``. From any thread."""
         both = zip(names, earlier, strict=True)
         self._earlier = frozenset(name for name, is_there in both if is_there)
         self._unconsumed.see(deleted, others)

@@ -13,15 +13,15 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.inside import TaskThrottled
-from celery_throttle.worker import met
-from celery_throttle.worker.messages import SENT_BACK
-from celery_throttle.worker.outcomes import DONE, FAILED, OUTCOMES
+from celery_throttle.messages.packing import SENT_BACK
+from celery_throttle.tasks.context import TaskThrottled
+from celery_throttle.worker.admission import requested_limits
+from celery_throttle.worker.admission.recovery import fail
+from celery_throttle.worker.fan_out_outcomes import DONE, FAILED, OUTCOMES
 from celery_throttle.worker.strategies import ReceivedBeforeError
-from celery_throttle.worker.trying import fail
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.gate import Gate
+    from celery_throttle.worker.admission.gate import Gate
 
 
 class StoppedAtGateError(TaskRevokedError):
@@ -109,7 +109,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         if not gate.admit(self):
             raise StoppedAtGateError(self.id)
         try:
-            met.give(self)
+            requested_limits.give(self)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _ended(self)

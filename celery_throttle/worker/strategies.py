@@ -13,7 +13,7 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_throttle.worker.messages import SENT_BACK
+from celery_throttle.messages.packing import SENT_BACK
 
 Strategy = Callable[..., Any]
 

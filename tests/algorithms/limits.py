@@ -10,10 +10,17 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from celery_throttle.calendars import Calendar
-from celery_throttle.clauses import ADAPTIVE, ALGORITHMS, CONCURRENCY, FIRST_REQUEST
-from celery_throttle.limits import MAX_PARTS, RANGE, Limit
-from celery_throttle.rates import MAX_EXACT, MAX_PERIOD_US, MAX_UNITS, UNITS, Concurrency, Rate
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits.limit import MAX_PARTS, RANGE, Limit
+from celery_throttle.limits.rate import (
+    MAX_EXACT,
+    MAX_PERIOD_US,
+    MAX_UNITS,
+    UNITS,
+    Concurrency,
+    Rate,
+)
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.clauses import CONCURRENCY
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
-from celery_throttle.plans import Plans
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import pack
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.operations.plans import Plans
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, any_rate, any_slots
 from tests.algorithms.sides import START, Side

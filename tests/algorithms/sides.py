@@ -1,6 +1,6 @@
 """One limit on both sides: on the server and in the reference, which have to agree at every step.
 
-What is shown of a limit is written as a plan, see :mod:`celery_throttle.plans`, so that several
+What is shown of a limit is written as a plan, see ``operations/plans.py``, so that several
 limits can go through it at the same time, each with a clock of its own; see ``wire.py``.
 """
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import CONCURRENCY
-from celery_throttle.costs import MILLION, Cost
-from celery_throttle.decision import Decision
-from celery_throttle.heard import Heard
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need
-from celery_throttle.plans import Holder, Plans, Reserved
-from celery_throttle.reference import Local, Slots
-from celery_throttle.reference.local import Reservation, Take
-from celery_throttle.reference.slots import LEASE
-from celery_throttle.scope import LimitRef
+from celery_throttle.algorithms import Local, Slots
+from celery_throttle.algorithms.local import Reservation, Take
+from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.limits.cost import MILLION, Cost
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import Need
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Holder, Plans, Reserved
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step

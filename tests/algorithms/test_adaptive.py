@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from celery_throttle.heard import UNTOLD, Heard
-from celery_throttle.limits import Limit
-from celery_throttle.reference import Adaptive, Local
-from celery_throttle.reference.adaptive import (
+from celery_throttle.algorithms import Adaptive, Local
+from celery_throttle.algorithms.adaptive import (
     AGAIN,
     KEPT,
     KEPT_AGAIN,
@@ -18,8 +16,10 @@ from celery_throttle.reference.adaptive import (
     MEMORY,
     REST,
 )
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import pack
+from celery_throttle.limits.feedback import UNTOLD, Heard
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.store.script import pack
 from tests.algorithms.limits import SECOND
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import START, Side

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.rates import Rate
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.rate import Rate
 from tests.algorithms.limits import EVERY, RATES
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.changes import Plan
-from celery_throttle.decision import Decision
-from celery_throttle.limits import Limit
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.limit import Limit
+from celery_throttle.operations.changes import Plan
 from tests.algorithms.limits import LIMITS, METERS
 from tests.algorithms.properties import Sides, bounded, counted
 from tests.algorithms.sides import Side

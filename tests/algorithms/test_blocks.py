@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import ADAPTIVE
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.plans import Outcome, Want
-from celery_throttle.reference import FixedWindow, LeakyQueue
-from celery_throttle.reference.meters import Meter
-from celery_throttle.reference.state import State, divided_up
+from celery_throttle.algorithms import FixedWindow, LeakyQueue
+from celery_throttle.algorithms.meters import Meter
+from celery_throttle.algorithms.state import State, divided_up
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.grammar import ADAPTIVE
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Outcome, Want
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Admission, Side

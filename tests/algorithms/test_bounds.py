@@ -10,13 +10,13 @@ from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from celery_throttle.calendars import Calendar
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import ADAPTIVE, CONCURRENCY, FIRST_REQUEST
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
-from celery_throttle.rates import Rate
-from celery_throttle.reference.slots import LEASE
+from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.grammar import ADAPTIVE, CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Rate
+from celery_throttle.operations.changes import Plan
 from tests.algorithms.limits import DAY, METERS, SECOND
 from tests.algorithms.properties import shown
 from tests.algorithms.sides import Admission, Side, in_us

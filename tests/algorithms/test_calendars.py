@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_throttle.changes import Plan
-from celery_throttle.costs import MILLION
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
-from celery_throttle.plans import Outcome
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.limit import Limit
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Outcome
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import DAY, SECOND
 from tests.algorithms.properties import Sides

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.changes import Plan
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.limit import Limit
+from celery_throttle.operations.changes import Plan
 from tests.algorithms.limits import SECOND
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side

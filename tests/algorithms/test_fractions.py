@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import ADAPTIVE
-from celery_throttle.costs import MILLION, millionths
-from celery_throttle.limits import Limit
+from celery_throttle.limits.cost import MILLION, millionths
+from celery_throttle.limits.grammar import ADAPTIVE
+from celery_throttle.limits.limit import Limit
+from celery_throttle.operations.changes import Plan
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import CONCURRENCY
-from celery_throttle.costs import MILLION
-from celery_throttle.decision import Decision
+from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.local import Reservation
+from celery_throttle.algorithms.slots import LEASE
 from celery_throttle.errors import LimitValueError
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need
-from celery_throttle.plans import Holder, Plans, Reserved
-from celery_throttle.reference import Local
-from celery_throttle.reference.local import Reservation
-from celery_throttle.reference.slots import LEASE
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import pack
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import Need
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Holder, Plans, Reserved
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import EVERY, LIMITS, SECOND
 from tests.algorithms.properties import Sides, bounded

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from celery_throttle.clauses import FIRST_REQUEST
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import RANGE, Limit
-from celery_throttle.rates import MAX_EXACT, MAX_UNITS
-from celery_throttle.reference import Adaptive, FixedWindow, Local
-from celery_throttle.reference.definition import current
-from celery_throttle.reference.meters import Meter
-from celery_throttle.reference.state import State
-from celery_throttle.scripts import pack
+from celery_throttle.algorithms import Adaptive, FixedWindow, Local
+from celery_throttle.algorithms.definition import current
+from celery_throttle.algorithms.meters import Meter
+from celery_throttle.algorithms.state import State
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.grammar import FIRST_REQUEST
+from celery_throttle.limits.limit import RANGE, Limit
+from celery_throttle.limits.rate import MAX_EXACT, MAX_UNITS
+from celery_throttle.store.script import pack
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import Side

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.changes import Plan
-from celery_throttle.clauses import CONCURRENCY
-from celery_throttle.costs import MILLION, Cost
-from celery_throttle.decision import Decision
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit
-from celery_throttle.needs import Need
-from celery_throttle.plans import Holder, Plans
-from celery_throttle.rates import MAX_EXACT
-from celery_throttle.reference import Local
-from celery_throttle.reference.slots import LEASE
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import pack
+from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.limits.cost import MILLION, Cost
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import MAX_EXACT
+from celery_throttle.limits.requirement import Need
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Holder, Plans
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import pack
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, SECOND, any_rate, any_slots
 from tests.algorithms.properties import Sides, bounded, counted

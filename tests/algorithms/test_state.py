@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from celery_throttle.clauses import ADAPTIVE, CONCURRENCY
-from celery_throttle.costs import MILLION
-from celery_throttle.decision import Decision
-from celery_throttle.limits import Limit
-from celery_throttle.rates import Rate
-from celery_throttle.scripts import pack
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.grammar import ADAPTIVE, CONCURRENCY
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Rate
+from celery_throttle.store.script import pack
 from tests.algorithms.limits import EVERY, METERS
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side

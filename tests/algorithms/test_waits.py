@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from celery_throttle.changes import Plan
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
-from celery_throttle.rates import MAX_EXACT
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import MAX_EXACT
+from celery_throttle.operations.changes import Plan
 from tests.algorithms.limits import EVERY
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side

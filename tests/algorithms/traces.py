@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from celery_throttle.calendars import Calendar
-from celery_throttle.clauses import CONCURRENCY, FIRST_REQUEST
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.rates import Rate
-from celery_throttle.reference.slots import LEASE
+from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.grammar import CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.rate import Rate
 from tests.algorithms.limits import SECOND
 
 

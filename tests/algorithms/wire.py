@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_throttle.changes import Sleep
-from celery_throttle.scripts import Call, pack
+from celery_throttle.operations.changes import Sleep
+from celery_throttle.store.script import Call, pack
 
 
 class Commands(NamedTuple):

@@ -14,10 +14,10 @@ import aiohttp
 import httpx
 import requests
 
-from celery_throttle.bound import Bounds
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
+from celery_throttle.handle import Bounds
 
 
 class Answer(NamedTuple):

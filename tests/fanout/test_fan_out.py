@@ -27,10 +27,10 @@ from celery_throttle import (
     Throttle,
     UnknownFanOutError,
 )
-from celery_throttle.fanout import patience
-from celery_throttle.fanout.enlisting import MOST_TASKS
-from celery_throttle.scripts import Call, script
-from celery_throttle.worker import messages
+from celery_throttle.fanout import retry
+from celery_throttle.fanout.enlist import MOST_TASKS
+from celery_throttle.messages import packing
+from celery_throttle.store.script import Call, script
 from tests.fanout.conftest import MakeApp
 from tests.servers import free_port, wait_until
 from tests.workers import ROOT
@@ -64,7 +64,7 @@ def end(app: Any, name: str, *told: tuple[str, str]) -> None:
     args: list[Any] = ["", 5_000_000, 10_000_000]
     for task_id, outcome in told:
         args += (task_id, outcome)
-    app.throttle.store.run(Call(script("ended"), [app.throttle.keys.fan_out(name)], args))
+    app.throttle.store.run(Call(script("record_outcomes"), [app.throttle.keys.fan_out(name)], args))
 
 
 def some(app: Any, count: int, name: str = "one") -> list[Any]:
@@ -325,7 +325,7 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(store, "finish", finish_or_not)
     monkeypatch.setattr(store, "run", run_or_not)
-    monkeypatch.setattr(patience, "AGAIN", 0.0)
+    monkeypatch.setattr(retry, "AGAIN", 0.0)
     app.throttle.fan_out(some(app, 1000), "nightly")
     monkeypatch.undo()
     assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
@@ -333,8 +333,8 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_server_that_is_lost_for_good(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.0)
-    monkeypatch.setattr(patience, "AGAIN", 0.0)
+    monkeypatch.setattr(retry, "PATIENCE", 0.0)
+    monkeypatch.setattr(retry, "AGAIN", 0.0)
 
     def lost(_: Any) -> Any:
         raise StoreUnavailableError("gone")
@@ -392,7 +392,7 @@ def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
     handle.cancel()
     keys = app.throttle.keys
     names = [keys.workers, keys.claims("w")]
-    app.throttle.store.run(Call(script("back"), names, ["", "w", "own", 1, 1]))
+    app.throttle.store.run(Call(script("requeue"), names, ["", "w", "own", 1, 1]))
     assert waiting(app) == []
     assert handle.progress().complete
     assert [result.state for result in handle.results()] == ["REVOKED"] * 3
@@ -405,7 +405,7 @@ def test_what_is_left_of_a_cancelled_fan_out_expires(app: Any, client: Any) -> N
     assert handle.cancel() == 0
     keys = app.throttle.keys
     names = [keys.workers, keys.claims("w")]
-    app.throttle.store.run(Call(script("back"), names, ["", "w", "own", 1, 1]))
+    app.throttle.store.run(Call(script("requeue"), names, ["", "w", "own", 1, 1]))
     assert client.ttl(f"{keys.fan_out('nightly')}:ended") == 100
     assert handle.wait(timeout=1).revoked == 1
     assert app.AsyncResult("0").state == "REVOKED"
@@ -610,7 +610,7 @@ def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
     app.throttle.fan_out(some(app, 3), "ä name")
     entry = client.hget("{throttle}:messages:redis/0/celery", "2")
     start = entry.index(b'{"headers"') - 5
-    assert messages.headers(entry[start:])["throttle_fan_out"] == "ä name"
+    assert packing.headers(entry[start:])["throttle_fan_out"] == "ä name"
 
 
 @pytest.mark.parametrize("bar", [False, True], ids=["plain", "bar"])

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import Entries
-from celery_throttle.task import FAN_OUT_HEADER
-from celery_throttle.worker import messages
-from celery_throttle.worker.claims import Claim
-from celery_throttle.worker.sender import _OF_THE_TRANSPORT
+from celery_throttle.messages import packing
+from celery_throttle.tasks.task import FAN_OUT_HEADER
+from celery_throttle.worker.claims.claims import Claim
+from celery_throttle.worker.waiting.republish import _OF_THE_TRANSPORT
 from tests.fanout.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -82,7 +82,7 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
         signature.apply_async(headers=more)
         sent: Any = channel.basic_get(queue, no_ack=True)
         sent.accept = app.amqp.TaskConsumer(channel, accept=["json", "pickle"]).accept
-        found: Any = messages.unpack(entry.packed, sent.accept, CLAIM)
+        found: Any = packing.unpack(entry.packed, sent.accept, CLAIM)
         assert told(found) == told(sent)
     assert entry.place.queue == f"redis/0/{queue}"
 
@@ -120,7 +120,7 @@ def test_a_template_gives_what_celery_does(
         kind = entries._kind_of(signature)
         assert kind.template is not None
         sent = entries._sent(kind, signature.args, kwargs, task_id=f'"{position}%s')
-        assert entries.entry(position, signature).packed == messages.pack(sent)
+        assert entries.entry(position, signature).packed == packing.pack(sent)
 
 
 def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
@@ -128,7 +128,7 @@ def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
     for number in range(4):
         headers["number"] = number
         entry = entries.entry(number, app.tasks["one"].s(1).set(headers=headers))
-        assert messages.headers(entry.packed)["number"] == number
+        assert packing.headers(entry.packed)["number"] == number
 
 
 class Order(BaseModel):
@@ -148,7 +148,7 @@ def test_models_are_sent_as_celery_sends_them(app: Any) -> None:
         kind = entries._kind_of(signature)
         sent = entries._sent(kind, signature.args, signature.kwargs, task_id=f"{number}")
         entry = entries.entry(number, signature)
-        assert entry.packed == messages.pack(sent)
+        assert entry.packed == packing.pack(sent)
         assert sent.payload[1] == {"order": {"number": number}}
 
 
@@ -177,7 +177,7 @@ def test_signals_see_every_task(app: Any) -> None:
         for position in range(3):
             signature = app.tasks["one"].s(1).set(task_id=str(position))
             entry = entries.entry(position, signature)
-            assert messages.headers(entry.packed)["more"] == "x"
+            assert packing.headers(entry.packed)["more"] == "x"
     finally:
         signals.before_task_publish.disconnect(before)
         signals.after_task_publish.disconnect(after)
@@ -243,7 +243,7 @@ def test_ones_own_code_has_its_part_in_every_message(redis_url: str, way: str) -
     if way == "router":
         assert [entry.rank for entry in found] == list(range(5))
     else:
-        assert [messages.headers(entry.packed)["first"] for entry in found] == list(range(5))
+        assert [packing.headers(entry.packed)["first"] for entry in found] == list(range(5))
     app.close()
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.forecasts.alike import empty_times
+from celery_throttle.forecasts.capacity import Supply
 from celery_throttle.forecasts.fluid import Line
-from celery_throttle.forecasts.supplies import Supply
+from celery_throttle.forecasts.groups import empty_times
 
 DUST = 1e-9
 

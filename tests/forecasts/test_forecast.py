@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 import pytest
 
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
-from celery_throttle.forecasts.foresee import WORKERS
-from celery_throttle.forecasts.outlook import Outlook
-from celery_throttle.references import Reference
+from celery_throttle.forecasts.reader import Outlook
+from celery_throttle.forecasts.solver import WORKERS
+from celery_throttle.limits.reference import Reference
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.workers import StartWorker

@@ -68,7 +68,7 @@ class Site(Protocol):
 
     Attributes:
         own: headers that the app sets.
-        seen: what `celery_throttle.decision` was, for each request that reached the app.
+        seen: what `celery_throttle.limits.decision` was, for each request that reached the app.
     """
 
     own: Pairs

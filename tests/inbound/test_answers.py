@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from celery_throttle.decision import Decision
 from celery_throttle.errors import StoreError, Throttled
 from celery_throttle.inbound.answers import Policies, answer_to, whole_seconds
-from celery_throttle.needs import Written, read_limits
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.requirement import Written, read_limits
 
 #: A list of strings with parameters, RFC 9651, as far as these fields use it.
 _ITEM = r'"[\x20-\x21\x23-\x5b\x5d-\x7e]*"(;[a-z]+=(\d{1,15}|"[a-z-]+"))*'

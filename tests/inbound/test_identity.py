@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.errors import ConfigurationError, KeyValueError
 from celery_throttle.inbound import by_address, by_header, by_parts, by_route, by_user
-from celery_throttle.scope import encode_key
+from celery_throttle.limits.key import encode_key
 from tests.inbound import HERE, Asked
 
 Read = Callable[[Any, Asked], Any]

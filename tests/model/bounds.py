@@ -2,7 +2,7 @@
 
 No state is kept as the scripts keep it: each bound is a sum over a window. Changes of a definition
 divide the history of a name and key into eras; see ``current`` of
-``celery_throttle/reference/local.py`` for what goes over from one to the next. Meters and logs are
+``celery_throttle/algorithms/local.py`` for what goes over from one to the next. Meters and logs are
 enough here: ``tests/algorithms`` holds every algorithm to its own bounds.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from celery_throttle.clauses import CONCURRENCY
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import FARTHEST, Limit
-from celery_throttle.rates import Rate
-from celery_throttle.reference.definition import numbers
-from celery_throttle.scope import LimitRef
+from celery_throttle.algorithms.definition import numbers
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.rate import Rate
 
 METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from celery_throttle.costs import millionths
-from celery_throttle.needs import Written, read
-from celery_throttle.plans import Holder, Reserved
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.cost import millionths
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Written, read
+from celery_throttle.operations.plans import Holder, Reserved
 from tests.model import tables
 from tests.model.bounds import Admission
 from tests.model.server import Server

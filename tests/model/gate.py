@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.plans import Want
+from celery_throttle.operations.plans import Want
 from tests.model.server import Delivery, Run
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD, Worker
@@ -30,7 +30,7 @@ def bring(worker: Worker, delivery: Delivery, *, may_run: bool = True, lost: boo
 
 
 def _take(worker: Worker, kind: Kind) -> int:
-    """Ask ``gate.lua``."""
+    """Ask ``admit.lua``."""
     limiter, world = worker.server.protocol.limiter, worker.world
     want = Want(limiter.need(kind.limits, kind.cost), kind.times)
     (reply,) = limiter.store.run(limiter.plans.gate_call([want], AHEAD))

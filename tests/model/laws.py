@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from celery_throttle.changes import ENDLESS
 from celery_throttle.errors import CostError
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, Script
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.changes import ENDLESS
+from celery_throttle.store.script import Call, Script
 from tests.model.server import Server
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD, Worker
@@ -26,7 +26,7 @@ _LOOK = Call(Script("look", _SOURCE, sha1(_SOURCE, usedforsecurity=False).hexdig
 #: Kinds of keys that have to expire.
 EXPIRING = ("state", "entries", "pause", "parks", "asks")
 
-#: What each line adds to the time at which a key is forgotten, as in ``crowd.lua``.
+#: What each line adds to the time at which a key is forgotten, as in ``key_cap.lua``.
 LINED = 2**53
 
 #: How long the longest wait can be: a pause, a lease, or a few units of the slowest limit.

@@ -9,10 +9,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from celery_throttle.changes import ENDLESS
-from celery_throttle.needs import read
-from celery_throttle.references import Reference, as_ref
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.reference import Reference, as_ref
+from celery_throttle.limits.requirement import read
+from celery_throttle.operations.changes import ENDLESS
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories
 from tests.model.drain import drain

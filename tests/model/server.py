@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, pack
-from celery_throttle.store import Store
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import Call, pack
 from tests.algorithms.wire import Commands, Wire
 from tests.model.tasks import Message
 from tests.model.world import World

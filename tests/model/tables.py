@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from celery_throttle.needs import Written
-from celery_throttle.references import Reference, as_ref
+from celery_throttle.limits.reference import Reference, as_ref
+from celery_throttle.limits.requirement import Written
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD
 from tests.protocol import SECOND

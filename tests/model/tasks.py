@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from celery_throttle.references import Reference, as_refs
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.reference import Reference, as_refs
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.key import LimitRef
 from tests.model.server import Delivery, Run, Server
 from tests.model.tasks import Message, Task, Waiting
 from tests.model.world import LEASE, QUEUES, World

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from celery_throttle.costs import millionths
-from celery_throttle.keys import Keys
-from celery_throttle.limits import Limit, strictest
-from celery_throttle.needs import has_slots
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.cost import millionths
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit, strictest
+from celery_throttle.limits.requirement import has_slots
+from celery_throttle.store.keys import Keys
 from tests.model.bounds import Admission, Histories
 from tests.model.tasks import Kind, Message, Task, Waiting
 from tests.protocol import SECOND, Claimed

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.costs import MILLION
-from celery_throttle.limits import Limit
-from celery_throttle.simulate import SimulateError
-from celery_throttle.simulate.figures import figures, fullest
-from celery_throttle.simulate.run import Mode, Run, play
-from celery_throttle.simulate.traces import Arrival, Trace
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.limit import Limit
+from celery_throttle.simulation import SimulateError
+from celery_throttle.simulation.figures import figures, fullest
+from celery_throttle.simulation.run import Mode, Run, play
+from celery_throttle.simulation.traces import Arrival, Trace
 
 SECOND = 1_000_000
 SEVEN = (5, 15, 61, 70, 100, 110, 140)

@@ -8,13 +8,13 @@ import click
 import pytest
 import redis
 
-from celery_throttle.clauses import ALGORITHMS
-from celery_throttle.keys import Keys
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits import Limit
-from celery_throttle.simulate import memory
-from celery_throttle.simulate.run import Run, play
-from celery_throttle.simulate.traces import Arrival, Trace
+from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.limit import Limit
+from celery_throttle.simulation import memory
+from celery_throttle.simulation.run import Run, play
+from celery_throttle.simulation.traces import Arrival, Trace
+from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_throttle.simulate import SimulateError
-from celery_throttle.simulate.generated import GENERATORS, find, generate
-from celery_throttle.simulate.times import Form, moment, parse_duration, parse_time, seconds
-from celery_throttle.simulate.traces import Arrival, Trace, read
+from celery_throttle.simulation import SimulateError
+from celery_throttle.simulation.generated import GENERATORS, find, generate
+from celery_throttle.simulation.times import Form, moment, parse_duration, parse_time, seconds
+from celery_throttle.simulation.traces import Arrival, Trace, read
 
 SECOND = 1_000_000
 

@@ -23,7 +23,7 @@ from tests.servers.tls import SecureServer
 @pytest.fixture(autouse=True)
 def each_call_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The circuit breaker lets every call pass: what follows an outage is seen at once."""
-    monkeypatch.setattr("celery_throttle.breaker.PAUSE", 0.0)
+    monkeypatch.setattr("celery_throttle.store.breaker.PAUSE", 0.0)
 
 
 COMMANDS: dict[str, Callable[[], Path | None]] = {

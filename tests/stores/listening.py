@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import redis
 
-from celery_throttle.keys import Keys
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, script
-from celery_throttle.store import Store
-from celery_throttle.worker.wake import Wake
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Call, script
+from celery_throttle.worker.claims.wakeup import Wake
 from tests.servers import wait_until
 
 CHANNEL = Keys().channel("tests")

@@ -16,7 +16,7 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
 )
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers import valkey_command
 from tests.servers.cluster import Cluster, Node

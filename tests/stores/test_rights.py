@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from celery_throttle import Limiter, StoreError
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import script, script_names
 from tests.ends import End, MakeEnd
 from tests.servers import Server, wait_until
 from tests.stores.conftest import StartServer
@@ -18,7 +17,6 @@ from tests.stores.listening import PING, listening
 from tests.stores.queue import Queue
 from tests.workers import ROOT, StartWorker
 
-LUA: Any = files("celery_throttle") / "lua"
 LINE = re.compile(r"^ACL SETUSER throttle on >password .*$", re.MULTILINE)
 
 #: What redis-py tells of itself; it takes no notice of a refusal. Redis 6 names no subcommand.
@@ -72,13 +70,17 @@ def guarded(command: Path, start_server: StartServer) -> Guarded:
 
 
 def test_the_line_names_what_the_scripts_use() -> None:
-    sources = [file.read_text() for file in LUA.iterdir()]
-    used = {name.lower() for source in sources for name in re.findall(r"call\('(\w+)'", source)}
+    sources = [script(name).source.decode() for name in script_names()]
+    used = {
+        name.lower()
+        for source in sources
+        for name in re.findall(r"call(?:_with)?\('(\w+)'", source)
+    }
     assert used == set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
 
 
 def test_the_check_of_a_worker_tries_them_all() -> None:
-    tried = re.findall(r"(?:\{ |may\()'([A-Z]+)'", (LUA / "rights.lua").read_text())
+    tried = re.findall(r"(?:\{ |may\()'([A-Z]+)'", script("missing_rights").source.decode())
     rights = set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
     assert {name.lower() for name in tried} == rights - {"info"}  # which the other check needs
 

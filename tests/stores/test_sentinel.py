@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers import Server, replicate, valkey_command, wait_until
 from tests.servers.sentinel import NAME, Sentinel, Watched

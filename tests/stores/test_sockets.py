@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers import valkey_command
 from tests.stores.conftest import StartServer

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter, StoreUnavailableError
-from celery_throttle.store import Store
+from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers.tls import SecureServer
 from tests.stores.listening import PING, listening

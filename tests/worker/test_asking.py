@@ -10,12 +10,12 @@ from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
-from celery_throttle.worker.asking import Asking
-from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.claiming import MOST, SOON, Asked, Claiming
-from celery_throttle.worker.claims import Claims
-from celery_throttle.worker.pace import Pace
-from celery_throttle.worker.processes import _Guarded
+from celery_throttle.worker.admission.quota_cache import HORIZON
+from celery_throttle.worker.claims.call import MOST, SOON, Asked, Claiming
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.scheduler import Asking
+from celery_throttle.worker.health.backoff import Pace
+from celery_throttle.worker.pool import _Guarded
 from celery_throttle.worker.timers import ThreadTimers
 from tests.protocol import Protocol
 

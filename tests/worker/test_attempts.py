@@ -6,12 +6,12 @@ import pytest
 
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
 from celery_throttle.errors import CostError
-from celery_throttle.needs import Need
-from celery_throttle.plans import Outcome, Want
-from celery_throttle.scope import LimitRef
-from celery_throttle.scripts import Call, script
-from celery_throttle.worker.attempts import Attempt, Attempts, Confirm
-from celery_throttle.worker.pace import Pace
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Need
+from celery_throttle.operations.plans import Outcome, Want
+from celery_throttle.store.script import Call, script
+from celery_throttle.worker.admission.pipeline import Attempt, Attempts, Confirm
+from celery_throttle.worker.health.backoff import Pace
 from celery_throttle.worker.timers import ThreadTimers
 from tests.servers import Server
 
@@ -24,7 +24,7 @@ def limiter(own_server: Server) -> Limiter:
 
 
 #: The server refuses it: there is no argument.
-WRONG = Call(script("gate"), ["ct:limits"])
+WRONG = Call(script("admit"), ["ct:limits"])
 
 
 def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:

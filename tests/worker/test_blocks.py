@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.worker.blocks import HORIZON, Block, Demand
+from celery_throttle.worker.admission.quota_cache import HORIZON, Block, Demand
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle.worker.checks import problems
+from celery_throttle.worker.health.preflight import problems
 from tests.servers import Server
 from tests.workers import Worker
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.scripts import Call
-from celery_throttle.store import Store
-from celery_throttle.worker.claims import Claim, Claims
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import Call
+from celery_throttle.worker.claims.claims import Claim, Claims
 from tests.protocol import Protocol
 
 TASKS = 40

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from celery_throttle import Limiter
-from celery_throttle.keys import Keys
-from celery_throttle.scope import LimitRef
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.store.keys import Keys
 from tests.faults.bench import Bench
 from tests.faults.verdict import Faults, judge
 from tests.servers import valkey_command

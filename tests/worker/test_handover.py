@@ -13,10 +13,10 @@ from celery.worker.request import Request
 from kombu import Message
 
 from celery_throttle import Throttle
-from celery_throttle.worker import messages
-from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.claims import Claims
-from celery_throttle.worker.handover import HandOver
+from celery_throttle.messages import packing
+from celery_throttle.worker.admission.quota_cache import HORIZON
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.dispatch import HandOver
 from tests.protocol import Protocol
 
 
@@ -35,7 +35,7 @@ def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, l
     throttle = Throttle(app, {"api": "1/h"}, url=redis_url)
     lines = Protocol(redis_url, {"api": "1/h"})
     lines.park("before", ["api"])
-    packed = messages.pack(Message("[[], {}, {}]", headers={"task": "one"}))
+    packed = packing.pack(Message("[[], {}, {}]", headers={"task": "one"}))
     lines.park("one", ["api"], message=packed)
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     lines.now += 3600 * 10**6

@@ -20,9 +20,9 @@ from celery.result import AsyncResult
 from kombu.message import Message
 
 from celery_throttle import KeysFullError, KeyValueError, Limiter, QueueFullError
-from celery_throttle.scope import encode_key
-from celery_throttle.scripts import script
-from celery_throttle.worker import messages
+from celery_throttle.limits.key import encode_key
+from celery_throttle.messages import packing
+from celery_throttle.store.script import script
 from tests.apps import hostile
 from tests.servers import assert_nothing_left_behind, wait_until
 from tests.workers import Worker
@@ -276,7 +276,7 @@ def test_a_forged_message_is_refused_and_the_line_goes_on(
     message = Message(data, **told)
     whole = about(forged.id) | put
     message.headers = {name: value for name, value in whole.items() if value is not MISSING}
-    site.forge(forged, messages.pack(message))
+    site.forge(forged, packing.pack(message))
     before = len(site.worker.log())
     site.limiter["gate", key].reset()
     assert following.get(timeout=SECONDS) == "ran"
@@ -296,7 +296,7 @@ def test_a_forged_message_that_no_pool_takes_fails_its_task(
     body: Any = json.dumps([[key], {}, EMBED]).encode()
     message = Message(body, content_type="application/json", content_encoding="utf-8")
     message.headers = about(forged.id) | {"timelimit": timelimit}
-    site.forge(forged, messages.pack(message))
+    site.forge(forged, packing.pack(message))
     site.limiter["gate", key].reset()
     with pytest.raises((TypeError, ValueError), match="unpack"):
         forged.get(timeout=SECONDS)
@@ -313,7 +313,7 @@ def test_a_damaged_message_is_set_aside_for_good(site: Site, key: str) -> None:
     site.limiter["gate", key].reset()
     assert following.get(timeout=SECONDS) == "ran"
     (task_id, label, _), *others = site.redis.eval(
-        script("asides").source, 1, site.limiter.keys.aside, "0"
+        script("list_quarantined").source, 1, site.limiter.keys.aside, "0"
     )[1]
     assert (task_id.decode(), label, others) == (damaged.id, b"damaged ", [])
     site.redis.delete(site.limiter.keys.aside)
@@ -392,7 +392,7 @@ def test_values_that_look_alike_are_keys_of_their_own(site: Site) -> None:
     results = [site.raw([[value], {}, EMBED]) for value in alike]
     site.waiting(*results[::2])
     assert [result.get(timeout=SECONDS) for result in results[1::2]] == ["ran"] * 6
-    same = site.raw([["1"], {}, EMBED])  # the one exception, see scope.py
+    same = site.raw([["1"], {}, EMBED])  # the one exception, see limits/key.py
     site.waiting(same)
     for value in alike[::2]:
         site.limiter["gate", value].reset()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu import Message
 
-from celery_throttle.worker import messages
+from celery_throttle.messages import packing
 from tests.protocol import Protocol
 
 CLAIM: Any = None
@@ -21,18 +21,18 @@ FAN_OUT: dict[str, Any] = {"delivery_info": {"exchange": "", "routing_key": "cel
 
 def packed_by_the_version_before(message: Any) -> bytes:
     """It did not write down whether a message was received."""
-    about = messages.about(message)
-    return messages.join(about.replace(', "received": false', ""), message.body)
+    about = packing.about(message)
+    return packing.join(about.replace(', "received": false', ""), message.body)
 
 
 @pytest.mark.parametrize(("message", "received"), [(AMQP, True), (REDIS, True), (FAN_OUT, False)])
 def test_what_the_version_before_has_received(message: dict[str, Any], *, received: bool) -> None:
     packed = packed_by_the_version_before(Message("[]", **message))
     assert b"received" not in packed.replace(b"redelivered", b"")
-    assert messages.unpack(packed, None, CLAIM).received == received
+    assert packing.unpack(packed, None, CLAIM).received == received
 
 
-@pytest.mark.parametrize("pack", [messages.pack, packed_by_the_version_before])
+@pytest.mark.parametrize("pack", [packing.pack, packed_by_the_version_before])
 @pytest.mark.parametrize("body", ["[1]", b"\x00{\xff", ""])
 def test_a_claim_that_goes_back_is_redelivered_if_celery_had_it(
     lines: Protocol, pack: Any, body: str | bytes
@@ -43,7 +43,7 @@ def test_a_claim_that_goes_back_is_redelivered_if_celery_had_it(
     seen = []
     for delivered in (False, False, True, True):
         (row,) = lines.claim("w")
-        message = messages.unpack(row.message, None, CLAIM)
+        message = packing.unpack(row.message, None, CLAIM)
         assert message.body == body
         assert message.headers == {"task": "t"}
         seen.append((message.delivery_info.get("redelivered"), message.received))

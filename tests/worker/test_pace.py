@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker import alarm, pace
-from celery_throttle.worker.pace import Pace
+from celery_throttle.worker import alarm
+from celery_throttle.worker.health import backoff
+from celery_throttle.worker.health.backoff import Pace
 
 
 class Loop:
@@ -20,7 +21,7 @@ class Loop:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.calls: list[tuple[str, float]] = []
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (alarm, pace):
+        for module in (alarm, backoff):
             monkeypatch.setattr(module, "time", clock)
         timers: Any = SimpleNamespace(call_after=self._call_after, cancel=self._cancel)
         self.pace = Pace(timers)

@@ -11,19 +11,20 @@ import pytest
 from celery import Celery
 
 from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
-from celery_throttle.needs import Need
-from celery_throttle.scope import LimitRef
-from celery_throttle.worker import gate, pace, quota
-from celery_throttle.worker.blocks import HORIZON
-from celery_throttle.worker.claims import Claims
-from celery_throttle.worker.gate import Gate
-from celery_throttle.worker.holds import GATHER
-from celery_throttle.worker.outage import Outage
-from celery_throttle.worker.pace import Pace
-from celery_throttle.worker.parking import Parking
-from celery_throttle.worker.quota import BATCH, Quota
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Need
+from celery_throttle.worker.admission import gate, quota
+from celery_throttle.worker.admission.batching import GATHER
+from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.quota import BATCH, Quota
+from celery_throttle.worker.admission.quota_cache import HORIZON
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.slots import TaskSlots
+from celery_throttle.worker.health import backoff
+from celery_throttle.worker.health.backoff import Pace
+from celery_throttle.worker.health.outage import Outage
 from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.waiting.park import Parking
 
 MILLION = 1_000_000
 
@@ -43,7 +44,7 @@ class Bench:
 
     def __init__(self, app: Celery, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (quota, gate, pace):
+        for module in (quota, gate, backoff):
             clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None)
             monkeypatch.setattr(module, "time", clock)
         limits = {

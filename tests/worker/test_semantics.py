@@ -24,7 +24,7 @@ from celery_throttle import (
     QueueFullError,
     WaitTooLongError,
 )
-from celery_throttle.scope import encode_key
+from celery_throttle.limits.key import encode_key
 from tests.apps import shop
 from tests.servers import assert_nothing_left_behind, wait_until
 from tests.worker.conftest import SIZES

@@ -12,13 +12,13 @@ from celery import Celery
 from celery.worker import state
 
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
-from celery_throttle.scripts import Call, script
-from celery_throttle.worker import met
-from celery_throttle.worker.gate import Gate
-from celery_throttle.worker.lines import Parts
-from celery_throttle.worker.parking import identity
+from celery_throttle.store.script import Call, script
+from celery_throttle.worker.admission import requested_limits
+from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.recovery import RETRY
+from celery_throttle.worker.bootstep import Parts
 from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.trying import RETRY
+from celery_throttle.worker.waiting.park import identity
 
 
 class Request(GatedRequest):
@@ -81,7 +81,7 @@ class Bench:
 
     def _park(self, request: Request, *_: Any, **__: Any) -> Any:
         self.tries += 1
-        yield Call(script("defined"), [self.throttle.keys.limits], ["api"])
+        yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
         return request.parks()
 
     def decide(self, *requests: Request) -> None:
@@ -199,7 +199,9 @@ def test_a_task_that_meets_more_limits_than_it_may_fails(bench: Bench) -> None:
     failed: list[Any] = []
     request.on_failure = lambda info, **_: failed.append(info.exception)
     request.acknowledge = lambda: None
-    bench.gate.meets(request, [("api", str(number), 1) for number in range(met.MOST + 1)])
+    bench.gate.meets(
+        request, [("api", str(number), 1) for number in range(requested_limits.MOST + 1)]
+    )
     assert "has met 21 limits" in str(failed[0])
     assert not bench.turns
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
-from celery_throttle.keys import Keys
-from celery_throttle.store import Store
-from celery_throttle.worker.wake import Wake
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.worker.claims.wakeup import Wake
 from tests.servers import Server, wait_until
 
 CHANNEL = Keys().channel("tests")

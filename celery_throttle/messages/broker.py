@@ -1,0 +1,103 @@
+"""Celery's broker: which it is, and its settings as one of our URLs, if it keeps the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: Transport options by which apps on one broker keep their queues apart.
+_PREFIXES = ("global_keyprefix", "queue_name_prefix")
+
+
+def broker_identity(connection: Connection) -> str:
+    """Text that tells the queues of a broker from queues of the same names on other brokers.
+
+    It holds what Celery keeps apps apart by: the kind of the transport, the virtual host or the
+    database, and the prefix of keys or queues. Hosts are no part of it, as a broker may have
+    several names, nor are users and passwords. There is one slash in it.
+
+    Args:
+        connection: to the broker; it need not be established.
+    """
+    transport: Any = connection.get_transport_cls()
+    kind = str(transport.driver_type)
+    if kind == "N/A":  # some transports do not name their kind
+        kind = str(connection.transport_cls)
+    options = connection.transport_options or {}
+    prefixes = (str(options[name]) for name in _PREFIXES if options.get(name))
+    identity = f"{kind}/{quote(_virtual_host(connection, kind), safe='')}"
+    return "+".join((identity, *(quote(prefix, safe="") for prefix in prefixes)))
+
+
+def _virtual_host(connection: Connection, kind: str) -> str:
+    host, given = str(connection.hostname or ""), str(connection.virtual_host or "")
+    if "://" in host:  # a URL that kombu leaves to the transport to read
+        parts = urlsplit(host)
+        path = "" if parts.scheme == "socket" else parts.path
+        given = parse_qs(parts.query).get("virtual_host", [path])[0]
+    if kind != "redis":
+        return given or "/"
+    database = given.removeprefix("/") or "0"
+    return str(int(database)) if database.isdecimal() else database
+
+
+def broker_url(conf: Any) -> str:
+    """The URL of the broker; if that is Redis, as :mod:`celery_throttle.store.url` reads it.
+
+    Args:
+        conf: ``app.conf``. Beside the URL, ``broker_use_ssl`` tells how TLS is used, and
+            ``broker_transport_options`` which master the Sentinels are asked for.
+
+    Raises:
+        ConfigurationError: it does not tell which master.
+    """
+    given = conf.broker_read_url or ""
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    urls = [url for text in listed for url in str(text).split(";")]
+    scheme, _, rest = urls[0].partition("://")
+    if scheme == "redis+socket":
+        return f"unix://{rest.replace('virtual_host=', 'db=')}"
+    tls = _options(conf.get("broker_use_ssl"))
+    if scheme == "sentinel":
+        return _sentinel_url(urls, tls, conf.get("broker_transport_options") or {})
+    if tls and scheme in ("redis", "rediss"):
+        return f"rediss://{rest}{'&' if '?' in rest else '?'}{urlencode(tls)}"
+    return urls[0]
+
+
+def _sentinel_url(urls: Sequence[str], tls: dict[str, str], transport: Mapping[str, Any]) -> str:
+    """User, password and database are those of the first URL: so Celery has it."""
+    name = transport.get("master_name")
+    if not name:
+        raise ConfigurationError(
+            "the broker is a master that Sentinels know, but not which: "
+            'set app.conf.broker_transport_options, for example to {"master_name": "mymaster"}'
+        )
+    places = [url.partition("://")[2].partition("?")[0].rpartition("@") for url in urls]
+    user, at, first = places[0]
+    hosts = ",".join(place.partition("/")[0] for _, _, place in places)
+    own = _options(transport.get("sentinel_kwargs"))
+    if tls:
+        own.setdefault("ssl", "no")  # only what is said of the Sentinels themselves counts for them
+    query = urlencode(tls | {f"sentinel_{option}": value for option, value in own.items()})
+    scheme = "rediss" if tls else "redis"
+    path = f"{quote(str(name), safe='')}/{first.partition('/')[2]}"
+    return f"{scheme}+sentinel://{user}{at}{hosts}/{path}?{query}"
+
+
+def _options(given: Any) -> dict[str, str]:
+    """Options as a URL has them; of ``ssl.CERT_REQUIRED`` its name."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(option): value.name if isinstance(value, Enum) else str(value)
+        for option, value in given.items()
+        if isinstance(value, (str, int, float))
+    }

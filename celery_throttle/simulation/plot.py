@@ -1,0 +1,180 @@
+"""The picture of a simulation: arrivals at the top, one lane a limit, all over one time axis.
+
+A column of a lane is what started in a short time. Below the line stands what share of the arrivals
+of that time was refused. Where a limit counts in windows of time, its fullest one is shaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+
+from celery_throttle.limits.cost import MILLION, millionths
+from celery_throttle.limits.grammar import CONCURRENCY
+from celery_throttle.simulation import MICROSECONDS
+from celery_throttle.simulation.figures import figures, fullest
+from celery_throttle.simulation.run import Run, window
+from celery_throttle.simulation.times import seconds
+from celery_throttle.simulation.traces import Arrival, Trace
+from celery_throttle.simulation.views import Simulation, fullest_words
+
+ARRIVALS, ADMITTED, REFUSED, FULLEST = "#858b95", "#4a90c2", "#d9984a", "#e9f1f8"
+
+#: The endings of files that can be drawn, and what makes them the same each time: no date, no name
+#: of the software.
+FORMATS: dict[str, dict[str, Any]] = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+}
+
+#: Columns of a lane, at most.
+_COLUMNS = 125
+
+#: What of a column is filled.
+_FILLED = 0.85
+
+#: Marks of the time axis, at most; and steps between them that are round from 15 seconds on.
+_TICKS = 12
+_ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800)
+
+#: Inches.
+_WIDTH, _LANE, _REST = 9.0, 0.85, 0.8
+
+#: Below the line, as a share of the height above it. Little is not nothing: the least that shows.
+_BELOW, _LEAST = 0.3, 0.03
+
+_STYLE = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 9,
+    "axes.titlepad": 3,
+    "font.size": 8,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "celery_throttle",
+}
+
+
+class Bins:
+    """Columns of the same time each, in the order of time."""
+
+    def __init__(self, trace: Trace, runs: Sequence[Run]) -> None:
+        last = max(
+            trace.arrivals[-1].time, *(start for run in runs for start, _ in run.admitted[-1:])
+        )
+        self.origin = trace.origin
+        self.width = _width(max(last + 1 - self.origin, 1))
+        self.count = (last - self.origin) // self.width + 1
+
+    def after(self, columns: float) -> float:
+        """Seconds from the origin to the end of so many columns."""
+        return columns * self.width / MICROSECONDS
+
+    def units(self, arrivals: Iterable[tuple[int, Arrival]]) -> list[float]:
+        """Units in each column."""
+        sums = [0] * self.count
+        for time, arrival in arrivals:
+            sums[(time - self.origin) // self.width] += millionths(arrival.cost)
+        return [amount / MILLION for amount in sums]
+
+
+def _width(span: int) -> int:
+    """Microseconds a column: 1, 2 or 5 of a power of ten."""
+    size = 1
+    while True:
+        for factor in (1, 2, 5):
+            if size * factor * _COLUMNS >= span:
+                return size * factor
+        size *= 10
+
+
+def save(simulation: Simulation, path: Path) -> None:
+    """Draw to a file whose ending is one of ``FORMATS``."""
+    trace, runs = simulation.trace, simulation.runs
+    bins = Bins(trace, runs)
+    with style.context(["default", _STYLE]):
+        height = _REST + _LANE * (len(runs) + 1)
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        lanes: Sequence[Axes] = list(figure.subplots(len(runs) + 1, 1, sharex=True))
+        arrived = bins.units((one.time, one) for one in trace.arrivals)
+        _bars(lanes[0], bins, arrived, ARRIVALS)
+        _scale(lanes[0], max(arrived))
+        lanes[0].set_title(f"arrivals: {len(trace.arrivals):,}", loc="left")
+        started = [bins.units(run.admitted) for run in runs]
+        top = max(map(max, started))
+        for lane, run, units in zip(lanes[1:], runs, started, strict=True):
+            _lane(lane, bins, run, (units, arrived), top)
+        lanes[-1].set_xlim(0, bins.after(bins.count))
+        _mark(lanes[-1], bins.count * bins.width)
+        lanes[-1].set_xlabel(_axis(trace, bins))
+        figure.savefig(path, format=path.suffix[1:].lower(), metadata=FORMATS[path.suffix.lower()])
+
+
+def _axis(trace: Trace, bins: Bins) -> str:
+    since = f" since {trace.moment(trace.origin)}" if trace.origin else ""
+    return (
+        f"seconds{since}; a column is {seconds(bins.width)} s; below the line: "
+        "share of the arrivals that is refused; shaded: the fullest window"
+    )
+
+
+def _mark(lane: Axes, span: int) -> None:
+    """Mark round times up to a number of microseconds."""
+    powers = (factor * 10**digits for digits in range(7) for factor in (1, 2, 5))
+    steps = (*powers, 10 * MICROSECONDS, *(step * MICROSECONDS for step in _ROUND))
+    step = next((step for step in steps if step * _TICKS >= span), span)
+    marks = range(0, span + 1, step)
+    lane.set_xticks([mark / MICROSECONDS for mark in marks], [seconds(mark) for mark in marks])
+
+
+def _lane(
+    lane: Axes, bins: Bins, run: Run, amounts: tuple[list[float], list[float]], top: float
+) -> None:
+    started, arrived = amounts
+    about = figures(run)
+    most = fullest_words(about, run)
+    words = f"{about.admitted:,} admitted, {about.refused:,} refused, at most {most}"
+    lane.set_title(about.limit, loc="left", fontweight="bold")
+    lane.set_title(words, loc="right")
+    if run.limit.algorithm != CONCURRENCY:
+        start = (fullest(run).start - bins.origin) / MICROSECONDS
+        lane.axvspan(
+            start, start + window(run.limit, run.hold) / MICROSECONDS, color=FULLEST, linewidth=0
+        )
+    _bars(lane, bins, [value and max(value, _LEAST * top) for value in started], ADMITTED)
+    refused = bins.units((one.time, one) for one in run.refused)
+    shares = [
+        -_BELOW * top * gone / came if came else 0.0
+        for gone, came in zip(refused, arrived, strict=True)
+    ]
+    _bars(lane, bins, [share and min(share, -_LEAST * top) for share in shares], REFUSED)
+    _scale(lane, top, below=_BELOW)
+
+
+def _bars(lane: Axes, bins: Bins, values: Sequence[float], color: str) -> None:
+    """One outline of all the bars, as a file with an element for each would be large."""
+    corners = [
+        [(left, 0.0), (left, value), (right, value), (right, 0.0)]
+        for number, value in enumerate(values)
+        if value
+        for left, right in [(bins.after(number), bins.after(number + _FILLED))]
+    ]
+    if corners:
+        outline = Outline.make_compound_path_from_polys(np.array(corners))
+        lane.add_patch(PathPatch(outline, facecolor=color, linewidth=0))
+
+
+def _scale(lane: Axes, top: float, below: float = 0.0) -> None:
+    lane.set_ylim(-1.05 * below * top, 1.05 * top)
+    lane.set_yticks([0, top], ["0", f"{top:,g}"])
+    lane.axhline(0, color=ARRIVALS, linewidth=0.5)
+    lane.spines["bottom"].set_visible(False)
+    lane.tick_params(axis="x", length=0)

@@ -1,0 +1,41 @@
+-- missing_rights.lua: which commands the user may not run. A script that comes to one ends there, and what it has
+-- done until then stays done.
+--
+-- KEYS  1   a key that nobody else uses; it expires in a second
+-- ARGV  1   a channel on which nobody listens
+-- Reply those of the commands of all scripts that the user has no right to.
+
+local key, missing = KEYS[1], {}
+
+-- Whether a command may be run. Other errors do not count.
+local function may(...)
+  local reply = redis.pcall(...)
+  local refused = type(reply) == 'table' and reply.err
+    and (string.find(reply.err, 'NOPERM', 1, true) or string.find(reply.err, 'ermission', 1, true)
+      or string.find(reply.err, 'user executing the script', 1, true))
+  if refused then
+    missing[#missing + 1] = (...)
+  end
+  return not refused
+end
+
+-- What follows finds a string there: most that would write something is an error, and does nothing.
+local written = may('SET', key, 'x', 'PX', 1000)
+for _, command in ipairs({
+  { 'TIME' }, { 'PUBLISH', ARGV[1], '' }, { 'EXISTS', key }, { 'GET', key }, { 'MGET', key },
+  { 'PEXPIRE', key, 1000 }, { 'PERSIST', key .. '+' },
+  { 'HDEL', key, '' }, { 'HEXISTS', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HKEYS', key },
+  { 'HLEN', key }, { 'HMGET', key, '' }, { 'HSCAN', key, 0 }, { 'HVALS', key },
+  { 'LLEN', key }, { 'LRANGE', key, 0, 0 }, { 'SREM', key, '' }, { 'SSCAN', key, 0 },
+  { 'ZCARD', key }, { 'ZCOUNT', key, 0, 0 }, { 'ZRANGE', key, 0, 0 }, { 'ZRANK', key, '' },
+  { 'ZREM', key, '' }, { 'ZREMRANGEBYSCORE', key, 0, 0 }, { 'ZSCORE', key, '' }, { 'DEL', key .. '+' },
+}) do
+  may(unpack(command))
+end
+for _, command in ipairs(written and {
+  { 'HINCRBY', key, '', 1 }, { 'HSET', key, '', '' }, { 'HSETNX', key, '', '' }, { 'INCRBY', key, 1 },
+  { 'RPUSH', key, '' }, { 'SADD', key, '' }, { 'ZADD', key, 0, '' }, { 'ZINCRBY', key, 1, '' },
+} or {}) do
+  may(unpack(command))
+end
+return missing

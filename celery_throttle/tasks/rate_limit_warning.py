@@ -1,0 +1,55 @@
+"""Warns of tasks that have Celery's own ``rate_limit`` beside their limits."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+from celery.utils.time import rate
+
+from celery_throttle.errors import LimitError
+from celery_throttle.limits.limit import Limit
+from celery_throttle.misspellings import ThrottleWarning
+from celery_throttle.settings import Spec
+
+
+def warn_of_rate_limit(task: Any, spec: Spec) -> None:
+    """Warn if a task has a ``rate_limit``, its own or the app's ``task_default_rate_limit``.
+
+    Args:
+        task: the task or its class.
+        spec: its limits, as they are written.
+    """
+    written = task.rate_limit
+    with suppress(TypeError, ValueError):  # Celery says what is wrong with it
+        if written is None or not rate(str(written)):
+            return
+        names = [spec] if isinstance(spec, str) else list(spec)
+        name = f"{str(task.name).rpartition('.')[2]}-rate"
+        text = (
+            f"task {task.name!r} has limits and rate_limit={written!r}, which counts in each "
+            "worker by itself and keeps tasks waiting there; write it as one more limit, which "
+            f"counts in all workers together: throttle_limits = {{..., {name!r}: "
+            f"{_as_limit(written)!r}}}, throttle = {[*names, name]!r}, rate_limit = 0"
+        )
+        run = inspect.unwrap(task.run)
+        code = getattr(run, "__code__", None)
+        file, line = (code.co_filename, code.co_firstlineno) if code else (task.__module__, 0)
+        # Celery binds a task more than once. By this, Python knows what it has shown.
+        shown = getattr(run, "__globals__", {}).setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, ThrottleWarning, file, line, registry=shown)
+
+
+def _as_limit(written: str | float) -> str:
+    """Celery allows fractions, and numbers of tasks a second."""
+    text = str(written)
+    try:
+        Limit.parse(text)
+    except LimitError:
+        ticks = Fraction(rate(text)).limit_denominator(1_000_000)
+        seconds = "" if ticks.denominator == 1 else ticks.denominator
+        return f"{ticks.numerator}/{seconds}s"
+    return text

@@ -1,0 +1,80 @@
+"""The check of a task's limits before it is sent: a mistake is an error of that task alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, Task, _state
+from kombu.utils.functional import maybe_list
+
+from celery_throttle.errors import ConfigurationError, UnknownLimitError
+
+if TYPE_CHECKING:
+    from celery_throttle.tasks.task import TaskLimits
+
+#: Options of a message that hold the tasks that follow it.
+_FOLLOWING = ("chain", "chord", "link", "link_error")
+
+
+class CheckedSend:
+    """An app's ``send_task`` that checks the limits of a task, and of those that follow it, first.
+
+    Whatever sends a task by the app comes here: its own methods, signatures, a name, Celery's beat.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._send = app.send_task
+
+    def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        """As in Celery.
+
+        Raises:
+            ThrottleError: the limits of a task that this process knows are wrong.
+        """
+        tasks: Mapping[str, Task] = self._app._tasks  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
+        for each in (name, *_names_after(options)):
+            task = tasks.get(each)
+            if task is not None:
+                limits_to_send(self._app, task)
+        return self._send(name, *args, **options)
+
+
+def _names_after(options: Mapping[str, Any]) -> Iterator[str]:
+    for option in _FOLLOWING:
+        for signature in maybe_list(options.get(option)) or ():
+            if isinstance(signature, Mapping):
+                yield str(signature.get("task"))
+
+
+def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
+    """The limits that a task which is about to be sent has in an app; None if it has none there.
+
+    Celery gives the tasks of one app to every other app of the process as well. A task whose limits
+    another app has is taken for one of these: it is an error only if a worker of this app runs it.
+
+    Raises:
+        ThrottleError: they are wrong.
+    """
+    throttle = getattr(app, "throttle", None)
+    if throttle is None:
+        if getattr(task, "throttle", None) is None or is_limited_elsewhere(app, task):
+            return None
+        raise ConfigurationError(
+            f"task {task.name!r} has limits, but its app has none: make a Throttle(app) first"
+        )
+    try:
+        limits: TaskLimits | None = throttle.task_limits(task)
+    except UnknownLimitError:
+        if is_limited_elsewhere(app, task):
+            return None
+        raise
+    return limits
+
+
+def is_limited_elsewhere(app: Any, task: type[Task] | Task) -> bool:
+    """Whether another app of this process has the limits that a task names."""
+    apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
+    others = (getattr(other, "throttle", None) for other in apps if other is not app)
+    return any(throttle.knows(task) for throttle in others if throttle is not None)

@@ -1,0 +1,252 @@
+"""What a task says of its limits, and the base class on which it says so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from celery import Task
+
+from celery_throttle import misspellings
+from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
+from celery_throttle.limits.cost import Cost, millionths
+from celery_throttle.limits.key import ArgumentReader, Scope
+from celery_throttle.limits.requirement import Need, check_count, slot_places
+from celery_throttle.operations.changes import Limits, check_wait, unknown_limit
+from celery_throttle.settings import Spec
+from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
+from celery_throttle.tasks.send_check import limits_to_send
+
+#: A cost, or the argument that tells it: ``"{tokens}"``; for all limits, or by the limit's name.
+CostSpec = Cost | str | Mapping[str, Cost | str]
+
+
+#: The header by which a worker knows that a task, or its retry, is part of a fan-out: its name.
+FAN_OUT_HEADER = "throttle_fan_out"
+
+
+class ThrottledTask(Task):
+    """Base of tasks with limits; ``Throttle(app)`` makes it the app's default base.
+
+    Attributes:
+        throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key is taken from the
+            task's arguments) or a list of such. None: the app's ``throttle_routes`` decide.
+        throttle_cost: units the task takes from each of its limits, or ``"{tokens}"``: the task's
+            argument of that name tells; or a dict of such by the name of the limit, 1 for those it
+            does not name. Of slots a task takes one, whatever its cost. Default 1.
+        throttle_max_wait: seconds; a task that would have to wait longer does not join its line.
+            None (the default): any wait.
+        throttle_on_max_wait: ``"fail"`` (the default): it fails at once with
+            :class:`~celery_throttle.errors.WaitTooLongError`; ``"drop"``: it is discarded, and
+            its state becomes REVOKED.
+        throttle_track: whether a waiting task shows the state THROTTLED in the result backend,
+            with ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
+    """
+
+    abstract = True
+    Request = "celery_throttle.worker.request:ThrottledRequest"
+
+    throttle: Spec | None = None
+    throttle_cost: CostSpec = 1
+    throttle_max_wait: float | None = None
+    throttle_on_max_wait: Literal["fail", "drop"] = "fail"
+    throttle_track: bool = False
+
+    _is_warned_of = False
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Warn of attributes that resemble those above.
+
+        Nothing is raised here: Celery defines many tasks in one go, which an error would cut short.
+        What is wrong with the limits shows when the task is sent, and when a worker starts.
+        """
+        super().on_bound(app)
+        if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
+            cls._is_warned_of = True
+            misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
+            if cls.throttle is not None:
+                warn_of_rate_limit(cls, cls.throttle)
+        if hasattr(app, "throttle"):
+            app.throttle.bind_task(cls)
+
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
+    ) -> Any:
+        """As in Celery; with ``throttle_publish`` "line" to the end of the line if there is one.
+
+        Raises:
+            ThrottleError: what the task says of its limits is wrong.
+        """
+        limits = limits_to_send(self.app, self)
+        if limits is None or positional or self.app.conf.task_always_eager:
+            return super().apply_async(args, kwargs, *positional, **options)
+        throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
+        if throttle.delaying is None:
+            return super().apply_async(args, kwargs, *positional, **options)
+        return throttle.delaying.send(super().apply_async, args, kwargs, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """What a task says of its limits, read and checked.
+
+    Attributes:
+        scopes: its limits and keys.
+        reader: of the arguments that make keys.
+        costs: of each scope in millionths of a unit; None where an argument tells it.
+        cost_reader: of these arguments.
+        fixed: what every call needs, if nothing comes from its arguments.
+        slots: the places of the limits among them that are slots, to be given back.
+        max_wait, drop, track: see :class:`ThrottledTask`.
+    """
+
+    scopes: tuple[Scope, ...]
+    reader: ArgumentReader
+    costs: tuple[int | None, ...]
+    cost_reader: ArgumentReader
+    fixed: Need | None
+    slots: tuple[int, ...]
+    max_wait: float | None
+    drop: bool
+    track: bool
+
+    @classmethod
+    def none(cls) -> TaskLimits:
+        """Those of a task that has none."""
+        nothing = ArgumentReader("", ())
+        return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
+
+    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
+        """What one call of the task needs.
+
+        Raises:
+            KeyValueError: an argument's value cannot be a key.
+            CostError: an argument's value cannot be a cost.
+        """
+        values = self.reader.read(args, kwargs)
+        refs, used = [], 0
+        for scope in self.scopes:
+            count = len(scope.arguments)
+            refs.append(scope.ref(values[used : used + count]))
+            used += count
+        told = iter(self.cost_reader.read(args, kwargs))
+        costs = [millionths(next(told)) if cost is None else cost for cost in self.costs]
+        if len(refs) > 1:  # two keys may have come out the same: it is one then, and pays once
+            each = dict(zip(refs, costs, strict=True))
+            refs, costs = list(each), list(each.values())
+        return Need(tuple(refs), tuple(costs))
+
+    def need_of(self, request: Any) -> Need:
+        """:meth:`need` for the arguments of a request, found once."""
+        need: Need | None = self.fixed or request.__dict__.get("throttle_need")
+        if need is None:
+            need = request.throttle_need = self.need(request.args, request.kwargs)
+        return need
+
+    @classmethod
+    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
+        """Read the attributes of a task.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
+        """
+        where = f"task {task.name!r}"
+        scopes = read_scopes(spec, known, where)
+        names = [name for scope in scopes for name in scope.arguments]
+        signature = _signature(task)
+        reader = ArgumentReader.for_signature(signature, names, where)
+        max_wait = getattr(task, "throttle_max_wait", None)
+        with _named(where):
+            costs = _read_costs(getattr(task, "throttle_cost", 1), scopes, known)
+            if max_wait is not None:
+                check_wait(max_wait, "throttle_max_wait")
+        tellers = [cost for cost in costs if isinstance(cost, str)]
+        amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
+        limits = cls(
+            scopes=scopes,
+            reader=reader,
+            costs=amounts,
+            cost_reader=ArgumentReader.for_signature(signature, tellers, where),
+            fixed=None,
+            slots=slot_places((scope.name for scope in scopes), known),
+            max_wait=max_wait,
+            drop=_read_drop(task, where),
+            track=bool(getattr(task, "throttle_track", False)),
+        )
+        return limits if names or tellers else replace(limits, fixed=limits.need((), {}))
+
+
+def _read_costs(
+    spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limits]
+) -> list[int | str]:
+    """Of each limit the cost in millionths, or the name of the argument that tells it."""
+    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
+    unknown = sorted(set(given) - {scope.name for scope in scopes}, key=str)
+    if unknown:
+        raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
+    costs: list[int | str] = []
+    for scope in scopes:
+        cost = given.get(scope.name, 1)
+        if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
+            costs.append(cost[1:-1])
+        else:
+            for limit in known[scope.name]:
+                amount = limit.check_cost(cost, scope.name)  # type: ignore[arg-type]  # it checks the type, too
+            costs.append(amount)
+    return costs
+
+
+def _read_drop(task: type[Task] | Task, where: str) -> bool:
+    after = getattr(task, "throttle_on_max_wait", "fail")
+    if after not in ("fail", "drop"):
+        raise ConfigurationError(
+            f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
+        )
+    return bool(after == "drop")
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Says of an error where it was made."""
+    try:
+        yield
+    except (LimitError, UnknownLimitError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Scope, ...]:
+    """The limits that a task or a route names.
+
+    Raises:
+        UnknownLimitError, LimitError, ConfigurationError: they name ``where`` and the text.
+    """
+    if not isinstance(spec, (str, list, tuple)):
+        raise ConfigurationError(
+            f"{where}: limits {shown(spec)} cannot be read: give a name or a list of names"
+        )
+    texts = [spec] if isinstance(spec, str) else list(spec)
+    with _named(where):
+        check_count(texts)
+        scopes = tuple(Scope.parse(text) for text in texts)
+        if not scopes:
+            raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
+        if len(set(texts)) != len(texts):
+            raise LimitError(f"{shown(spec)} names the same limit twice")
+        for scope in scopes:
+            if scope.name not in known:
+                raise unknown_limit(scope.name, known)
+    return scopes
+
+
+def _signature(task: type[Task] | Task) -> inspect.Signature:
+    cls = task if isinstance(task, type) else type(task)
+    run = inspect.getattr_static(cls, "run")
+    signature = inspect.signature(cls.run)
+    if isinstance(run, staticmethod):
+        return signature
+    bound_to_self = list(signature.parameters.values())[1:]
+    return signature.replace(parameters=bound_to_self)

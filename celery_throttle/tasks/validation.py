@@ -1,0 +1,78 @@
+"""All that is wrong with the settings, the routes and the tasks of an app, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+
+from celery_throttle import misspellings
+from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import read, read_limits
+from celery_throttle.operations.changes import Limits
+from celery_throttle.tasks.send_check import is_limited_elsewhere
+from celery_throttle.tasks.task import ThrottledTask, read_scopes
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+
+#: Stands for a limit that cannot be read, so that tasks with it are checked for the rest.
+_ANY = (Limit.parse("1000000/s burst 1000000"),)
+
+
+def check(throttle: Throttle) -> None:
+    """Raise what is wrong.
+
+    Raises:
+        ConfigurationError: its message has a line for each mistake.
+    """
+    found = list(dict.fromkeys(map(str, mistakes(throttle))))
+    if not found:
+        return
+    if len(found) == 1:
+        raise ConfigurationError(found[0])
+    lines = "\n".join(f"- {text}" for text in found)
+    raise ConfigurationError(f"{len(found)} mistakes in app {throttle.app.main!r}:\n{lines}")
+
+
+def mistakes(throttle: Throttle) -> Iterator[ThrottleError]:
+    """All that is wrong; some of it may come twice."""
+    settings = throttle.settings
+    yield from settings.mistakes()
+    try:
+        written, routes = settings.written_limits, settings.routes
+    except ConfigurationError:  # it has been yielded; the rest can be checked against nothing
+        return
+    wrong = {name: _error(read_limits, {name: limit}) for name, limit in written.items()}
+    known = {name: _ANY if wrong[name] else read(written[name], name) for name in written}
+    yield from filter(None, wrong.values())
+    if written or settings.has_server:
+        yield from filter(None, [_error(lambda: throttle.store)])
+    for pattern, spec in routes.items():
+        yield from filter(None, [_error(read_scopes, spec, known, f"throttle_routes[{pattern!r}]")])
+    for _, task in sorted(throttle.app.tasks.items()):
+        yield from _in_task(throttle, task, known)
+
+
+def _in_task(
+    throttle: Throttle, task: Task, known: Mapping[str, Limits]
+) -> Iterator[ThrottleError]:
+    error = _error(throttle.read_task, task, known)
+    unknown = isinstance(error, UnknownLimitError)
+    if error is not None and not (unknown and is_limited_elsewhere(throttle.app, task)):
+        yield error
+    if isinstance(task, ThrottledTask):
+        for one in misspellings.in_task(type(task), ThrottledTask):
+            if one.certain:
+                yield ConfigurationError(one.text)
+
+
+def _error(read: Callable[..., object], *args: Any) -> ThrottleError | None:
+    """The error of ours that something raises."""
+    try:
+        read(*args)
+    except ThrottleError as error:
+        return error
+    return None

@@ -1,0 +1,1 @@
+"""The time of waiting tasks has come: a worker claims and dispatches them under leases."""

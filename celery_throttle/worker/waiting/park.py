@@ -1,0 +1,180 @@
+"""Parking: a task that may not run now joins its line and leaves the worker.
+
+Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (what is
+parked is in Redis, and nowhere in this worker).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+
+from celery_throttle.errors import QueueFullError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Need
+from celery_throttle.messages import packing
+from celery_throttle.operations.changes import seconds_until, to_us
+from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.store.script import Call
+from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.worker.admission import requested_limits
+from celery_throttle.worker.admission.pipeline import Attempt, Confirm
+from celery_throttle.worker.claims.slots import places_of
+from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
+from celery_throttle.worker.waiting.policy import Waiting, crowded, late
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.messages.routing import Origin
+    from celery_throttle.worker.claims.slots import TaskSlots
+
+#: Seconds for which a parked message is recognised when the broker delivers it once more.
+REMEMBER = 86_400
+
+#: Seconds after which an acknowledgement has surely been sent.
+ACKNOWLEDGED = 2.0
+
+
+class Parking(Waiting):
+    """What one worker parks.
+
+    Args:
+        throttle, slots, token: see :class:`Waiting`.
+        origin: tells the queue and the priority of a message.
+        parked: called with the seconds after which a task that was just parked could run.
+    """
+
+    def __init__(
+        self,
+        throttle: Throttle,
+        slots: TaskSlots,
+        token: Callable[[], int],
+        origin: Origin,
+        parked: Callable[[float], None],
+    ) -> None:
+        super().__init__(throttle, slots, token)
+        self._origin = origin
+        self._parked = parked
+        self._left: deque[tuple[float, str]] = deque()
+
+    def park(
+        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+    ) -> Attempt[float | None]:
+        """See :class:`Waiting`; it waits in its line."""
+        refs, token = need.refs, self._token()
+        call = self._park_call(
+            request, limits, need, token, redelivered=redelivered, may_run=may_run
+        )
+        outcome, about = yield from self._ask(call, need, token)
+        if outcome == b"admitted":
+            self._slots.hold(request, token, places_of(about))
+            return 0.0
+        if outcome == b"late":
+            turn_away(request, limits, late(limits, refs, about))
+        elif outcome == b"full":
+            ref, most = refs[about[0] - 1], about[1]
+            error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
+            turn_away(request, limits, error)
+        elif outcome == b"crowded":
+            turn_away(request, limits, crowded(refs, about))
+        else:
+            yield from self._leave(request)
+            if outcome == b"parked":
+                self._announce(request, limits, refs, about)
+        return None
+
+    def _park_call(
+        self,
+        request: Any,
+        limits: TaskLimits,
+        need: Need,
+        token: int,
+        *,
+        redelivered: bool,
+        may_run: bool,
+    ) -> Call:
+        queue = self._origin.queue_of(request.message)
+        waiter = Waiter(
+            task_id=request.id,
+            queue=self._throttle.qualify(queue),
+            rank=self._origin.rank_of(request.message),
+            expires=expires_us(request),
+            max_wait=limits.max_wait,
+            packed=packing.pack(
+                request.message, requested_limits.headers(request), queue, received=True
+            ),
+        )
+        return park_call(
+            self._throttle.keys,
+            waiter,
+            need,
+            str(int(may_run)),
+            identity=identity(request),
+            redelivered=redelivered,
+            remember=REMEMBER,
+            holder=self._slots.holder(token),
+            lease=self._throttle.settings.lease,
+            acknowledged=self.acknowledged(),
+            temporary=self._origin.is_temporary(queue),
+        )
+
+    def _leave(self, request: Any) -> Attempt[None]:
+        """The task is in Redis: once it is safe there, the broker and this worker forget it."""
+        if self._throttle.settings.replicas:
+            yield Confirm(self._throttle.settings.replicas)
+        state.task_ready(request)
+        request.acknowledge()
+        self._left.append((time.monotonic(), identity(request)))
+
+    def acknowledged(self) -> list[str]:
+        """Identities of parked messages whose acknowledgement is done; the next call tells it.
+
+        Celery acknowledges in a later turn of its loop, in no certain order.
+        """
+        done = []
+        while self._left and self._left[0][0] < time.monotonic() - ACKNOWLEDGED:
+            done.append(self._left.popleft()[1])
+        return done
+
+    def _announce(
+        self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
+    ) -> None:
+        position, expected_us, index, wait_us = about
+        wait = seconds_until(wait_us)
+        if wait is not None:  # who resumes it wakes a worker
+            self._parked(wait)
+        announce_wait(
+            request,
+            limits,
+            refs[index - 1],
+            retry_after=wait,
+            position=position,
+            expected=seconds_until(expected_us),
+        )
+
+
+def identity(request: Any) -> str:
+    """Tells a message that is delivered once more from others with the same task id.
+
+    These are a retry, and a task that came out of a line and goes into one again.
+    """
+    headers = request.request_dict
+    nesting = headers.get("replaced_task_nesting") or 0
+    told = f"{request.id} {headers.get('retries') or 0} {nesting}"
+    claim = getattr(request.message, "claim", None)
+    return told if claim is None else f"{told} {claim.name}"
+
+
+def expires_us(request: Any) -> int:
+    """When the task expires, in microseconds since the epoch; 0 for never."""
+    expires: datetime | None = request.expires
+    if expires is None:
+        return 0
+    if expires.tzinfo is None:
+        expires = expires.replace(tzinfo=timezone.utc)
+    return to_us(expires.timestamp())

@@ -1,0 +1,107 @@
+"""What becomes of a task that may not run now: either way there is to wait derives from this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Need
+from celery_throttle.operations.changes import (
+    MICROSECONDS,
+    seconds_paused,
+    seconds_until,
+    unknown_limit,
+)
+from celery_throttle.operations.plans import cost_too_high
+from celery_throttle.store.script import Call
+from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.worker.admission.pipeline import Attempt
+from celery_throttle.worker.claims.slots import Place
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.worker.claims.slots import TaskSlots
+
+
+class Waiting(ABC):
+    """Of one worker.
+
+    Args:
+        throttle: the app's limits.
+        slots: the slots of the tasks that run.
+        token: gives a new token of this worker.
+    """
+
+    #: Whether those that wait stand in lines, which every call to the server sees.
+    in_lines = True
+
+    def __init__(self, throttle: Throttle, slots: TaskSlots, token: Callable[[], int]) -> None:
+        self._throttle = throttle
+        self._slots = slots
+        self._token = token
+
+    @abstractmethod
+    def park(
+        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+    ) -> Attempt[float | None]:
+        """An attempt to take quota, if it may run, or else to let the task wait.
+
+        It returns seconds, at most 20 ms, after which the task may run; None: it waits, or was
+        turned away.
+
+        It raises:
+            StoreError: the server cannot be asked.
+            ThrottleError: the task has to fail.
+        """
+
+    def acknowledged(self) -> list[str]:
+        """Identities of messages that wait elsewhere and are acknowledged; told once."""
+        return []
+
+    def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
+        """The task runs without having asked: the server learns of its slots later."""
+        places = self._places(need.refs[place] for place in limits.slots)
+        self._slots.hold(request, self._token(), places)
+
+    def _ask(self, call: Call, need: Need, token: int) -> Attempt[tuple[bytes, list[Any]]]:
+        """A call that takes what a task needs, and gives an outcome with what there is to it."""
+        refs = need.refs
+        try:
+            reply = yield call
+            if reply[0] == b"unknown":
+                self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
+                reply = yield call
+        except StoreError:
+            self._slots.doubt(self._slots.holder(token), self._places(refs))
+            raise
+        outcome, *about = reply
+        if outcome == b"unknown":
+            raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
+        if outcome == b"never":
+            index, burst = about
+            raise cost_too_high(need.costs[index - 1], refs[index - 1], burst)
+        return outcome, about
+
+    def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
+        keys = self._throttle.keys
+        return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
+
+
+def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
+    """The error for a key beyond those that may be in use: of a script's reply."""
+    index, most, wait_us = about
+    ref = refs[index - 1]
+    retry_after = None if wait_us < 0 else wait_us / MICROSECONDS
+    return KeysFullError(ref.name, ref.key, retry_after, most)
+
+
+def late(limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]) -> WaitTooLongError:
+    """The error for a task that would wait longer than it may: of a script's reply."""
+    assert limits.max_wait is not None  # noqa: S101  # only then a script says so
+    expected_us, index, paused_us = about
+    ref = refs[index - 1]
+    expected, paused = seconds_until(expected_us), seconds_paused(paused_us)
+    return WaitTooLongError(ref.name, ref.key, expected, limits.max_wait, paused)
