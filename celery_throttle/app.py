@@ -22,7 +22,7 @@ from celery_throttle.settings import Settings, Spec, check_lease
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import FAN_OUT, Keys
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.context import current_run
+from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.swallowed_waits import Swallowed
 from celery_throttle.tasks.task import TaskLimits, ThrottledTask, read_scopes
@@ -103,6 +103,7 @@ class Throttle(Limiter):
             check_lease(lease)
         if limits is not None and routes is not None:
             self.check_routes()
+        declare_units_field()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)

@@ -15,8 +15,15 @@ from celery.exceptions import Ignore
 
 from celery_throttle import CostError, LimitValueError, Throttle, Throttled
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.tasks.context import GIVEN, Item, TaskThrottled, current_run
-from celery_throttle.worker.admission import requested_limits
+from celery_throttle.tasks.context import UNITS_FIELD, Item, TaskThrottled, current_run
+from celery_throttle.worker.admission.requested_limits import (
+    MAX_REQUESTED_LIMITS,
+    add_requested,
+    limits_of,
+    pass_units,
+    requirement_of,
+)
+from celery_throttle.worker.task_state import task_state
 
 LIMITS = {
     "api": "1/h burst 3",
@@ -48,7 +55,7 @@ class Running:
     def __enter__(self) -> None:
         self._stack: Any = vars(_state)["_task_stack"]  # as Celery's tracer does
         self._stack.push(self._task)
-        self._task.request_stack.push(Context({GIVEN: self._given}, called_directly=False))
+        self._task.request_stack.push(Context({UNITS_FIELD: self._given}, called_directly=False))
 
     def __exit__(self, *_: object) -> None:
         self._task.request_stack.pop()
@@ -172,6 +179,7 @@ class Request:
 
     def __init__(self, header: Any) -> None:
         self.request_dict = {"throttle_met": header}
+        self.message = SimpleNamespace()
         self.task = SimpleNamespace(name="shop.charge")
 
 
@@ -193,9 +201,9 @@ class Request:
 )
 def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
     request = Request(header)
-    assert requested_limits.of(request) == ()
+    assert task_state(request).requested == ()
     assert request.request_dict == {}  # and no task sees it
-    assert requested_limits.headers(request) == {}
+    assert task_state(request).message_headers() == {}
 
 
 @pytest.fixture
@@ -211,18 +219,16 @@ def joined(throttle: Throttle) -> Any:
 
 def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> None:
     """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
-    requested_limits.add(
-        throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")]
-    )
-    limits = requested_limits.limits_of(throttle, joined)
+    add_requested(throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
+    limits = limits_of(throttle, joined)
     assert limits is not None
-    need = limits.need_of(joined)
+    need = requirement_of(limits, joined)
     both = zip(need.refs, need.costs, strict=True)
     costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
     assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
-    requested_limits.give(joined)
-    given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[GIVEN]]
+    pass_units(joined)
+    given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[UNITS_FIELD]]
     assert given == [
         ("one", None, 1),
         ("pool", None, 1),
@@ -234,20 +240,20 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> No
 
 def test_what_it_meets_again_and_again_is_not_remembered(throttle: Throttle, joined: Any) -> None:
     for _ in range(100):
-        requested_limits.add(throttle, joined, [unit("one")])
-        requested_limits.add(throttle, joined, [unit("pool")])
-    assert requested_limits.of(joined) == (unit("api", 2),)
+        add_requested(throttle, joined, [unit("one")])
+        add_requested(throttle, joined, [unit("pool")])
+    assert task_state(joined).requested == (unit("api", 2),)
 
 
 def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
-    requested_limits.add(
+    add_requested(
         throttle,
         joined,
-        [unit("api", key=str(number)) for number in range(requested_limits.MOST - 1)],
+        [unit("api", key=str(number)) for number in range(MAX_REQUESTED_LIMITS - 1)],
     )
-    assert len(requested_limits.headers(joined)["throttle_met"]) == requested_limits.MOST
+    assert len(task_state(joined).message_headers()["throttle_met"]) == MAX_REQUESTED_LIMITS
     with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
-        requested_limits.add(throttle, joined, [unit("fast")])
+        add_requested(throttle, joined, [unit("fast")])
 
 
 def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:

@@ -1,9 +1,9 @@
-"""Limits within a task that a worker runs: where it would wait, it steps into its line instead.
+"""Limits that a task requests in its body: instead of waiting there, it steps into its line.
 
-It leaves its process, and runs once more from its beginning when the limit it met has room. It has
-the units of its own limits when it starts, and of those that it met in its body the time before:
-who asks for the same in its body is given these first. No import of the worker's parts: this runs
-in the pool's processes.
+The task leaves its process, and runs once more from its beginning when the limit that it met has
+room. That run begins with the units of the task's own limits, and of those that were requested in
+its body before: a limit requested in the body is served first from units the run already has. No
+import of the worker's parts: this runs in the pool's processes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery._state import get_current_worker_task
+from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from celery_throttle.errors import CostError, Throttled
@@ -33,27 +34,30 @@ if TYPE_CHECKING:
 #: A name and key, and millionths of a unit of it; sent between processes.
 Item = tuple[str, str | None, int]
 
-#: Seconds for which a run waits in place for units that no run of it can have from the start.
-PATIENCE = 60.0
+#: Longest wait in seconds of a run in place, for units that no run can begin with.
+MAX_WAIT_IN_PLACE_SECONDS = 60.0
+
+#: Field of a task's request in which a worker passes units to the run, as items; empty for those of
+#: the task's own limits. None where no worker would take the task back.
+UNITS_FIELD = "throttle_units"
+
+#: In place of a limit's name in an item: the item counts how often runs stepped out because an API
+#: refused a request. Its key are the limits of that request.
+REFUSALS = "@resent"
 
 
-#: Where a worker tells a run what it is given, as items; empty for what its task says. Without it
-#: no worker would take the task back. It is a field of Celery's requests that its messages do not
-#: have any more: one of our own would be a header of the task, and go on with what it sends.
-GIVEN = "loglevel"
-
-
-#: In place of a limit's name in an item, which tells then by which limits a request went that its
-#: API refused, and how often runs have stepped aside for that.
-RESENT = "@resent"
+def declare_units_field() -> None:
+    """Let Celery know the field: it takes unknown ones for headers, and sends them on."""
+    if not hasattr(Context, UNITS_FIELD):
+        setattr(Context, UNITS_FIELD, None)
 
 
 class TaskThrottled(Throttled, Ignore):
-    """A limit refused within a task, which steps into its line. Celery only logs it.
+    """A limit refused within a task, which steps into its line. Celery only logs this error.
 
     Attributes:
-        limit: See :class:`Throttled`; so are ``key``, ``retry_after`` and ``paused``.
-        met: What was asked for, and refused.
+        limit: See :class:`Throttled`; so for ``key``, ``retry_after`` and ``paused``.
+        met: The limits that were requested, and refused.
     """
 
     def __init__(
@@ -70,27 +74,27 @@ class TaskThrottled(Throttled, Ignore):
 
     @property
     def description(self) -> str:
-        """What becomes of the task, for Celery's log."""
+        """Text for Celery's log: that the task waits, and for which limit."""
         return f"waits for {self._subject}"
 
 
 def current_run(throttle: Throttle) -> Run | None:
-    """The run of a task of the app in this thread or greenlet, if a worker would take it back."""
+    """Return the run of a task of the app in this thread or greenlet, if it may step out."""
     task: Any = get_current_worker_task()
     # Not by task.app: where apps share a task's class, that is the app that registered it last.
     if task is None or throttle.app.tasks.get(task.name) != task:
         return None
     request = task.request
-    given = getattr(request, GIVEN)
-    if not isinstance(given, (tuple, list)):
+    items = getattr(request, UNITS_FIELD)
+    if not isinstance(items, (tuple, list)):
         return None
     run: Run | None = request.__dict__.get("throttle_run")
     if run is None:
-        resent = {str(label): int(times) for name, label, times in given if name == RESENT}
-        given = [item for item in given if item[0] != RESENT]
-        limits = None if given else throttle.task_limits(task)
-        given = items_of(limits.need_of(request)) if limits else given
-        run = request.throttle_run = Run(throttle, given, resent)
+        refusals = {str(label): int(times) for name, label, times in items if name == REFUSALS}
+        units = [item for item in items if item[0] != REFUSALS]
+        limits = None if units else throttle.task_limits(task)
+        units = items_of(limits.need(request.args, request.kwargs)) if limits else units
+        run = request.throttle_run = Run(throttle, units, refusals)
     return run
 
 
@@ -99,69 +103,69 @@ class Run:
 
     Args:
         throttle: the app's limits.
-        given: what it has from its start.
-        resent: how many times runs of the task have stepped aside since an API refused, by the
-            limits.
+        units: the units that the run begins with.
+        refusals: how often runs of the task have stepped out because an API refused a request, by
+            the limits of the request.
 
     Attributes:
-        refusal: the last error with which the run was to step aside.
+        refusal: the last error with which the run should step out.
     """
 
     def __init__(
-        self, throttle: Throttle, given: Sequence[Item], resent: Mapping[str, int]
+        self, throttle: Throttle, units: Sequence[Item], refusals: Mapping[str, int]
     ) -> None:
         self.refusal: TaskThrottled | None = None
         self._throttle = throttle
-        self._resent = resent
-        self._given = [(str(name), key, int(cost)) for name, key, cost in given]
-        self._left = list(self._given)
+        self._refusals = refusals
+        self._units = [(str(name), key, int(cost)) for name, key, cost in units]
+        self._unused = list(self._units)
 
     def taking(
         self, need: Need, max_wait: float, *, mode: str = "take", holder: Holder | None = None
     ) -> Plan[Reserved]:
-        """Take what the run has, and ask for the rest.
+        """Use units that the run has, and acquire the rest.
 
         Raises:
-            TaskThrottled: it is refused, or not in time.
+            TaskThrottled: the limits refuse, or do not have room within ``max_wait`` seconds.
         """
         has, lacks = self._use(need)
         if not lacks:
-            return Reserved(need, _given(need), (0, 0) * len(need.refs), has, asked=False)
+            return Reserved(need, _allowed(need), (0, 0) * len(need.refs), has, asked=False)
         rest = Need(tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks))
         try:
-            taken = yield from self._ask(rest, lacks, max_wait, mode, holder)
+            taken = yield from self._acquire(rest, lacks, max_wait, mode, holder)
         except BaseException as error:
-            self._left += has
+            self._unused += has
             if isinstance(error, Throttled):
                 raise self._refusal(error, lacks) from None
             raise
         return taken._replace(need=need, marks=_marks(need, rest, taken.marks), given=has)
 
     def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
-        """The error with which the run steps aside; it is seen to it that it does."""
+        """Return the error with which the run steps out; a task that swallows it gets a warning."""
         waiting_log.describe(TaskThrottled)
         self.refusal = TaskThrottled(error.limit, error.key, error.retry_after, met, error.paused)
         self._throttle.swallowed.watch()
         return self.refusal
 
     def resend(self, need: Need, taken: Reserved | None, stop: float, most: int) -> None:
-        """An API has refused what was taken: the run steps aside, and the next one asks again.
+        """Step out because an API refused a request; the next run takes the units anew.
 
-        Unless the runs of this task have done so ``most`` times for these limits.
+        Nothing happens if the runs of this task have done so ``most`` times for these limits.
 
         Raises:
-            TaskThrottled: it steps aside.
+            TaskThrottled: the run steps out.
         """
         label = " ".join(map(self._throttle.keys.field, need.refs))
-        if self._resent.get(label, 0) >= most:
+        if self._refusals.get(label, 0) >= most:
             return
         given = () if taken is None else [item[:2] for item in taken.given]
         met = [item for item in items_of(need) if item[:2] not in given]
         ref, endless = need.refs[0], stop == inf
         error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
-        raise self._refusal(error, [*met, (RESENT, label, 1)])
+        raise self._refusal(error, [*met, (REFUSALS, label, 1)])
 
-    def _ask(
+    def _acquire(
         self,
         rest: Need,
         lacks: Sequence[Item],
@@ -169,55 +173,55 @@ class Run:
         mode: str,
         holder: Holder | None,
     ) -> Plan[Reserved]:
-        """Ask for it; what no run could have from its start is waited for in place.
+        """Acquire units; wait in place for those that no run can begin with.
 
-        Not while it is paused: that may be long, and then the whole task may as well wait.
+        A paused limit is not waited for in place: that may take long, so the task steps out.
         """
         acquire = self._throttle.plans.acquire
-        longest = self._in_place(lacks)
+        longest = self._max_wait_in_place(lacks)
         try:
             return (yield from acquire(rest, max_wait, mode=mode, holder=holder))
         except Throttled as error:
             if error.retry_after is None or error.retry_after > longest:
                 raise
-        return (yield from acquire(rest, PATIENCE, mode=mode, holder=holder))
+        return (yield from acquire(rest, MAX_WAIT_IN_PLACE_SECONDS, mode=mode, holder=holder))
 
     def give_back(self, items: Iterable[Item]) -> None:
-        """Slots that the task holds until its end are not in use any more."""
-        self._left += filter(self._has_slots, items)
+        """Take back slots that the task's body released: the task holds them until its end."""
+        self._unused += filter(self._has_slots, items)
 
     def _use(self, need: Need) -> tuple[list[Item], list[Item]]:
-        """Use what the run has left of a need, and tell what it lacks.
+        """Use unused units of the run; return those that it had, and those that it lacks.
 
-        A slot is one, whatever the cost.
+        A slot is one slot, whatever the cost.
         """
         has, lacks = list[Item](), list[Item]()
         for item in items_of(need):
             same = 2 if self._has_slots(item) else 3
-            found = next((one for one in self._left if one[:same] == item[:same]), None)
+            found = next((one for one in self._unused if one[:same] == item[:same]), None)
             if found is None:
                 lacks.append(item)
             else:
-                self._left.remove(found)
+                self._unused.remove(found)
                 has.append(found)
         return has, lacks
 
-    def _in_place(self, lacks: Sequence[Item]) -> float:
-        """Seconds that a refusal may take to be waited for in place; 0 if the task steps aside.
+    def _max_wait_in_place(self, lacks: Sequence[Item]) -> float:
+        """Return the longest wait in seconds that the run makes in place; 0 if it steps out.
 
         Raises:
-            CostError: no run could be given all of it, nor wait for it in place.
+            CostError: no run can begin with all of the units, nor wait for them in place.
         """
         longest = 0.0
         for name, key, cost in lacks:
-            had = sum(one[2] for one in self._given if one[:2] == (name, key))
+            had = sum(one[2] for one in self._units if one[:2] == (name, key))
             for limit in self._throttle.limits.get(name, ()) if had else ():
                 if isinstance(limit.rate, Concurrency):
-                    longest = PATIENCE
+                    longest = MAX_WAIT_IN_PLACE_SECONDS
                 elif had + cost > limit.burst * MILLION:
                     count = limit.lowest or limit.rate.count
                     natural = limit.rate.period_us / count / 1e6 * cost / MILLION
-                    if natural > PATIENCE:
+                    if natural > MAX_WAIT_IN_PLACE_SECONDS:
                         raise _too_much(name, limit, had + cost)
                     longest = max(longest, 2 * natural + 0.1)
         return longest
@@ -227,12 +231,12 @@ class Run:
 
 
 def items_of(need: Need) -> list[Item]:
-    """A need, as it is sent between processes."""
+    """Return a requirement in the form that is sent between processes."""
     both = zip(need.refs, need.costs, strict=True)
     return [(ref.name, ref.key, cost) for ref, cost in both]
 
 
-def _given(need: Need) -> Decision:
+def _allowed(need: Need) -> Decision:
     return Decision(
         allowed=True,
         limit=0,
@@ -245,9 +249,10 @@ def _given(need: Need) -> Decision:
 
 
 def _marks(need: Need, rest: Need, marks: Sequence[int]) -> Sequence[int]:
-    """What the script told of the rest, and of what was given nothing: as ``settle.lua`` reads it.
+    """Return the marks of a whole requirement as ``settle.lua`` reads them.
 
-    Of each limit's name: since when, how many marks, and these, two numbers each.
+    The script returned marks for the rest; units that the run had before have none. For each limit
+    name: since when it is in force, how many marks, and these, two numbers each.
     """
     told, place = {}, 0
     for ref in rest.refs if marks else ():
@@ -261,5 +266,5 @@ def _too_much(name: str, limit: Limit, cost: int) -> CostError:
     return CostError(
         f"a run of a task needs {in_units(cost)} units of limit {name!r} ({limit}) at once; "
         f"allowed: at most {limit.burst}, its burst, or a rate that emits the rest in "
-        f"{PATIENCE:g} s"
+        f"{MAX_WAIT_IN_PLACE_SECONDS:g} s"
     )

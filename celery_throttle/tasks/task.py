@@ -140,13 +140,6 @@ class TaskLimits:
             refs, costs = list(each), list(each.values())
         return Need(tuple(refs), tuple(costs))
 
-    def need_of(self, request: Any) -> Need:
-        """:meth:`need` for the arguments of a request, found once."""
-        need: Need | None = self.fixed or request.__dict__.get("throttle_need")
-        if need is None:
-            need = request.throttle_need = self.need(request.args, request.kwargs)
-        return need
-
     @classmethod
     def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
         """Read the attributes of a task.

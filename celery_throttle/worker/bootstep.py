@@ -46,10 +46,10 @@ from celery_throttle.worker.rate_limit_bypass import let_claims_pass
 from celery_throttle.worker.request import install
 from celery_throttle.worker.strategies import Strategies
 from celery_throttle.worker.timers import timers_of
-from celery_throttle.worker.waiting.broker_wait import Turns
-from celery_throttle.worker.waiting.delayed import Postponed
-from celery_throttle.worker.waiting.park import Parking
-from celery_throttle.worker.waiting.policy import Waiting
+from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
+from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.park import ParkingPolicy
+from celery_throttle.worker.waiting.policy import WaitingPolicy
 from celery_throttle.worker.waiting.prefetch import prefetch_of
 from celery_throttle.worker.waiting.republish import Sender
 
@@ -184,20 +184,20 @@ class Parts:
         self._sender = Sender(c, self._origin)
         prefetch = prefetch_of(c)
         self._strategies.receive = prefetch.receive
-        postponed = Postponed(c, self.timers, self._sender, prefetch, self._bring_again)
-        waiting = self._make_waiting(postponed)
+        delayed = DelayedTasks(c, self.timers, self._sender, prefetch, self._bring_again)
+        waiting = self._make_waiting(delayed)
         throttle.gate = Gate(
             throttle,
             waiting,
             self._slots,
             outage=self._outage,
-            postponed=postponed,
+            delayed=delayed,
             pace=self._pace,
             processes=processes,
             outcomes=self._outcomes,
-            bring=self._bring_again,
-            later=self.timers.call_after,
-            soon=self.timers.call_soon,
+            admit_again=self._bring_again,
+            call_later=self.timers.call_after,
+            call_soon=self.timers.call_soon,
         )
         self._claiming.use(waiting, processes)
         hand_over = HandOver(c, throttle, self._claims, self._aside, processes, timers=self.timers)
@@ -221,13 +221,13 @@ class Parts:
         self._asking.ask_in(0)
         self._telling.set(0)
 
-    def _make_waiting(self, postponed: Postponed) -> Waiting:
+    def _make_waiting(self, delayed: DelayedTasks) -> WaitingPolicy:
         def token() -> int:
             return self._claims.reserve(1)
 
         if self._throttle.settings.waiting == "broker":
-            return Turns(self._throttle, self._slots, token, postponed)
-        return Parking(
+            return BrokerWaitPolicy(self._throttle, self._slots, token, delayed)
+        return ParkingPolicy(
             self._throttle,
             self._slots,
             token,
@@ -291,7 +291,7 @@ class Parts:
         self._slots.tell_again()
         self._claiming.renew_slots()
         if self._running:
-            self._throttle.gate.is_back()
+            self._throttle.gate.leave_outage()
             self._asking.ask_in(0)
 
     def _bring_again(self, request: Any) -> None:
@@ -302,4 +302,4 @@ class Parts:
         try:
             self._c.on_task_request(request)
         except Exception as error:  # noqa: BLE001  # of a result backend that is told of a revoked one
-            self._throttle.gate.put_off(request, error)
+            self._throttle.gate.retry_later(request, error)

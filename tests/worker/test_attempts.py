@@ -10,7 +10,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Need
 from celery_throttle.operations.plans import Outcome, Want
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.admission.pipeline import Attempt, Attempts, Confirm
+from celery_throttle.worker.admission.pipeline import Attempt, Confirm, Pipeline
 from celery_throttle.worker.health.backoff import Pace
 from celery_throttle.worker.timers import ThreadTimers
 from tests.servers import Server
@@ -28,11 +28,11 @@ WRONG = Call(script("admit"), ["ct:limits"])
 
 
 def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:
-    return Attempts(limiter.store, Pace(ThreadTimers())).together(attempts)
+    return Pipeline(limiter.store, Pace(ThreadTimers())).run(attempts)
 
 
 def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
-    return Attempts(limiter.store, Pace(ThreadTimers())).alone(attempt)
+    return Pipeline(limiter.store, Pace(ThreadTimers())).run_one(attempt)
 
 
 def take(limiter: Limiter) -> Attempt[bool]:

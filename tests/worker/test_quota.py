@@ -14,7 +14,7 @@ from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Need
 from celery_throttle.worker.admission import gate, quota
-from celery_throttle.worker.admission.batching import GATHER
+from celery_throttle.worker.admission.batching import GATHER_SECONDS
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.quota import BATCH, Quota
 from celery_throttle.worker.admission.quota_cache import HORIZON
@@ -24,7 +24,7 @@ from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Pace
 from celery_throttle.worker.health.outage import Outage
 from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.waiting.park import Parking
+from celery_throttle.worker.waiting.park import ParkingPolicy
 
 MILLION = 1_000_000
 
@@ -278,16 +278,16 @@ class Pool:
         self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
         self.gate = Gate(
             bench.throttle,
-            Parking(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
+            ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
             slots,
             outage=Outage(bench.throttle, NOWHERE, slots),
-            postponed=NOWHERE,
+            delayed=NOWHERE,
             pace=Pace(NOWHERE),
             processes=Free(),
             outcomes=NOWHERE,
-            bring=self.bring,
-            later=lambda *timer: self.timers.append(timer),
-            soon=lambda call, *args: call(*args),
+            admit_again=self.bring,
+            call_later=lambda *timer: self.timers.append(timer),
+            call_soon=lambda call, *args: call(*args),
         )
         bench.quota = self.gate._quota
 
@@ -335,7 +335,7 @@ def test_tasks_that_come_fast_but_one_by_one_are_gathered(bench: Bench, task: An
     for request in requests[:-1]:
         pool.bring(request)
     assert pool.started == []
-    assert [timer[0] for timer in pool.timers] == [GATHER]
+    assert [timer[0] for timer in pool.timers] == [GATHER_SECONDS]
     pool.bring(requests[-1])
     assert pool.started == requests
     assert bench.calls == 1

@@ -13,9 +13,9 @@ from celery.worker import state
 
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.admission import requested_limits
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.admission.recovery import RETRY
+from celery_throttle.worker.admission.recovery import RETRY_SECONDS
+from celery_throttle.worker.admission.requested_limits import MAX_REQUESTED_LIMITS
 from celery_throttle.worker.bootstep import Parts
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.waiting.park import identity
@@ -60,8 +60,8 @@ class Bench:
             SimpleNamespace(in_lines=True, park=self._park),  # type: ignore[arg-type]  # as far as it is used
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
-            postponed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
-                put_off=lambda request, seconds: self.put_off.append((request, seconds))
+            delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
+                add=lambda request, seconds: self.put_off.append((request, seconds))
             ),
             pace=pace,
             outcomes=nothing,
@@ -74,9 +74,9 @@ class Bench:
                 left=lambda: None,
                 inline=False,
             ),
-            bring=self.brought.append,
-            later=lambda _, call, args: call(*args),
-            soon=lambda call, *args: call(*args),
+            admit_again=self.brought.append,
+            call_later=lambda _, call, args: call(*args),
+            call_soon=lambda call, *args: call(*args),
         )
 
     def _park(self, request: Request, *_: Any, **__: Any) -> Any:
@@ -124,14 +124,14 @@ def test_an_error_is_one_tasks_own(bench: Bench) -> None:
     last = bench.request(runs)
     bench.decide(bench.request(waits), broken, bench.request(waits), last)
     assert bench.brought == [last]
-    assert bench.put_off == [(broken, RETRY)]
+    assert bench.put_off == [(broken, RETRY_SECONDS)]
 
 
 def test_what_the_server_refuses_is_not_asked_again_at_once(bench: Bench) -> None:
     """A replica that does not confirm takes its time for each."""
     refused = [bench.request(failing(StoreError("only 0 confirmed"))) for _ in range(3)]
     bench.decide(*refused)
-    assert bench.put_off == [(request, RETRY) for request in refused]
+    assert bench.put_off == [(request, RETRY_SECONDS) for request in refused]
     assert bench.tries == 3
 
 
@@ -150,7 +150,7 @@ def test_a_task_that_is_revoked_meanwhile_takes_nothing(bench: Bench) -> None:
     bench.decide(revoked, broken, last)
     assert bench.brought == [last]
     assert bench.ended == [revoked]
-    assert bench.put_off == [(broken, RETRY)]
+    assert bench.put_off == [(broken, RETRY_SECONDS)]
     assert bench.tries == 1
 
 
@@ -174,7 +174,7 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         Parts._bring_again(parts, request)
     assert started == [kept]
     assert bench.ended == [dropped]
-    assert bench.put_off == [(broken, RETRY)]
+    assert bench.put_off == [(broken, RETRY_SECONDS)]
 
 
 def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more(
@@ -185,7 +185,7 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     claim = SimpleNamespace(admitted=True, slots=["slot"], name="worker 7")
     request.message.claim = claim
     request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
-    bench.gate.meets(request, [("api", None, 1_000_000)])
+    bench.gate.step_out(request, [("api", None, 1_000_000)])
     assert (claim.admitted, claim.slots) == (False, ())
     assert (request.time_start, request.worker_pid, request._apply_result) == (None, None, None)
     assert request in state.reserved_requests
@@ -199,8 +199,8 @@ def test_a_task_that_meets_more_limits_than_it_may_fails(bench: Bench) -> None:
     failed: list[Any] = []
     request.on_failure = lambda info, **_: failed.append(info.exception)
     request.acknowledge = lambda: None
-    bench.gate.meets(
-        request, [("api", str(number), 1) for number in range(requested_limits.MOST + 1)]
+    bench.gate.step_out(
+        request, [("api", str(number), 1) for number in range(MAX_REQUESTED_LIMITS + 1)]
     )
     assert "has met 21 limits" in str(failed[0])
     assert not bench.turns

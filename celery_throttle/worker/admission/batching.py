@@ -1,7 +1,7 @@
-"""Requests that the gate holds for a moment, before it asks for them or decides.
+"""Requests that wait a moment in the gate, so that several ask the server in one call.
 
-They stay what they are to Celery: reserved, unacknowledged, without a process. When it loses the
-broker it drops them, and the broker delivers them once more.
+To Celery they stay reserved, unacknowledged and without a process. When Celery loses the broker it
+drops them, and the broker delivers them once more.
 """
 
 from __future__ import annotations
@@ -13,105 +13,109 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.worker.admission.quota import BATCH
+from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:
     from celery_throttle.worker.health.backoff import Pace
 
-#: Calls something after some seconds, with arguments.
-Later = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
+#: Calls a function after some seconds, with arguments.
+CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
 
-#: Seconds for which tasks that come fast, but one by one, are gathered.
-GATHER = 0.004
+#: Seconds for which requests that come fast, but one by one, are gathered.
+GATHER_SECONDS = 0.004
 
-#: Tasks that stepped aside which are decided in one turn of the worker's loop, and seconds until
-#: the next: what has ended meanwhile comes first.
-TOGETHER = 8
-NEXT_TURN = 0.0001
+#: Requests decided in one round of the worker's loop, and seconds until the next round: tasks that
+#: have ended meanwhile come first.
+ROUND_SIZE = 8
+NEXT_ROUND_SECONDS = 0.0001
 
 
-class Gathered:
-    """Requests that come fast, but one by one: they come together and ask in one call.
+class Batch:
+    """Gathers requests that come fast, but one by one, so that they ask in one call.
 
     Args:
-        bring: brings a request to the gate once more.
-        later: see :data:`Later`.
-        waiting: requests that wait for a process; together with these others ask already.
+        admit_again: brings a request to the gate once more.
+        call_later: see :data:`CallLater`.
+        waiting: returns the requests that wait for a process; those ask together already.
     """
 
     def __init__(
-        self, bring: Callable[[Any], None], later: Later, waiting: Callable[[], Iterable[Any]]
+        self,
+        admit_again: Callable[[Any], None],
+        call_later: CallLater,
+        waiting: Callable[[], Iterable[Any]],
     ) -> None:
-        self._bring = bring
-        self._later = later
+        self._admit_again = admit_again
+        self._call_later = call_later
         self._waiting = waiting
         self._requests: deque[Any] = deque()
-        self._bringing = False
+        self._admitting = False
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._requests)
 
-    def __contains__(self, request: Any) -> bool:
-        return request in self._requests
-
     def add(self, request: Any) -> bool:
-        """Hold a request, unless it is to ask now."""
-        if self._bringing or any(self._waiting()):
+        """Gather a request; False if it should ask now."""
+        if self._admitting or any(self._waiting()):
             return False
+        task_state(request).gather()
         self._requests.append(request)
         if len(self._requests) > BATCH:
-            self._bring_all()
+            self._admit_all()
         elif len(self._requests) == 1:
-            self._later(GATHER, self._bring_all, ())
+            self._call_later(GATHER_SECONDS, self._admit_all, ())
         return True
 
-    def _bring_all(self) -> None:
-        self._bringing = True
+    def _admit_all(self) -> None:
+        self._admitting = True
         try:
             while self._requests:
-                self._bring(self._requests.popleft())
+                self._admit_again(self._requests.popleft())
         finally:
-            self._bringing = False
+            self._admitting = False
 
 
-class SteppedAside:
-    """Requests that are decided in another turn of the loop: slots, and all while a server is slow.
+class NextRound:
+    """Decides requests in the next round of the worker's loop.
 
-    When a process is free, all that waited for it comes to the gate at once, and before anybody is
-    told of the end of the task that had it: its slot is for the first in line. Tasks that met a
-    limit in their bodies come here as well, from whatever thread they ended in.
+    Requests for slots come here: when a process becomes free, all that waited for it come to the
+    gate at once, before the end of the task that had the process is known; its slot is for the
+    first in line. So do all requests while the server is slow, and tasks that met a limit in their
+    bodies, from whatever thread they ended in.
 
     Args:
-        decide: called with some of them: what may run is brought to the gate once more.
-        later: see :data:`Later`.
-        pace: of calls to the server.
-        soon: calls something in the worker's loop, from whatever thread.
+        decide: decides some requests; those that may run come to the gate once more.
+        call_later: see :data:`CallLater`.
+        pace: limits the time that calls to the server take from the loop.
+        call_soon: calls a function in the worker's loop, from any thread.
     """
 
     def __init__(
         self,
         decide: Callable[[Sequence[Any]], None],
-        later: Later,
+        call_later: CallLater,
         pace: Pace,
-        soon: Callable[..., Any],
+        call_soon: Callable[..., Any],
     ) -> None:
         self._decide = decide
-        self._later = later
+        self._call_later = call_later
         self._pace = pace
-        self._soon = soon
+        self._call_soon = call_soon
         self._requests: deque[Any] = deque()
         self._lock = threading.Lock()
         self._expected = False
 
     def add(self, request: Any) -> None:
-        """Hold a request until the next turn."""
+        """Add a request to the next round. Thread-safe."""
+        task_state(request).defer()
         with self._lock:
             self._requests.append(request)
             first, self._expected = not self._expected, True
         if first:
-            self._soon(self._pace.in_turn, self._decide_some)
+            self._call_soon(self._pace.in_turn, self._decide_some)
 
     def decide_all(self) -> None:
-        """There are no more turns: decide those that nobody else has."""
+        """Decide at once the requests that nobody else has: there are no more rounds."""
         while self._requests:
             with suppress(IndexError):  # another thread was faster
                 request = self._requests.popleft()
@@ -119,11 +123,11 @@ class SteppedAside:
                     self._decide([request])
 
     def _decide_some(self) -> None:
-        few = [self._requests.popleft() for _ in range(min(TOGETHER, len(self._requests)))]
+        some = [self._requests.popleft() for _ in range(min(ROUND_SIZE, len(self._requests)))]
         try:
-            self._decide(few)
+            self._decide(some)
         finally:
             with self._lock:
                 self._expected = bool(self._requests)
             if self._expected:
-                self._later(NEXT_TURN, self._pace.in_turn, (self._decide_some,))
+                self._call_later(NEXT_ROUND_SECONDS, self._pace.in_turn, (self._decide_some,))

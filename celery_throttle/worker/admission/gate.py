@@ -2,8 +2,7 @@
 
 Laws at stake here: *never over* (a task passes only with its units taken), *never lost* (an error
 leaves the message unacknowledged) and *no surprise* (revoked and expired tasks never reach the
-decision, see ``request.py``). While the server is lost there are no lines, and the worker decides
-alone.
+decision, see ``request.py``). During an outage there are no lines, and the worker decides alone.
 """
 
 from __future__ import annotations
@@ -20,91 +19,100 @@ from celery.worker import state
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 from celery_throttle.tasks.task import TaskLimits
-from celery_throttle.worker.admission import requested_limits
-from celery_throttle.worker.admission.batching import Gathered, Later, SteppedAside
-from celery_throttle.worker.admission.pipeline import Attempt, Attempts
+from celery_throttle.worker.admission.batching import Batch, CallLater, NextRound
+from celery_throttle.worker.admission.pipeline import Attempt, Pipeline
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.admission.recovery import Trying, fail
+from celery_throttle.worker.admission.recovery import Recovery, fail
+from celery_throttle.worker.admission.requested_limits import (
+    add_requested,
+    limits_of,
+    requirement_of,
+)
+from celery_throttle.worker.task_state import Status, task_state
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.limits.requirement import Need
+    from celery_throttle.tasks.context import Item
     from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.fan_out_outcomes import Outcomes
     from celery_throttle.worker.health.backoff import Pace
     from celery_throttle.worker.health.outage import Outage
     from celery_throttle.worker.pool import Processes
-    from celery_throttle.worker.waiting.delayed import Postponed
-    from celery_throttle.worker.waiting.policy import Waiting
+    from celery_throttle.worker.waiting.delayed import DelayedTasks
+    from celery_throttle.worker.waiting.policy import WaitingPolicy
 
-#: Seconds that are waited in place: less than putting the task off would cost.
-BRIEF = 0.0003
+#: Seconds until a start for which the worker's loop waits in place: a timer would take longer.
+WAIT_IN_PLACE_SECONDS = 0.0003
+
+#: Tasks that are neither in the pool nor on their way to it have no process waiting for them.
+_ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
 
 
 class Gate:
-    """Decides for the requests of one worker.
+    """Decides about the requests of one worker.
 
     Args:
         throttle: the app's limits.
-        parking: what becomes of tasks that may not run now.
-        slots: the slots of the tasks that run.
+        waiting: what becomes of tasks that may not run now.
+        slots: the slots that running tasks hold.
         outage: decides while the server is lost.
-        postponed: where tasks wait then.
-        pace: of calls to the server.
-        processes: those of the pool.
-        outcomes: of the tasks of fan-outs.
-        bring: brings a request to the gate once more.
-        later: see :data:`~celery_throttle.worker.admission.batching.Later`.
-        soon: calls something in the worker's loop, from whatever thread.
+        delayed: where tasks wait during an outage.
+        pace: limits the time that calls to the server take from the loop.
+        processes: the processes of the pool.
+        outcomes: reports the outcomes of tasks in fan-outs.
+        admit_again: brings a request to the gate once more.
+        call_later: see :data:`~celery_throttle.worker.admission.batching.CallLater`.
+        call_soon: calls a function in the worker's loop, from any thread.
     """
 
     def __init__(
         self,
         throttle: Throttle,
-        parking: Waiting,
+        waiting: WaitingPolicy,
         slots: TaskSlots,
         *,
         outage: Outage,
-        postponed: Postponed,
+        delayed: DelayedTasks,
         pace: Pace,
         processes: Processes,
         outcomes: Outcomes,
-        bring: Callable[[Any], None],
-        later: Later,
-        soon: Callable[..., Any],
+        admit_again: Callable[[Any], None],
+        call_later: CallLater,
+        call_soon: Callable[..., Any],
     ) -> None:
         self.outcomes = outcomes
         self._throttle = throttle
         self._slots = slots
-        self._parking = parking
+        self._waiting = waiting
         self._outage = outage
-        self._postponed = postponed
+        self._delayed = delayed
         self._pace = pace
-        self._bring = bring
-        self._later = later
-        self._gathered = Gathered(bring, later, processes.waiting)
-        self._trying = Trying(throttle.store, outage, postponed)
-        self._attempts = Attempts(throttle.store, pace)
-        self._stepped_aside = SteppedAside(self._decide_together, later, pace, soon)
+        self._admit_again = admit_again
+        self._call_later = call_later
+        self._batch = Batch(admit_again, call_later, processes.waiting)
+        self._recovery = Recovery(throttle.store, outage, delayed)
+        self._pipeline = Pipeline(throttle.store, pace)
+        self._next_round = NextRound(self._decide_together, call_later, pace, call_soon)
         self._processes = processes
         self._stopped = False
-        self._quota = Quota(throttle, pace, lambda: chain(self._gathered, processes.waiting()))
+        self._quota = Quota(throttle, pace, lambda: chain(self._batch, processes.waiting()))
         # Without an event loop, requests come here in several threads or greenlets.
         self._deciding = threading.RLock()
 
     def admit(self, request: Any) -> bool:
-        """Whether the request may run now. If not, it is dealt with: parked, failed or put off."""
+        """Return whether a request may run now; if not, it was parked, delayed or failed."""
         return self._decided(request, self._admits)
 
     def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Decide, and keep account of those that are neither in the pool nor on their way there."""
+        """Decide, and note whether the request is left in this worker without being on its way."""
         outside = self._processes.outside
         if outside:
             outside.discard(request)
         with self._deciding:
             admitted = decide(request)
-            near = admitted or "throttle_slot" in request.__dict__ or request in self._gathered
+            near = admitted or task_state(request).status in _ON_THE_WAY
         if not near and request in state.reserved_requests:
             outside.add(request)
         return admitted
@@ -112,10 +120,11 @@ class Gate:
     def _admits(self, request: Any) -> bool:
         if self._slots.holds(request):
             return True
-        wait = _taken_before(request)
+        task = task_state(request)
+        wait = task.return_to_gate(HORIZON)
         if wait is not None:
             return self._start_in(wait, request)
-        claim = getattr(request.message, "claim", None)
+        claim = task.claim
         if claim is not None and not claim.start():
             state.task_ready(request)
             return False
@@ -123,95 +132,94 @@ class Gate:
             self._slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
-        return self._trying.decided(request, self._decide)
+        return self._recovery.decided(request, self._decide)
 
     def end(self, request: Any) -> None:
-        """A task has ended, in whatever way, or was not started after all."""
+        """Record that a task has ended, in whatever way, or was not started after all."""
+        task_state(request).end()
         self._slots.end(request)
         if self._processes.outside:
             self._processes.outside.discard(request)
         self._processes.left()
 
-    def meets(self, request: Any, limits: requested_limits.Items) -> None:
-        """A task has met limits in its body: it waits for these as well, and then runs once more.
+    def step_out(self, request: Any, requested: Sequence[Item]) -> None:
+        """Let a task wait for limits that it met in its body; then it runs once more.
 
-        Its message may be acknowledged already: from here on it is in this worker only.
+        Its message may be acknowledged already: from here on the task is in this worker only.
         """
-        claim = getattr(request.message, "claim", None)
-        if claim is not None:  # what was taken with it was for the run that is over
-            claim.admitted, claim.slots = False, ()
-        # Of that run, or who revokes the task would end another one.
+        task_state(request).step_out()
+        # They belong to that run: whoever revokes the task would end another one.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
         self._processes.outside.add(request)
         try:
-            requested_limits.add(self._throttle, request, limits)
+            add_requested(self._throttle, request, requested)
         except ThrottleError as error:
-            self._trying.failed(request, error)
+            self._recovery.failed(request, error)
             return
-        self._stepped_aside.add(request)
+        self._next_round.add(request)
         if self._stopped:
-            self._stepped_aside.decide_all()
+            self._next_round.decide_all()
 
-    def put_off(self, request: Any, error: Exception) -> None:
-        """Something else failed than the server: a request comes again later."""
-        self._trying.put_off(request, error)
+    def retry_later(self, request: Any, error: Exception) -> None:
+        """Bring a request to the gate again later, after an error that is not the server's."""
+        self._recovery.retry_later(request, error)
 
-    def is_back(self) -> None:
-        """The server decides again: what waits here may join its line."""
-        self._postponed.bring_all()
+    def leave_outage(self) -> None:
+        """The server decides again: tasks that wait in this worker may join their lines."""
+        self._delayed.admit_all()
 
     def stats(self) -> dict[str, int]:
-        """Tasks that wait in this worker, unacknowledged."""
-        return {"postponed": len(self._postponed)}
+        """Return the number of tasks that wait in this worker, unacknowledged."""
+        return {"postponed": len(self._delayed)}
 
     def stop(self) -> None:
-        """Nothing comes here any more, save tasks that end."""
+        """Let go of all tasks that the pool does not have."""
         self._stopped = True
-        self._stepped_aside.decide_all()
-        self._postponed.forget()
+        self._next_round.decide_all()
+        self._delayed.forget()
         for request in list(self._processes.outside):
-            claim = getattr(request.message, "claim", None)
+            claim = task_state(request).claim
             if claim is not None:
                 claim.give_back()
 
     def _decide(self, request: Any) -> bool:
-        limits = requested_limits.limits_of(self._throttle, request)
+        limits = limits_of(self._throttle, request)
         if limits is None:
             return True
-        need = limits.need_of(request)
+        need = requirement_of(limits, request)
         if not self._processes.has_turn(request):
             return False
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
         if (limits.slots and not self._processes.has_place()) or self._pace.rests():
-            self._stepped_aside.add(request)
+            self._next_round.add(request)
             return False
         return self._take_or_park(request, limits, need)
 
     def _take_or_park(self, request: Any, limits: TaskLimits, need: Need) -> bool:
-        # A slot is taken by a task that parks, not by a worker ahead of tasks.
-        ahead = self._parking.in_lines and not limits.slots
+        # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
+        ahead = self._waiting.in_lines and not limits.slots
         if ahead and not _may_be_parked(request):
             wait = self._quota.in_hand(need)
             if wait is None:
-                if self._quota.is_better_gathered(need) and self._gathered.add(request):
+                if self._quota.is_better_gathered(need) and self._batch.add(request):
                     return False
                 wait = self._quota.take(need)
             if wait is not None:
                 return self._start_in(wait, request)
-        return self._attempts.alone(self._park(request, limits, need, may_run=True))
+        return self._pipeline.run_one(self._park(request, limits, need, may_run=True))
 
     def _park(
         self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool
     ) -> Attempt[bool]:
         again = _may_be_parked(request)
         try:
-            wait = yield from self._parking.park(
+            wait = yield from self._waiting.park(
                 request, limits, need, redelivered=again, may_run=may_run
             )
         except StoreError:
-            request.throttle_doubt = True
+            task_state(request).in_doubt = True
             raise
         if wait is None:
             return False
@@ -219,19 +227,19 @@ class Gate:
         return self._start_in(wait, request)
 
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Need) -> bool:
-        """While the server is lost. What may be in a line already must not run here as well."""
-        waited = request.__dict__.pop("throttle_waited", False)
-        parked = self._parking.in_lines and _may_be_parked(request)
-        wait = None if parked else self._outage.wait(need, waited=waited)
+        """Decide during an outage. A task that may be in a line must not run here as well."""
+        task = task_state(request)
+        parked = self._waiting.in_lines and _may_be_parked(request)
+        wait = None if parked else self._outage.wait(need, waited=task.has_waited)
+        task.has_waited = bool(wait)
         if wait == 0.0:
-            self._parking.hold_slots(request, limits, need)
+            self._waiting.hold_slots(request, limits, need)
             return True
-        request.throttle_waited = wait is not None
-        self._postponed.put_off(request, wait)
+        self._delayed.add(request, wait)
         return False
 
     def _decide_together(self, requests: Sequence[Any]) -> None:
-        """Those that stepped aside. What the server gave no answer for is decided by itself."""
+        """Decide several requests in one round trip; those without a reply one by one."""
         requests = [request for request in requests if not self._is_revoked(request)]
         if self._stopped:
             for request in requests:
@@ -242,25 +250,25 @@ class Gate:
             results = self._park_together(requests)
         for request, result in zip(requests, results, strict=True):
             if self._decided(request, partial(self._conclude, result)):
-                request.throttle_slot = time.monotonic()
-                self._bring(request)
+                task_state(request).schedule(0.0)
+                self._admit_again(request)
 
     def _leave(self, request: Any) -> None:
-        """The pool takes nothing any more, and nobody else has it: to its line, or to its queue."""
+        """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
         try:
-            self._attempts.alone(self._attempt(request, may_run=False))
+            self._pipeline.run_one(self._attempt(request, may_run=False))
         except StoreError as error:
-            if not self._postponed.send_back(request):
+            if not self._delayed.send_back(request):
                 fail(request, error)
         except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self._trying.failed(request, error)
+            self._recovery.failed(request, error)
 
     def _is_revoked(self, request: Any) -> bool:
-        """Whether it was revoked, has expired or was dropped meanwhile. Then it is dealt with."""
+        """Return whether a request was revoked, expired or was dropped; then end it."""
         try:
             revoked = request not in state.reserved_requests or request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend that is told
-            self._trying.put_off(request, error)
+            self._recovery.retry_later(request, error)
             return True
         if revoked:
             self.end(request)
@@ -269,61 +277,53 @@ class Gate:
     def _park_together(self, requests: Sequence[Any]) -> list[bool | Exception]:
         free = self._processes.free()
         with self._deciding:
-            return self._attempts.together(
+            return self._pipeline.run(
                 [
-                    self._attempt(request, may_run=place < free)
-                    for place, request in enumerate(requests)
+                    self._attempt(request, may_run=index < free)
+                    for index, request in enumerate(requests)
                 ]
             )
 
     def _attempt(self, request: Any, *, may_run: bool) -> Attempt[bool]:
-        limits = requested_limits.limits_of(self._throttle, request)
+        limits = limits_of(self._throttle, request)
         if limits is None:  # they were taken away meanwhile
             return True
-        return (yield from self._park(request, limits, limits.need_of(request), may_run=may_run))
+        need = requirement_of(limits, request)
+        return (yield from self._park(request, limits, need, may_run=may_run))
 
-    def _conclude(self, result: bool | Exception | None, request: Any) -> bool:  # noqa: FBT001  # given, not asked for
+    def _conclude(self, result: bool | Exception | None, request: Any) -> bool:  # noqa: FBT001  # a value, not a switch
         if result is None or isinstance(result, StoreUnavailableError):
-            return self._trying.decided(request, self._decide_again)
+            return self._recovery.decided(request, self._decide_again)
         if isinstance(result, Exception):
-            self._trying.failed(request, result)
+            self._recovery.failed(request, result)
             return False
         return result
 
     def _decide_again(self, request: Any) -> bool:
-        limits = requested_limits.limits_of(self._throttle, request)
+        limits = limits_of(self._throttle, request)
         if limits is None or not self._outage.is_on:
             attempt = self._attempt(request, may_run=self._processes.has_place())
-            return self._attempts.alone(attempt)
-        return self._decide_alone(request, limits, limits.need_of(request))
+            return self._pipeline.run_one(attempt)
+        return self._decide_alone(request, limits, requirement_of(limits, request))
 
-    def _start_in(self, wait: float, request: Any) -> bool:
-        """Its quota is taken, for a slot at most 20 ms away."""
-        if wait > BRIEF:
-            request.throttle_slot = time.monotonic() + wait
-            self._later(wait, self._bring, (request,))
+    def _start_in(self, seconds: float, request: Any) -> bool:
+        """Start a request whose units are taken, at most 20 ms ahead."""
+        if seconds > WAIT_IN_PLACE_SECONDS:
+            task_state(request).schedule(seconds)
+            self._call_later(seconds, self._admit_again, (request,))
             return False
-        if wait > 0:
-            time.sleep(wait)
+        if seconds > 0:
+            time.sleep(seconds)
         return True
 
 
 def _may_be_parked(request: Any) -> bool:
-    """Whether a task may be in a line already, so that only parking can tell if it is new.
+    """Return whether a task may be in a line already; then only parking can tell if it is new.
 
-    The broker delivered it before; or nobody knows if the call was carried out that parked it. What
-    comes from a line itself is no second delivery, whatever its headers say.
+    The broker delivered it before, or the call that parks it failed. A claimed task is no second
+    delivery, whatever its headers say.
     """
-    if "throttle_doubt" in request.__dict__:
+    task = task_state(request)
+    if task.in_doubt:
         return True
-    again = request.delivery_info.get("redelivered")
-    return bool(again) and not hasattr(request.message, "claim")
-
-
-def _taken_before(request: Any) -> float | None:
-    """Seconds until the slot that was taken for a request, if it is good still."""
-    slot: float | None = request.__dict__.pop("throttle_slot", None)
-    if slot is None:
-        return None
-    now = time.monotonic()
-    return max(0.0, slot - now) if now <= slot + HORIZON else None
+    return bool(request.delivery_info.get("redelivered")) and task.claim is None

@@ -1,7 +1,7 @@
-"""Attempts that ask the server: one alone, or several that ask in one round trip.
+"""Runs attempts to take quota, several of them in one round trip.
 
-An attempt is a plan, see ``operations/plans.py``, that does not sleep and learns of errors:
-where there is no reply, a ``StoreError`` is raised in it.
+An attempt is a plan, see ``operations/plans.py``, that does not sleep and handles errors: where
+there is no reply, a ``StoreError`` is raised in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Asks that so many replicas have all that was written before."""
+    """Waits until this many replicas have all that was written before."""
 
     replicas: int
 
@@ -32,51 +32,51 @@ class Confirm:
 Attempt = Generator[Call | Confirm, Any, T]
 
 
-class Attempts:
-    """Carries them out.
+class Pipeline:
+    """Runs attempts.
 
     Args:
-        store: the server that is asked.
-        pace: of calls to it.
+        store: the server.
+        pace: limits the time that calls to the server take from the loop.
     """
 
     def __init__(self, store: Store, pace: Pace) -> None:
         self._store = store
         self._pace = pace
 
-    def alone(self, attempt: Attempt[T]) -> T:
-        """Carry out one. Raises what it raises."""
-        (result,) = self.together([attempt])
+    def run_one(self, attempt: Attempt[T]) -> T:
+        """Run one attempt. Raises the error that the attempt raises."""
+        (result,) = self.run([attempt])
         if isinstance(result, Exception):
             raise result
         return result
 
-    def together(self, attempts: Sequence[Attempt[T]]) -> list[T | Exception]:
-        """Carry out several: what each returned or raised, in their order."""
+    def run(self, attempts: Sequence[Attempt[T]]) -> list[T | Exception]:
+        """Run several attempts; return the result or error of each, in their order."""
         results: dict[int, T | Exception] = {}
         replies: dict[int, Any] = dict.fromkeys(range(len(attempts)))
         while replies:
-            asked: dict[int, Call | Confirm] = {}
-            for place, reply in replies.items():
-                attempt = attempts[place]
-                go_on = attempt.throw if isinstance(reply, StoreError) else attempt.send
+            steps: dict[int, Call | Confirm] = {}
+            for index, reply in replies.items():
+                attempt = attempts[index]
+                resume = attempt.throw if isinstance(reply, StoreError) else attempt.send
                 try:
-                    asked[place] = go_on(reply)
+                    steps[index] = resume(reply)
                 except StopIteration as end:
-                    results[place] = end.value
+                    results[index] = end.value
                 except Exception as error:  # noqa: BLE001  # the others go on
-                    results[place] = error
-            replies = dict(zip(asked, self._ask(asked.values()), strict=True))
-        return [results[place] for place in range(len(attempts))]
+                    results[index] = error
+            replies = dict(zip(steps, self._send(steps.values()), strict=True))
+        return [results[index] for index in range(len(attempts))]
 
-    def _ask(self, asked: Collection[Call | Confirm]) -> Iterator[Any]:
-        """For each its reply, or the error."""
+    def _send(self, steps: Collection[Call | Confirm]) -> Iterator[Any]:
+        """Return the reply to each step, or the error."""
         began = time.monotonic()
-        replies = _replies(self._store, [one for one in asked if isinstance(one, Call)])
-        replicas = [one.replicas for one in asked if isinstance(one, Confirm)]
+        replies = _replies(self._store, [step for step in steps if isinstance(step, Call)])
+        replicas = [step.replicas for step in steps if isinstance(step, Confirm)]
         confirmed = _confirmed(self._store, replicas)
         self._pace.spent(began)
-        return (next(replies) if isinstance(one, Call) else confirmed for one in asked)
+        return (next(replies) if isinstance(step, Call) else confirmed for step in steps)
 
 
 def _replies(store: Store, calls: Sequence[Call]) -> Iterator[Any]:

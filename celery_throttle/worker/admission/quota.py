@@ -24,9 +24,10 @@ from celery_throttle.limits.requirement import Need
 from celery_throttle.operations.changes import MICROSECONDS, to_us
 from celery_throttle.operations.plans import Outcome, Want
 from celery_throttle.store.client import Begun
-from celery_throttle.worker.admission import requested_limits
 from celery_throttle.worker.admission.quota_cache import HORIZON, Block, Demand
+from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.task_state import Status, task_state
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -225,10 +226,10 @@ class Quota:
         if not _is_certain(request):
             return None
         try:
-            limits = requested_limits.limits_of(self._throttle, request)
+            limits = limits_of(self._throttle, request)
             if limits is None or limits.slots:
                 return None
-            need = limits.need_of(request)
+            need = requirement_of(limits, request)
         except ThrottleError:  # it is raised again when the task has its turn
             return None
         if self._full.get(need, 0.0) > now or self._held(need, now):
@@ -239,9 +240,9 @@ class Quota:
 def _is_certain(request: Any) -> bool:
     """Whether a request is sure to ask for its limits at its turn: neither revoked nor expired."""
     return (
-        issubclass(type(request), GatedRequest)
-        and not hasattr(request, "throttle_slot")
-        and not hasattr(request.message, "claim")
+        isinstance(request, GatedRequest)
+        and task_state(request).claim is None
+        and task_state(request).status is not Status.SCHEDULED
         and request.expires is None
         and request.id not in state.revoked
         and not state.revoked_stamps

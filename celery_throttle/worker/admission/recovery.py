@@ -1,4 +1,4 @@
-"""Decides a task even if the server of the limits fails: again, alone or later.
+"""Runs a decision of the gate, whatever fails: again, without the server, or later.
 
 Law at stake here: *never lost* (while an error lasts, the message stays unacknowledged).
 """
@@ -14,67 +14,64 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
-from celery_throttle.worker.health.error_log import EVERY
+from celery_throttle.worker.health.error_log import EVERY as LOG_INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from celery_throttle.store.client import Store
     from celery_throttle.worker.health.outage import Outage
-    from celery_throttle.worker.waiting.delayed import Postponed
+    from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 logger = get_logger(__name__)
 
-#: Seconds after which a task is brought to the gate again that the server had an error for.
-RETRY = 1.0
-
-#: Seconds between two log lines on such errors.
-COMPLAIN = EVERY
+#: Seconds after which a request comes to the gate again, after an error of the server.
+RETRY_SECONDS = 1.0
 
 
-class Trying:
-    """Of one worker.
+class Recovery:
+    """Runs decisions of the gate. If the server fails, tries again, then begins an outage.
 
     Args:
         store: the server.
         outage: begins when the server is lost.
-        postponed: where tasks wait that there was an error for.
+        delayed: where tasks wait after an error.
     """
 
-    def __init__(self, store: Store, outage: Outage, postponed: Postponed) -> None:
+    def __init__(self, store: Store, outage: Outage, delayed: DelayedTasks) -> None:
         self._store = store
         self._outage = outage
-        self._postponed = postponed
-        self._complained = -COMPLAIN
+        self._delayed = delayed
+        self._logged_at = -LOG_INTERVAL_SECONDS
 
     def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Whether a request may run now, as ``decide`` says; if not, it is dealt with."""
+        """Return whether a request may run now, as ``decide`` says; False after an error."""
         try:
-            return self._insist(request, decide)
-        except Exception as error:  # noqa: BLE001  # of a result backend, say: others are to go on
+            return self._decide(request, decide)
+        except Exception as error:  # noqa: BLE001  # of a result backend, say: other tasks go on
             self.failed(request, error)
         return False
 
     def failed(self, request: Any, error: Exception) -> None:
-        """A request could not be decided."""
+        """Fail a request whose limits are wrong; after any other error retry it later."""
         try:
             if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
                 fail(request, error)
                 return
         except Exception as another:  # noqa: BLE001  # as above
             error = another
-        self.put_off(request, error)
+        self.retry_later(request, error)
 
-    def put_off(self, request: Any, error: Exception) -> None:
-        """Bring it again later; until then its message stays unacknowledged."""
+    def retry_later(self, request: Any, error: Exception) -> None:
+        """Bring a request to the gate again later; its message stays unacknowledged."""
         now = time.monotonic()
-        if now - self._complained > COMPLAIN:
-            self._complained = now
+        if now - self._logged_at > LOG_INTERVAL_SECONDS:
+            self._logged_at = now
             trace = None if isinstance(error, StoreError) else error
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
         if request in state.reserved_requests:
-            self._postponed.put_off(request, RETRY)
+            self._delayed.add(request, RETRY_SECONDS)
 
-    def _insist(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Over a new connection, if the first was cut; alone, if the server is lost."""
+    def _decide(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        """Decide; once more over a new connection; then without the server, in an outage."""
         try:
             return decide(request)
         except StoreUnavailableError as error:
@@ -88,7 +85,7 @@ class Trying:
 
 
 def fail(request: Any, error: Exception) -> None:
-    """The task fails at once, as if its process had been lost: errbacks, chord and signal."""
+    """Fail a task at once, as if its process had been lost: errbacks, chord and signal."""
     try:
         raise error
     except type(error):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.health.backoff import Pace
     from celery_throttle.worker.pool import Processes
     from celery_throttle.worker.queues import Queues
-    from celery_throttle.worker.waiting.policy import Waiting
+    from celery_throttle.worker.waiting.policy import WaitingPolicy
 
 #: Seconds between two calls for tasks at most, with nothing waiting.
 IDLE = 1.0
@@ -96,7 +96,7 @@ class Claiming:
         self._first = 0
         self.heard = 0.0
 
-    def use(self, waiting: Waiting, processes: Processes) -> None:
+    def use(self, waiting: WaitingPolicy, processes: Processes) -> None:
         """Go on with those of a new connection to the broker."""
         self._waiting = waiting
         self._processes = processes

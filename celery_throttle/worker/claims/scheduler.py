@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.admission.recovery import RETRY
+from celery_throttle.worker.admission.recovery import RETRY_SECONDS
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.claims.call import SOON
 from celery_throttle.worker.pool import LOOK, scale_up
@@ -195,7 +195,7 @@ class Asking:
         asked = self._claiming.ask(self._room, self._soon)
         if asked is None:
             # When the server is back, this is set to 0.
-            self._alarm.set(RETRY if self._outage.is_on else CALM)
+            self._alarm.set(RETRY_SECONDS if self._outage.is_on else CALM)
             return
         self._short = bool(asked.tasks) and not asked.wait  # more are due than could be taken
         for task in asked.tasks:

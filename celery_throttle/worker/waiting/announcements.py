@@ -1,4 +1,4 @@
-"""What the world is told of a task that may not run now: that it waits, or is turned away."""
+"""Announces that a task waits, or that it is turned away: events, signals, results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from celery_throttle.tasks.task import TaskLimits
 
 logger = get_logger(__name__)
 
-#: Seconds a task must be expected to wait to be shown as waiting. Another worker may run it from
-#: now on, and its result must not be overwritten.
-SHOWN = 0.1
+#: Shortest expected wait in seconds that the result backend shows. Another worker may run the task
+#: from now on, and its result must not be overwritten.
+MIN_SHOWN_WAIT_SECONDS = 0.1
 
 
 def announce_wait(
@@ -27,15 +27,15 @@ def announce_wait(
     position: int,
     expected: float | None,
 ) -> None:
-    """It waits: an event, a signal, and the result backend, if the task is to be tracked.
+    """Announce that a task waits: by an event, a signal, and in the result backend if tracked.
 
     Args:
         request: of the task.
-        limits: likewise.
-        ref: the limit that binds.
-        retry_after: seconds until that has room again; None if it is paused until it is resumed.
-        position: in its line, from 1; 0 where there is none.
-        expected: seconds until the task is expected to run; None likewise.
+        limits: of the task.
+        ref: the limit that refuses.
+        retry_after: seconds until that limit has room; None if it is paused until it is resumed.
+        position: in the line, from 1; 0 if there is no line.
+        expected: seconds until the task is expected to run; None as for ``retry_after``.
     """
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}
@@ -43,7 +43,11 @@ def announce_wait(
     signals.task_throttled.send(
         sender=request.task, request=request, retry_after=retry_after, **fields
     )
-    if limits.track and not request.ignore_result and (expected is None or expected >= SHOWN):
+    if (
+        limits.track
+        and not request.ignore_result
+        and (expected is None or expected >= MIN_SHOWN_WAIT_SECONDS)
+    ):
         _show(request, fields)
 
 
@@ -55,17 +59,17 @@ def _show(request: Any, fields: dict[str, Any]) -> None:
             "THROTTLED",
             request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
         )
-    except Exception as error:  # noqa: BLE001  # whatever a backend raises, nobody but this needs it
+    except Exception as error:  # noqa: BLE001  # whatever a backend raises, the task waits all the same
         logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
 def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> None:
-    """It is not to wait: it fails, or is discarded if its task says so.
+    """Discard a task that may not wait, if ``throttle_on_max_wait`` says so.
 
     Raises:
-        ThrottleError: it is to fail with this.
+        ThrottleError: the given error, with which the task fails otherwise.
     """
     if not limits.drop:
         raise error
-    # As revoked: whoever waits for the result learns it, and a chord goes on.
+    # As if it was revoked: the result says so, and a chord goes on.
     request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it

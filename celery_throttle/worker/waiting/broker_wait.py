@@ -1,6 +1,6 @@
-"""Waiting at the broker: a task that may not run now is told its turn, and comes again then.
+"""Waiting at the broker: a task that may not run now gets a time, and comes again then.
 
-For those who do not want messages in Redis (``throttle_waiting = "broker"``). Each task has a time
+For users who do not want messages in Redis (``throttle_waiting = "broker"``). Each task has a time
 of its own, see ``broker_wait.lua``. It keeps that time however often it goes back to the broker.
 """
 
@@ -16,25 +16,25 @@ from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
 from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.claims.slots import places_of
+from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.delayed import turn_of
-from celery_throttle.worker.waiting.policy import Waiting, crowded, late
+from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.waiting.delayed import Postponed
+    from celery_throttle.worker.waiting.delayed import DelayedTasks
 
-#: Seconds by which a task comes before its turn: a start may be booked 20 ms ahead.
-EARLY = HORIZON / 2
+#: Seconds by which a task comes before its time: a start may be booked 20 ms ahead.
+EARLY_SECONDS = HORIZON / 2
 
 
-class Turns(Waiting):
-    """What one worker tells to come again.
+class BrokerWaitPolicy(WaitingPolicy):
+    """Lets tasks wait at the broker, or in this worker where the broker cannot delay messages.
 
     Args:
-        throttle, slots, token: see :class:`Waiting`.
-        postponed: where it waits, or from where it goes back to the broker.
+        throttle, slots, token: see :class:`WaitingPolicy`.
+        delayed: delays tasks in this worker or at the broker.
     """
 
     in_lines = False
@@ -44,10 +44,10 @@ class Turns(Waiting):
         throttle: Throttle,
         slots: TaskSlots,
         token: Callable[[], int],
-        postponed: Postponed,
+        delayed: DelayedTasks,
     ) -> None:
         super().__init__(throttle, slots, token)
-        self._postponed = postponed
+        self._delayed = delayed
 
     def park(
         self,
@@ -58,9 +58,9 @@ class Turns(Waiting):
         redelivered: bool,  # noqa: ARG002  # no copy of it waits elsewhere
         may_run: bool,
     ) -> Attempt[float | None]:
-        """See :class:`Waiting`; it waits for its turn."""
-        turn, token = turn_of(request), self._token()
-        call = self._turn_call(limits, need, token, turn, may_run=may_run)
+        """See :class:`WaitingPolicy`; the task waits for its time."""
+        known, token = task_state(request).broker_wait_until, self._token()
+        call = self._call(limits, need, token, known, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
             self._slots.hold(request, token, places_of(about[1:]))
@@ -71,23 +71,23 @@ class Turns(Waiting):
         if outcome == b"crowded":
             turn_away(request, limits, crowded(need.refs, about))
             return None
-        wait_us, its_turn, index, expected_us = about
+        wait_us, until, index, expected_us = about
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
-        self._postponed.put_off(request, max(EARLY, wait - EARLY), its_turn)
-        if not turn:
+        self._delayed.add(request, max(EARLY_SECONDS, wait - EARLY_SECONDS), until)
+        if not known:
             expected = seconds_until(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
         return None
 
-    def _turn_call(
-        self, limits: TaskLimits, need: Need, token: int, turn: int, *, may_run: bool
+    def _call(
+        self, limits: TaskLimits, need: Need, token: int, known: int, *, may_run: bool
     ) -> Call:
         keys = self._throttle.keys
-        max_wait = -1 if limits.max_wait is None or turn else to_us(limits.max_wait)
+        max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
         names = [keys.limits]
         args: list[Argument] = [
             "",
-            turn,
+            known,
             to_us(HORIZON),
             max_wait,
             self._slots.holder(token),

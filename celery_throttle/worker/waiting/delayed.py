@@ -2,8 +2,8 @@
 
 Where the broker can delay messages (RabbitMQ with quorum queues, as Celery sets it up), they go
 back to it. Elsewhere they wait as Celery lets tasks with an ETA wait: in this worker, their
-messages unacknowledged, without a process, and without a place among those that are prefetched, so
-that others are not held up. No broker waits for ever to be told of a message: one that waits long
+messages unacknowledged, without a process, and without one of the prefetch slots, so that other
+tasks are not held up. No broker waits for an acknowledgement for ever, so a message that waits long
 goes back to its queue in between.
 """
 
@@ -17,49 +17,52 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.messages.packing import SENT_BACK
-from celery_throttle.worker.admission import requested_limits
 from celery_throttle.worker.admission.recovery import fail
+from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, task_state
 
 if TYPE_CHECKING:
     from celery_throttle.worker.timers import Timers
     from celery_throttle.worker.waiting.prefetch import Prefetch
     from celery_throttle.worker.waiting.republish import Sender
 
-#: Tasks that wait beyond these keep their places among those prefetched, so that no more come in.
-MOST = 10_000
+#: Delayed tasks that free their prefetch slots. Those beyond keep them, so that no more come in.
+MAX_FREED_SLOTS = 10_000
 
-#: Seconds for which it is worth while to send a message back.
-WORTH = 2.0
+#: Shortest delay in seconds for which a message is sent back to the broker.
+MIN_REPUBLISH_SECONDS = 2.0
 
-#: Seconds after which the broker delivers a task again that waits until the server is back.
-UNTIL_BACK = 5.0
+#: Seconds after which the broker delivers a task again that waits for the end of an outage.
+OUTAGE_REPUBLISH_SECONDS = 5.0
 
-#: Tasks brought back in one turn of the worker's loop, and seconds until the next turn.
-_FEW = 8
-_TURN = 0.001
-
-_HEADER = "throttle_turn"
+#: Tasks brought to the gate in one round of the worker's loop, and seconds until the next round.
+_ROUND_SIZE = 8
+_ROUND_SECONDS = 0.001
 
 _NOWHERE = "a task met a limit, and neither its line nor its queue can be reached"
 
 
 @dataclass(slots=True)
-class _Entry:
-    """What waits here: its timer, and whether its place among those prefetched is free."""
+class _Delay:
+    """One delayed task.
+
+    Attributes:
+        timer: ends the delay; None if the end of the outage does.
+        freed_slot: whether its prefetch slot is free meanwhile.
+    """
 
     timer: Any
-    free: bool
+    freed_slot: bool
 
 
-class Postponed:
-    """Of one connection to the broker: when that is lost, Celery drops them all.
+class DelayedTasks:
+    """The delayed tasks of one connection to the broker; when it is lost, Celery drops them all.
 
     Args:
         consumer: Celery's.
         timers: of the worker.
         sender: sends messages back.
-        prefetch: the prefetch slots of those that wait.
-        bring: brings a request to the gate once more.
+        prefetch: the prefetch slots of messages.
+        admit_again: brings a request to the gate once more.
     """
 
     def __init__(
@@ -68,28 +71,31 @@ class Postponed:
         timers: Timers,
         sender: Sender,
         prefetch: Prefetch,
-        bring: Callable[[Any], None],
+        admit_again: Callable[[Any], None],
     ) -> None:
         self._c = consumer
         self._timers = timers
         self._sender = sender
         self._prefetch = prefetch
-        self._bring = bring
-        self._entries: dict[Any, _Entry] = {}
+        self._admit_again = admit_again
+        self._delays: dict[Any, _Delay] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._delays)
 
-    def put_off(self, request: Any, seconds: float | None, turn: int = 0) -> None:
-        """Bring a request after some seconds; None: when all are brought.
+    def add(self, request: Any, seconds: float | None, broker_wait_until: int = 0) -> None:
+        """Delay a request.
 
-        ``turn``: when its turn is, by the server's clock, if that was told.
+        Args:
+            request: Celery's.
+            seconds: of the delay; None until the end of the outage.
+            broker_wait_until: when it may run (us, by the server's clock), if the server said so.
         """
-        request.throttle_turn = turn
-        # What may be in a line as well must be known to have been delivered before.
-        alike = "throttle_doubt" not in request.__dict__
-        delay = UNTIL_BACK if seconds is None else seconds
-        if alike and delay >= WORTH and self._sender.delays(request):
+        task = task_state(request)
+        task.delay(broker_wait_until)
+        delay = OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
+        # A task that may be in a line as well must be marked as delivered before, so it stays here.
+        if not task.in_doubt and delay >= MIN_REPUBLISH_SECONDS and self._sender.delays(request):
             self._send(request, delay)
         elif request.acknowledged:  # it ran before: nobody else has it
             self._send(request, 0.0)
@@ -98,65 +104,58 @@ class Postponed:
         else:
             self._wait(request, seconds, self._end)
 
-    def bring_all(self) -> None:
-        """Bring them, the first first, some at a time."""
-        for request, entry in list(self._entries.items())[:_FEW]:
-            if entry.timer is not None:
-                self._timers.cancel(entry.timer)
+    def admit_all(self) -> None:
+        """Bring all delayed requests to the gate, the oldest first, some in each round."""
+        for request, delay in list(self._delays.items())[:_ROUND_SIZE]:
+            if delay.timer is not None:
+                self._timers.cancel(delay.timer)
             self._end(request)
-        if self._entries:
-            self._timers.call_after(_TURN, self.bring_all)
+        if self._delays:
+            self._timers.call_after(_ROUND_SECONDS, self.admit_all)
 
     def forget(self) -> None:
-        """The connection is lost, or the worker is shutting down: the broker has them still."""
-        for request, entry in self._entries.items():
-            if entry.timer is not None:
-                self._timers.cancel(entry.timer)
+        """The connection is lost, or the worker stops: the broker still has the messages."""
+        for request, delay in self._delays.items():
+            if delay.timer is not None:
+                self._timers.cancel(delay.timer)
             if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
-        self._entries.clear()
+        self._delays.clear()
 
     def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
-        free = len(self._entries) < MOST
-        if free:
+        free_slot = len(self._delays) < MAX_FREED_SLOTS
+        if free_slot:
             self._prefetch.free(request.message)
         timer = None if seconds is None else self._timers.call_after(seconds, then, (request,))
-        self._entries[request] = _Entry(timer, free)
+        self._delays[request] = _Delay(timer, free_slot)
 
     def _end(self, request: Any) -> None:
-        self._leave(request)
-        self._bring(request)
+        self._remove(request)
+        self._admit_again(request)
 
     def _renew(self, request: Any) -> None:
-        self._leave(request)
+        self._remove(request)
         self._send(request, 0.0)
 
-    def _leave(self, request: Any) -> None:
-        entry = self._entries.pop(request, None)
-        if entry is not None and entry.free:
+    def _remove(self, request: Any) -> None:
+        delay = self._delays.pop(request, None)
+        if delay is not None and delay.freed_slot:
             self._prefetch.take(request.message)
 
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
-        """Send it back to its queue; tells whether it is there."""
-        headers = requested_limits.headers(request)
+        """Send a message back to its queue, after a delay in seconds; False if that failed."""
+        task = task_state(request)
+        headers = task.message_headers()
         headers[SENT_BACK] = bool(request.delivery_info.get("redelivered"))
-        if turn_of(request):
-            headers[_HEADER] = turn_of(request)
+        if task.broker_wait_until:
+            headers[BROKER_WAIT_HEADER] = task.broker_wait_until
         sent = self._sender.send_back(request, headers, delay)
         if sent:
+            task.park()
             state.task_ready(request)
             request.acknowledge()
         return sent
 
     def _send(self, request: Any, delay: float) -> None:
-        if not self.send_back(request, delay):  # the broker has it still
-            self._wait(request, WORTH, self._end)
-
-
-def turn_of(request: Any) -> int:
-    """When a request's turn is (us, by the server's clock); 0 if it was not told yet."""
-    known = request.__dict__.get(_HEADER)
-    if known is None:
-        # Taken out: the task sees the headers it was sent with.
-        known = request.throttle_turn = int(request.request_dict.pop(_HEADER, 0))
-    return int(known)
+        if not self.send_back(request, delay):  # the broker still has it
+            self._wait(request, MIN_REPUBLISH_SECONDS, self._end)

@@ -1,7 +1,7 @@
 """Parking: a task that may not run now joins its line and leaves the worker.
 
-Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (what is
-parked is in Redis, and nowhere in this worker).
+Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (a parked
+task is in Redis, and nowhere in this worker).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from celery_throttle.operations.changes import seconds_until, to_us
 from celery_throttle.operations.park import Waiter, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task import TaskLimits
-from celery_throttle.worker.admission import requested_limits
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm
 from celery_throttle.worker.claims.slots import places_of
+from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.policy import Waiting, crowded, late
+from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from celery_throttle.worker.claims.slots import TaskSlots
 
 #: Seconds for which a parked message is recognised when the broker delivers it once more.
-REMEMBER = 86_400
+REDELIVERY_MEMORY_SECONDS = 86_400
 
-#: Seconds after which an acknowledgement has surely been sent.
-ACKNOWLEDGED = 2.0
+#: Seconds after which Celery has surely sent an acknowledgement.
+ACKNOWLEDGED_AFTER_SECONDS = 2.0
 
 
-class Parking(Waiting):
-    """What one worker parks.
+class ParkingPolicy(WaitingPolicy):
+    """Parks tasks in their lines.
 
     Args:
-        throttle, slots, token: see :class:`Waiting`.
-        origin: tells the queue and the priority of a message.
+        throttle, slots, token: see :class:`WaitingPolicy`.
+        origin: reads the queue and the priority of a message.
         parked: called with the seconds after which a task that was just parked could run.
     """
 
@@ -60,12 +60,12 @@ class Parking(Waiting):
         super().__init__(throttle, slots, token)
         self._origin = origin
         self._parked = parked
-        self._left: deque[tuple[float, str]] = deque()
+        self._acknowledging: deque[tuple[float, str]] = deque()
 
     def park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
     ) -> Attempt[float | None]:
-        """See :class:`Waiting`; it waits in its line."""
+        """See :class:`WaitingPolicy`; the task waits in its line."""
         refs, token = need.refs, self._token()
         call = self._park_call(
             request, limits, need, token, redelivered=redelivered, may_run=may_run
@@ -106,7 +106,7 @@ class Parking(Waiting):
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(
-                request.message, requested_limits.headers(request), queue, received=True
+                request.message, task_state(request).message_headers(), queue, received=True
             ),
         )
         return park_call(
@@ -116,7 +116,7 @@ class Parking(Waiting):
             str(int(may_run)),
             identity=identity(request),
             redelivered=redelivered,
-            remember=REMEMBER,
+            remember=REDELIVERY_MEMORY_SECONDS,
             holder=self._slots.holder(token),
             lease=self._throttle.settings.lease,
             acknowledged=self.acknowledged(),
@@ -124,21 +124,22 @@ class Parking(Waiting):
         )
 
     def _leave(self, request: Any) -> Attempt[None]:
-        """The task is in Redis: once it is safe there, the broker and this worker forget it."""
+        """Acknowledge a task to the broker, once it is safe in Redis."""
         if self._throttle.settings.replicas:
             yield Confirm(self._throttle.settings.replicas)
+        task_state(request).park()
         state.task_ready(request)
         request.acknowledge()
-        self._left.append((time.monotonic(), identity(request)))
+        self._acknowledging.append((time.monotonic(), identity(request)))
 
     def acknowledged(self) -> list[str]:
-        """Identities of parked messages whose acknowledgement is done; the next call tells it.
+        """Return the identities of parked messages that are acknowledged by now, each once.
 
-        Celery acknowledges in a later turn of its loop, in no certain order.
+        Celery acknowledges in a later round of its loop, in no certain order.
         """
-        done = []
-        while self._left and self._left[0][0] < time.monotonic() - ACKNOWLEDGED:
-            done.append(self._left.popleft()[1])
+        done, latest = [], time.monotonic() - ACKNOWLEDGED_AFTER_SECONDS
+        while self._acknowledging and self._acknowledging[0][0] < latest:
+            done.append(self._acknowledging.popleft()[1])
         return done
 
     def _announce(
@@ -146,7 +147,7 @@ class Parking(Waiting):
     ) -> None:
         position, expected_us, index, wait_us = about
         wait = seconds_until(wait_us)
-        if wait is not None:  # who resumes it wakes a worker
+        if wait is not None:  # else the resume wakes a worker
             self._parked(wait)
         announce_wait(
             request,
@@ -159,19 +160,19 @@ class Parking(Waiting):
 
 
 def identity(request: Any) -> str:
-    """Tells a message that is delivered once more from others with the same task id.
+    """Return what tells a redelivered message from others with the same task id.
 
-    These are a retry, and a task that came out of a line and goes into one again.
+    Those are a retry, and a task that came out of a line and goes into one again.
     """
     headers = request.request_dict
     nesting = headers.get("replaced_task_nesting") or 0
     told = f"{request.id} {headers.get('retries') or 0} {nesting}"
-    claim = getattr(request.message, "claim", None)
+    claim = task_state(request).claim
     return told if claim is None else f"{told} {claim.name}"
 
 
 def expires_us(request: Any) -> int:
-    """When the task expires, in microseconds since the epoch; 0 for never."""
+    """Return when a task expires, in microseconds since the epoch; 0 for never."""
     expires: datetime | None = request.expires
     if expires is None:
         return 0

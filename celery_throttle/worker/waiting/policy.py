@@ -1,4 +1,4 @@
-"""What becomes of a task that may not run now: either way there is to wait derives from this."""
+"""What becomes of a task that may not run now: the base of both ways to wait."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from celery_throttle.worker.claims.slots import TaskSlots
 
 
-class Waiting(ABC):
-    """Of one worker.
+class WaitingPolicy(ABC):
+    """How tasks of one worker wait.
 
     Args:
         throttle: the app's limits.
-        slots: the slots of the tasks that run.
-        token: gives a new token of this worker.
+        slots: the slots that running tasks hold.
+        token: returns a new token of this worker.
     """
 
-    #: Whether those that wait stand in lines, which every call to the server sees.
+    #: Whether waiting tasks are in lines, which every call to the server sees.
     in_lines = True
 
     def __init__(self, throttle: Throttle, slots: TaskSlots, token: Callable[[], int]) -> None:
@@ -47,27 +47,33 @@ class Waiting(ABC):
     def park(
         self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
     ) -> Attempt[float | None]:
-        """An attempt to take quota, if it may run, or else to let the task wait.
+        """Make an attempt to take quota for a task that may run, and else to let it wait.
 
-        It returns seconds, at most 20 ms, after which the task may run; None: it waits, or was
-        turned away.
+        The attempt returns seconds, at most 20 ms, after which the task may run; None if the task
+        waits or was turned away. It raises:
 
-        It raises:
             StoreError: the server cannot be asked.
-            ThrottleError: the task has to fail.
+            ThrottleError: the task must fail.
+
+        Args:
+            request: Celery's.
+            limits: of the request.
+            need: what its arguments require.
+            redelivered: whether the task may be waiting already.
+            may_run: whether there is a process for it.
         """
 
     def acknowledged(self) -> list[str]:
-        """Identities of messages that wait elsewhere and are acknowledged; told once."""
+        """Return the identities of parked messages that are acknowledged by now, each once."""
         return []
 
     def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
-        """The task runs without having asked: the server learns of its slots later."""
-        places = self._places(need.refs[place] for place in limits.slots)
+        """Record the slots of a task that runs during an outage, to report them later."""
+        places = self._places(need.refs[index] for index in limits.slots)
         self._slots.hold(request, self._token(), places)
 
     def _ask(self, call: Call, need: Need, token: int) -> Attempt[tuple[bytes, list[Any]]]:
-        """A call that takes what a task needs, and gives an outcome with what there is to it."""
+        """Make the call that takes quota or parks; return its outcome and the fields of that."""
         refs = need.refs
         try:
             reply = yield call
@@ -91,7 +97,7 @@ class Waiting(ABC):
 
 
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
-    """The error for a key beyond those that may be in use: of a script's reply."""
+    """Return the error for a key above ``max-keys``, from a script's reply."""
     index, most, wait_us = about
     ref = refs[index - 1]
     retry_after = None if wait_us < 0 else wait_us / MICROSECONDS
@@ -99,7 +105,7 @@ def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
 
 
 def late(limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]) -> WaitTooLongError:
-    """The error for a task that would wait longer than it may: of a script's reply."""
+    """Return the error for a task that would wait longer than it may, from a script's reply."""
     assert limits.max_wait is not None  # noqa: S101  # only then a script says so
     expected_us, index, paused_us = about
     ref = refs[index - 1]

@@ -1,0 +1,183 @@
+"""What a worker knows about one task, from its message until the task leaves the worker.
+
+Each request has one :class:`TaskState`. It has one of these statuses::
+
+    RECEIVED, CLAIMED ──┬── gather ────► GATHERED ───┐
+                        ├── defer ─────► DEFERRED ───┤ decided again
+                        ├── delay ─────► DELAYED ────┘
+                        ├── schedule ──► SCHEDULED ──┐ its time comes
+                        ├── run ───────► RUNNING ◄───┘
+                        └── park ──────► PARKED          (left the worker)
+
+    RUNNING ────────────┬── end ───────► ENDED           (left the worker)
+                        └── step_out ──► STEPPED_OUT ──► as RECEIVED
+
+A task that steps out has met a limit in its body: it waits for that limit as well, then runs once
+more. May import nothing but the claims of this worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.limits.limit import check_name
+from celery_throttle.tasks.context import Item
+
+if TYPE_CHECKING:
+    from celery_throttle.limits.requirement import Need
+    from celery_throttle.tasks.task import TaskLimits
+    from celery_throttle.worker.claims.claims import Claim
+
+#: Headers of messages that workers sent back or parked. The task never sees them.
+REQUESTED_HEADER = "throttle_met"
+REFUSALS_HEADER = "throttle_resent"
+BROKER_WAIT_HEADER = "throttle_turn"
+
+
+class Status(Enum):
+    """Where a task is; the diagram above shows the transitions."""
+
+    RECEIVED = "received"  # its message came from the broker
+    CLAIMED = "claimed"  # its message came from a line, under a claim
+    GATHERED = "gathered"  # waits some milliseconds, to ask the server together with others
+    DEFERRED = "deferred"  # waits for the next round of the worker's loop
+    DELAYED = "delayed"  # waits in this worker, where there is no line for it
+    SCHEDULED = "scheduled"  # its units are taken for a start at most 20 ms ahead
+    RUNNING = "running"  # the pool has it
+    STEPPED_OUT = "stepped out"  # it met a limit in its body, and is to run once more
+    PARKED = "parked"  # it waits in its line, or was sent back to its queue
+    ENDED = "ended"
+
+
+class TaskState:
+    """The state of one task in this worker.
+
+    Args:
+        request: Celery's request. Headers of ours are taken out of its message.
+
+    Attributes:
+        status: where the task is.
+        claim: the claim under which this worker holds it; None if its message is the broker's.
+        in_doubt: whether a call failed that may have parked the task.
+        has_waited: whether it has waited for its share of a limit during an outage.
+        broker_wait_until: when it may come again from the broker (us, by the server's clock); 0 if
+            the server has not said so yet.
+        requested: the limits that its runs requested in the body.
+        refusals: how often an API refused its runs, by the limits of the request.
+        requirement: what its arguments require, once it was read.
+        joined: its limits together with those it requested, once they were joined, and the units
+            that its next run begins with.
+        outcome: how it ended, as Celery's event says; empty if it has not ended.
+        comes_again: whether it was requeued, so the outcome is not final.
+    """
+
+    __slots__ = (
+        *("_starts_at", "broker_wait_until", "claim", "comes_again", "has_waited", "in_doubt"),
+        *("joined", "outcome", "refusals", "requested", "requirement", "status"),
+    )
+
+    def __init__(self, request: Any) -> None:
+        headers = request.request_dict
+        self.claim: Claim | None = getattr(request.message, "claim", None)
+        self.status = Status.RECEIVED if self.claim is None else Status.CLAIMED
+        self.in_doubt = False
+        self.has_waited = False
+        self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER, 0))
+        self.requested = _read_items(headers.pop(REQUESTED_HEADER, None))
+        self.refusals = _read_counts(headers.pop(REFUSALS_HEADER, None))
+        self.requirement: Need | None = None
+        self.joined: tuple[TaskLimits, Sequence[Item]] | None = None
+        self.outcome = ""
+        self.comes_again = False
+        self._starts_at = 0.0
+
+    def gather(self) -> None:
+        """The task asks the server together with others, some milliseconds later."""
+        self.status = Status.GATHERED
+
+    def defer(self) -> None:
+        """The task is decided in the next round of the worker's loop."""
+        self.status = Status.DEFERRED
+
+    def delay(self, broker_wait_until: int = 0) -> None:
+        """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
+        self.status = Status.DELAYED
+        self.broker_wait_until = broker_wait_until
+
+    def schedule(self, seconds: float) -> None:
+        """The units of the task are taken for a start in some seconds."""
+        self.status = Status.SCHEDULED
+        self._starts_at = time.monotonic() + seconds
+
+    def return_to_gate(self, horizon: float) -> float | None:
+        """The task comes to the gate. Return the seconds until its start, if units are taken.
+
+        None if they are not, or if the task should have started more than ``horizon`` seconds ago:
+        then its units are lost.
+        """
+        scheduled = self.status is Status.SCHEDULED
+        self.status = Status.RECEIVED if self.claim is None else Status.CLAIMED
+        if not scheduled:
+            return None
+        now = time.monotonic()
+        return max(0.0, self._starts_at - now) if now <= self._starts_at + horizon else None
+
+    def run(self) -> None:
+        """The pool gets the task."""
+        self.status = Status.RUNNING
+
+    def step_out(self) -> None:
+        """A run of the task is over, as it met a limit. What was taken for that run is used up."""
+        self.status = Status.STEPPED_OUT
+        if self.claim is not None:
+            self.claim.admitted, self.claim.slots = False, ()
+
+    def park(self) -> None:
+        """The task waits elsewhere, and has left this worker."""
+        self.status = Status.PARKED
+
+    def end(self) -> None:
+        """The task has left its process, or was not started after all."""
+        if self.status is not Status.PARKED:
+            self.status = Status.ENDED
+
+    def message_headers(self) -> dict[str, Any]:
+        """Return the headers that go with the message when it waits, for the next run."""
+        both = {REQUESTED_HEADER: self.requested, REFUSALS_HEADER: self.refusals}
+        return {name: value for name, value in both.items() if value}
+
+
+def task_state(request: Any) -> TaskState:
+    """Return the state of a request, which is made at the first call."""
+    state: TaskState | None = request.__dict__.get("throttle_state")
+    if state is None:
+        state = request.throttle_state = TaskState(request)
+    return state
+
+
+def is_claimed(message: Any) -> bool:
+    """Whether a message came from a line, under a claim, and not from the broker."""
+    return getattr(message, "claim", None) is not None
+
+
+def _read_items(header: Any) -> Sequence[Item]:
+    """Read requested limits from a header; nothing if the header is malformed."""
+    try:
+        items = [(check_name(name), key, int(cost)) for name, key, cost in header or ()]
+    except (TypeError, ValueError):
+        return ()
+    sound = all(isinstance(key, (str, type(None))) and cost > 0 for _, key, cost in items)
+    return tuple(items) if sound else ()
+
+
+def _read_counts(header: Any) -> dict[str, int]:
+    """Read counts of refusals from a header; nothing if the header is malformed."""
+    if not isinstance(header, Mapping):
+        return {}
+    try:
+        return {str(limits): int(times) for limits, times in header.items()}
+    except (TypeError, ValueError):
+        return {}
