@@ -24,7 +24,7 @@ from celery_throttle.store.keys import FAN_OUT, Keys
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
-from celery_throttle.tasks.swallowed_waits import Swallowed
+from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task import TaskLimits, ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 
 class Throttle(Limiter):
-    """The limits of a Celery app, and what enforces them in its workers.
+    """The limits of a Celery app. Makes the app's workers enforce them.
 
-    A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so all of its methods are
-    here too. It connects to no server before it is used.
+    A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so it has all methods of
+    one. It connects to no server before it is used.
 
     Args:
-        app: the app; it is reachable as ``app.throttle`` from now on.
+        app: the app; ``app.throttle`` is this object from now on.
         limits, routes, url, prefix, lease, timeout, checks, waiting, publish, replicas, workers,
-            outage_grace: see :class:`~celery_throttle.settings.Settings`; what is not given is read
-            from ``app.conf`` (``throttle_limits``, ...) when it is used.
+            outage_grace: see :class:`~celery_throttle.settings.Settings`. The default of each is
+            read from ``app.conf`` (``throttle_limits``, ...) at first use.
 
     Raises:
         LimitError: a definition is wrong.
@@ -122,23 +122,23 @@ class Throttle(Limiter):
 
     @cached_property
     def plans(self) -> Plans:
-        """What the operations do."""
+        """The operations on the limits of the app."""
         any_rate = Limit.parse("1000000/s burst 1000000")
         return Plans({**self.limits, FAN_OUT: (any_rate,)}, self.keys, self.clock)
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
-        """The names in Redis."""
+        """Names of keys in Redis."""
         return Keys(self.settings.prefix)
 
     @cached_property
     def _broker(self) -> str:
-        """Of the broker that workers consume from: there the tasks in lines are to run."""
+        """Identity of the broker that workers consume from: tasks in lines run there."""
         with self.app.connection_for_read() as connection:
             return broker_identity(connection)
 
     def qualify(self, queue: str) -> str:
-        """The name of a queue among the queues of all brokers, by which its lines are named."""
+        """Return the name of a queue with that of its broker, as lines are named."""
         return f"{self._broker}/{queue}"
 
     @cached_property
@@ -147,13 +147,13 @@ class Throttle(Limiter):
         return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
 
     @cached_property
-    def swallowed(self) -> Swallowed:
-        """Warns of tasks that catch what should let them wait."""
-        return Swallowed(self.app)
+    def swallowed(self) -> SwallowedWaits:
+        """Warns of tasks that catch the error with which they should step out."""
+        return SwallowedWaits(self.app)
 
     @cached_property
     def delaying(self) -> Delaying | None:
-        """Sends tasks to the end of their lines, if the settings say so."""
+        """Sends tasks to the end of their lines, with ``throttle_publish = "line"``."""
         if self.settings.publish != "line":
             return None
         from celery_throttle.fanout.line_publisher import Delaying  # noqa: PLC0415  # see fan_out
@@ -169,25 +169,25 @@ class Throttle(Limiter):
         keep: float = 86_400.0,
         bar: bool = False,
     ) -> FanOut:
-        """Put many tasks straight into their lines, and give a handle to follow them by.
+        """Put many tasks straight into their lines, and return a handle to follow them.
 
-        They do not pass the broker, and are what Celery would have sent otherwise, with one header
-        more. They stand in lines of their own, which take turns with others at the same limits.
+        The tasks do not pass the broker. Their messages are those that Celery would send, with one
+        more header. They wait in lines of their own, which share the limits fairly with others.
         Signatures are taken one by one, so a generator of any length needs no memory. The call ends
-        when all are in their lines.
+        when all tasks are in their lines.
 
         Tasks that were sent before under the same name and id are not sent again, whatever became
-        of them. So a fan-out that was interrupted is started again by the same call. A task without
-        an id of its own (``charge.s(42).set(task_id=...)``) gets one from its place and arguments:
-        then exactly the same tasks have to come in the same order, or they are sent again.
+        of them. So repeat the same call to go on with a fan-out that was interrupted. A task
+        without an id (``charge.s(42).set(task_id=...)``) gets one from its position and arguments:
+        then the same tasks must come in the same order, or they are sent again.
 
         Args:
-            signatures: of single tasks with limits, without ``eta`` and ``countdown``.
-            name: of the fan-out; by default one that is random.
-            max_waiting: how many of its tasks may wait at any time; this call goes on when there
-                are fewer. None for any number. It also waits where a limit has ``max-waiting`` or
+            signatures: single tasks with limits, without ``eta`` and ``countdown``.
+            name: of the fan-out; random by default.
+            max_waiting: how many of its tasks may wait at any time; the call waits until there are
+                fewer. None for any number. The call also waits where a limit has ``max-waiting`` or
                 ``max-keys``.
-            keep: seconds for which what is known of it is kept when nothing of it waits any more;
+            keep: seconds for which the record of the fan-out is kept once none of its tasks waits;
                 default a day, at least a minute. After that its name is free.
             bar: whether to show a progress bar on the terminal (standard error) meanwhile.
 
@@ -196,20 +196,21 @@ class Throttle(Limiter):
                 an argument is wrong, or the fan-out was cancelled: nothing was sent.
             CostError, KeyValueError, TypeError, kombu.exceptions.EncodeError: a signature's cost,
                 key or arguments are wrong; those before it are in lines.
-            ConfigurationError: with the settings of the app there are no lines.
-            KeysFullError: more keys are needed at once than there may ever be; likewise.
+            ConfigurationError: the settings of the app do not allow lines.
+            KeysFullError: more keys are needed at once than ``max-keys`` allows; signatures before
+                this one are in lines.
             StoreUnavailableError: the server could not be reached for a minute.
         """
-        # A layer above this one, which most apps need not.
+        # Of a higher layer, which most apps do not need.
         from celery_throttle.fanout.start import fan_out  # noqa: PLC0415
 
         return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
 
     def fan_out_named(self, name: str) -> FanOut:
-        """The handle of a fan-out that was begun anywhere.
+        """Return the handle of a fan-out that any process has begun.
 
         Raises:
-            UnknownFanOutError: nothing is known of it, or not any more.
+            UnknownFanOutError: there is no such fan-out, or its record has expired.
         """
         from celery_throttle.fanout import FanOut  # noqa: PLC0415  # as above
 
@@ -248,21 +249,21 @@ class Throttle(Limiter):
         return run is None
 
     def bind_task(self, task: type[Task]) -> None:
-        """A task of this name is defined, maybe anew."""
+        """Forget the limits of a task that is defined, or defined anew."""
         self._tasks.pop(str(task.name), None)
 
     def knows(self, task: type[Task] | Task) -> bool:
-        """Whether the app has the limits that a task names."""
+        """Return whether the app has the limits that a task names."""
         try:
             return self.read_task(task) is not None
         except ThrottleError:
             return False
 
     def task_limits(self, task: Task) -> TaskLimits | None:
-        """The limits of a task of the app, or None. Read once.
+        """Return the limits of a task of the app, or None. They are read once.
 
         Raises:
-            ThrottleError: they are wrong, or a setting is.
+            ThrottleError: the limits are wrong, or a setting is.
         """
         name = str(task.name)
         if name not in self._tasks:
@@ -278,12 +279,14 @@ class Throttle(Limiter):
     def read_task(
         self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
     ) -> TaskLimits | None:
-        """Read and check what a task, or the route that matches its name, says of its limits.
+        """Read and check the limits of a task: its own, or those of the route for its name.
 
-        ``known``: the limits there are, if not those of the settings.
+        Args:
+            task: the task.
+            known: the limits that exist; those of the settings by default.
 
         Raises:
-            UnknownLimitError, LimitError, ConfigurationError: it is wrong.
+            UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
         """
         spec = self.spec_of(task)
         if spec is None:
@@ -293,24 +296,24 @@ class Throttle(Limiter):
     def check(self) -> None:
         """Check the settings, the routes and the limits of all tasks: in a test, or at a deploy.
 
-        The modules of the tasks are imported, as a worker does it. No server is asked.
+        The modules of the tasks are imported, as by a worker. No server is asked.
 
         Raises:
-            ConfigurationError: something is wrong; the message has a line for each mistake.
+            ConfigurationError: there are mistakes; the message has a line for each.
         """
         self.app.loader.import_default_modules()
         validation.check(self)
 
     def spec_of(self, task: type[Task] | Task) -> Spec | None:
-        """The limits of a task as they are written: its own, or those of its route."""
+        """Return the limits of a task as written: its own, or those of its route."""
         spec: Spec | None = getattr(task, "throttle", None)
         return self._route(str(task.name)) if spec is None else spec
 
     def check_routes(self) -> None:
-        """Check that the routes name limits that there are.
+        """Check that the routes name limits that exist.
 
         Raises:
-            UnknownLimitError, LimitError, ConfigurationError: they do not.
+            UnknownLimitError, LimitError, ConfigurationError: a route is wrong.
         """
         for pattern, spec in self.settings.routes.items():
             read_scopes(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
@@ -318,7 +321,9 @@ class Throttle(Limiter):
     def _route(self, name: str) -> Spec | None:
         try:
             routes = self.settings.routes
-        except ConfigurationError:  # no task's own; a worker does not start, and check() tells
+        except (
+            ConfigurationError
+        ):  # not an error of a task: a worker does not start, and check() reports it
             return None
         if name in routes:
             return routes[name]

@@ -1,4 +1,4 @@
-"""Warns of tasks that have Celery's own ``rate_limit`` beside their limits."""
+"""Warns of tasks that have limits and Celery's own ``rate_limit``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def warn_of_rate_limit(task: Any, spec: Spec) -> None:
         spec: its limits, as they are written.
     """
     written = task.rate_limit
-    with suppress(TypeError, ValueError):  # Celery says what is wrong with it
+    with suppress(TypeError, ValueError):  # Celery reports a wrong rate_limit itself
         if written is None or not rate(str(written)):
             return
         names = [spec] if isinstance(spec, str) else list(spec)
@@ -38,13 +38,13 @@ def warn_of_rate_limit(task: Any, spec: Spec) -> None:
         run = inspect.unwrap(task.run)
         code = getattr(run, "__code__", None)
         file, line = (code.co_filename, code.co_firstlineno) if code else (task.__module__, 0)
-        # Celery binds a task more than once. By this, Python knows what it has shown.
+        # Celery binds a task more than once; the registry lets Python show the warning once.
         shown = getattr(run, "__globals__", {}).setdefault("__warningregistry__", {})
         warnings.warn_explicit(text, ThrottleWarning, file, line, registry=shown)
 
 
 def _as_limit(written: str | float) -> str:
-    """Celery allows fractions, and numbers of tasks a second."""
+    """Return a ``rate_limit`` as a limit: Celery also allows fractions, and plain numbers a second."""
     text = str(written)
     try:
         Limit.parse(text)

@@ -1,4 +1,4 @@
-"""The check of a task's limits before it is sent: a mistake is an error of that task alone."""
+"""Checks the limits of a task before it is sent, so a mistake fails only that task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from celery_throttle.errors import ConfigurationError, UnknownLimitError
 if TYPE_CHECKING:
     from celery_throttle.tasks.task import TaskLimits
 
-#: Options of a message that hold the tasks that follow it.
+#: Options of a message that hold the tasks to run after it.
 _FOLLOWING = ("chain", "chord", "link", "link_error")
 
 
 class CheckedSend:
-    """An app's ``send_task`` that checks the limits of a task, and of those that follow it, first.
+    """Replaces an app's ``send_task``: checks the limits of a task, and of those after it, first.
 
-    Whatever sends a task by the app comes here: its own methods, signatures, a name, Celery's beat.
+    Every way to send a task of the app comes here: methods, signatures, names, Celery's beat.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -28,7 +28,7 @@ class CheckedSend:
         self._send = app.send_task
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
-        """As in Celery.
+        """Send a task as Celery does.
 
         Raises:
             ThrottleError: the limits of a task that this process knows are wrong.
@@ -49,13 +49,13 @@ def _names_after(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
-    """The limits that a task which is about to be sent has in an app; None if it has none there.
+    """Return the limits of a task that is about to be sent; None if it has none in this app.
 
-    Celery gives the tasks of one app to every other app of the process as well. A task whose limits
-    another app has is taken for one of these: it is an error only if a worker of this app runs it.
+    Celery shares the tasks of one app with every other app of the process. A task whose limits
+    another app defines belongs to that app: it is an error only if a worker of this app runs it.
 
     Raises:
-        ThrottleError: they are wrong.
+        ThrottleError: the limits are wrong.
     """
     throttle = getattr(app, "throttle", None)
     if throttle is None:
@@ -74,7 +74,7 @@ def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
 
 
 def is_limited_elsewhere(app: Any, task: type[Task] | Task) -> bool:
-    """Whether another app of this process has the limits that a task names."""
+    """Return whether another app of this process has the limits that a task names."""
     apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
     others = (getattr(other, "throttle", None) for other in apps if other is not app)
     return any(throttle.knows(task) for throttle in others if throttle is not None)

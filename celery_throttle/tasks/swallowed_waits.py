@@ -1,8 +1,8 @@
-"""Warnings of tasks that swallow a wait: they catch the refusal with which they should step aside.
+"""Warns of tasks that swallow a wait: they catch the error with which they should step out.
 
-A refusal within a task must be an exception that Celery ignores and that ``except Throttled``
-catches, so ``except Exception`` catches it as well, and the call is not made. At the end of a run
-it is known whether the refusal left the body.
+The error must be one that Celery ignores and that ``except Throttled`` catches, so ``except
+Exception`` catches it as well; then the call is not made and the task does not wait. The end of a
+run shows whether the error left the body.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from celery_throttle.errors import Throttled
 
 logger = get_logger(__name__)
 
-#: Seconds between two warnings that name the same task.
-COMPLAIN = 60.0
+#: Seconds between two warnings about the same task.
+WARNING_INTERVAL_SECONDS = 60.0
 
-#: Times of the last warnings that the processes of a pool share; a task's name says which is its.
-_TIMES = 256
+#: Size of the table of times of the last warnings, which the processes of a pool share. A task's
+#: entry follows from its name.
+_TABLE_SIZE = 256
 
-#: A handler that names one of these knows what it catches.
+#: A handler that names one of these catches the error on purpose.
 _OURS = re.compile(r"\b(Throttled|ThrottleError)\b")
 
 
-class Swallowed:
-    """Of one app. Made by a worker before its pool forks: its processes complain once, not each.
+class SwallowedWaits:
+    """Warns of the tasks of one app.
+
+    A worker makes it before its pool forks, so that its processes warn once together.
 
     Args:
         app: the app.
@@ -51,13 +54,13 @@ class Swallowed:
         self._watching = False
 
     def watch(self) -> None:
-        """A refusal was raised in this process: from now on it looks at the ends of runs."""
+        """Look at the ends of runs from now on: an error was raised in this process."""
         if not self._watching:
             self._watching = True
             task_postrun.connect(self._on_end, weak=False, dispatch_uid=f"swallowed {id(self)}")
 
     def _on_end(self, task: Any = None, retval: Any = None, **_: Any) -> None:
-        """A run is over; what left its body is ``retval``."""
+        """Look at the end of a run; ``retval`` is the result or error that left its body."""
         if getattr(task, "app", None) is not self._app:
             return
         run = task.request.__dict__.get("throttle_run")
@@ -70,16 +73,16 @@ class Swallowed:
             self._warn(task, refusal)
 
     def _is_time(self, name: str) -> bool:
-        """Whether it is time for a warning, which is given then."""
-        # Nobody waits here: a process that was killed may have it for ever.
+        """Return whether a warning is due, and note that it is given."""
+        # Never wait for this lock: a process that was killed may hold it for ever.
         if not self._alone.acquire(False):  # noqa: FBT003  # by position it is the same of all locks
             return False
         try:
-            place, now = crc32(name.encode()) % _TIMES, time.monotonic()
-            last = self._times[place]
-            if last and now - last < COMPLAIN:
+            index, now = crc32(name.encode()) % _TABLE_SIZE, time.monotonic()
+            last = self._times[index]
+            if last and now - last < WARNING_INTERVAL_SECONDS:
                 return False
-            self._times[place] = now
+            self._times[index] = now
             return True
         finally:
             self._alone.release()
@@ -97,17 +100,17 @@ class Swallowed:
 
 
 def _shared() -> tuple[Any, Any]:
-    """Times, and a lock, that processes share which are forked from this one."""
+    """Make a table and a lock that processes forked from this one share."""
     try:
-        return RawArray("d", _TIMES), Lock()
-    except (ImportError, OSError):  # not every system has shared memory, or lets one use it
-        return [0.0] * _TIMES, threading.Lock()
+        return RawArray("d", _TABLE_SIZE), Lock()
+    except (ImportError, OSError):  # no shared memory on this system
+        return [0.0] * _TABLE_SIZE, threading.Lock()
 
 
 def _names_it(trace: TracebackType | None) -> bool:
-    """Whether the code that caught a refusal names it: ``except Throttled``, ``suppress(...)``.
+    """Return whether the code that caught an error names it (``except Throttled``).
 
-    The frames that an exception has passed are in its traceback: the first one caught it.
+    The traceback has the frames that an exception has passed; the first one caught it.
     """
     if trace is None:
         return False
@@ -121,7 +124,7 @@ def _names_it(trace: TracebackType | None) -> bool:
 
 
 def _catchers(tree: ast.AST, line: int) -> Iterator[str]:
-    """What may have caught an exception that a line has raised, as it is written."""
+    """Yield the handlers, as written, that may have caught an exception raised by a line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Try):
             first, last = node.body[0].lineno, node.body[-1].end_lineno or line

@@ -1,4 +1,4 @@
-"""What a task says of its limits, and the base class on which it says so."""
+"""The limits that a task declares, and the base class that declares them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from celery_throttle.settings import Spec
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.tasks.send_check import limits_to_send
 
-#: A cost, or the argument that tells it: ``"{tokens}"``; for all limits, or by the limit's name.
+#: A cost, or the argument that has it (``"{tokens}"``); for all limits, or by limit name.
 CostSpec = Cost | str | Mapping[str, Cost | str]
 
 
-#: The header by which a worker knows that a task, or its retry, is part of a fan-out: its name.
+#: Header with the name of the fan-out that a task, or its retry, is part of.
 FAN_OUT_HEADER = "throttle_fan_out"
 
 
@@ -32,16 +32,17 @@ class ThrottledTask(Task):
     """Base of tasks with limits; ``Throttle(app)`` makes it the app's default base.
 
     Attributes:
-        throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key is taken from the
-            task's arguments) or a list of such. None: the app's ``throttle_routes`` decide.
-        throttle_cost: units the task takes from each of its limits, or ``"{tokens}"``: the task's
-            argument of that name tells; or a dict of such by the name of the limit, 1 for those it
-            does not name. Of slots a task takes one, whatever its cost. Default 1.
+        throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key comes from the task's
+            arguments), or a list of these. None: the app's ``throttle_routes`` decide.
+        throttle_cost: units that the task takes from each of its limits; or ``"{tokens}"``, the
+            argument that has the number; or a dict of these by limit name, 1 for limits that it
+            does not name. A task takes one slot of a concurrency limit, whatever its cost.
+            Default 1.
         throttle_max_wait: seconds; a task that would have to wait longer does not join its line.
             None (the default): any wait.
-        throttle_on_max_wait: ``"fail"`` (the default): it fails at once with
-            :class:`~celery_throttle.errors.WaitTooLongError`; ``"drop"``: it is discarded, and
-            its state becomes REVOKED.
+        throttle_on_max_wait: what becomes of such a task. ``"fail"`` (the default): it fails at
+            once with :class:`~celery_throttle.errors.WaitTooLongError`. ``"drop"``: it is
+            discarded, and its state becomes REVOKED.
         throttle_track: whether a waiting task shows the state THROTTLED in the result backend,
             with ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
     """
@@ -59,10 +60,10 @@ class ThrottledTask(Task):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Warn of attributes that resemble those above.
+        """Warn of misspelt attributes.
 
-        Nothing is raised here: Celery defines many tasks in one go, which an error would cut short.
-        What is wrong with the limits shows when the task is sent, and when a worker starts.
+        Nothing is raised here: Celery defines many tasks in one go, and an error would stop that.
+        Wrong limits are an error when the task is sent, and when a worker starts.
         """
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
@@ -76,10 +77,10 @@ class ThrottledTask(Task):
     def apply_async(
         self, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        """As in Celery; with ``throttle_publish`` "line" to the end of the line if there is one.
+        """Send the task as Celery does; with ``throttle_publish = "line"`` to the end of its line.
 
         Raises:
-            ThrottleError: what the task says of its limits is wrong.
+            ThrottleError: the limits of the task are wrong.
         """
         limits = limits_to_send(self.app, self)
         if limits is None or positional or self.app.conf.task_always_eager:
@@ -92,16 +93,16 @@ class ThrottledTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """What a task says of its limits, read and checked.
+    """The limits that a task declares, read and checked.
 
     Attributes:
-        scopes: its limits and keys.
-        reader: of the arguments that make keys.
-        costs: of each scope in millionths of a unit; None where an argument tells it.
-        cost_reader: of these arguments.
-        fixed: what every call needs, if nothing comes from its arguments.
-        slots: the places of the limits among them that are slots, to be given back.
-        max_wait, drop, track: see :class:`ThrottledTask`.
+        scopes: the limits and key templates.
+        reader: reads the arguments that make keys.
+        costs: the cost of each scope in millionths of a unit; None if an argument has it.
+        cost_reader: reads these arguments.
+        fixed: the requirement of every call, if it does not depend on arguments.
+        slots: indexes of the limits that have slots, which are released at the end of the task.
+        max_wait: seconds; see :class:`ThrottledTask`, also for ``drop`` and ``track``.
     """
 
     scopes: tuple[Scope, ...]
@@ -116,12 +117,12 @@ class TaskLimits:
 
     @classmethod
     def none(cls) -> TaskLimits:
-        """Those of a task that has none."""
+        """Return the limits of a task that declares none."""
         nothing = ArgumentReader("", ())
         return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
 
     def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
-        """What one call of the task needs.
+        """Return what one call of the task requires.
 
         Raises:
             KeyValueError: an argument's value cannot be a key.
@@ -135,7 +136,7 @@ class TaskLimits:
             used += count
         told = iter(self.cost_reader.read(args, kwargs))
         costs = [millionths(next(told)) if cost is None else cost for cost in self.costs]
-        if len(refs) > 1:  # two keys may have come out the same: it is one then, and pays once
+        if len(refs) > 1:  # two templates may give the same key, which is charged once
             each = dict(zip(refs, costs, strict=True))
             refs, costs = list(each), list(each.values())
         return Need(tuple(refs), tuple(costs))
@@ -176,7 +177,7 @@ class TaskLimits:
 def _read_costs(
     spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limits]
 ) -> list[int | str]:
-    """Of each limit the cost in millionths, or the name of the argument that tells it."""
+    """Return the cost for each limit in millionths, or the name of the argument that has it."""
     given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
     unknown = sorted(set(given) - {scope.name for scope in scopes}, key=str)
     if unknown:
@@ -204,7 +205,7 @@ def _read_drop(task: type[Task] | Task, where: str) -> bool:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Says of an error where it was made."""
+    """Put the place of a mistake in front of the error."""
     try:
         yield
     except (LimitError, UnknownLimitError) as error:
@@ -212,10 +213,11 @@ def _named(where: str) -> Iterator[None]:
 
 
 def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Scope, ...]:
-    """The limits that a task or a route names.
+    """Read the limits that a task or a route names.
 
     Raises:
-        UnknownLimitError, LimitError, ConfigurationError: they name ``where`` and the text.
+        UnknownLimitError, LimitError, ConfigurationError: the text is wrong; the message names it,
+            and ``where`` it is.
     """
     if not isinstance(spec, (str, list, tuple)):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""All that is wrong with the settings, the routes and the tasks of an app, before anything runs."""
+"""Finds all mistakes in the settings, the routes and the tasks of an app, before anything runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from celery_throttle.tasks.task import ThrottledTask, read_scopes
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
 
-#: Stands for a limit that cannot be read, so that tasks with it are checked for the rest.
+#: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
 
 
 def check(throttle: Throttle) -> None:
-    """Raise what is wrong.
+    """Check an app.
 
     Raises:
-        ConfigurationError: its message has a line for each mistake.
+        ConfigurationError: there are mistakes; the message has a line for each.
     """
     found = list(dict.fromkeys(map(str, mistakes(throttle))))
     if not found:
@@ -38,12 +38,12 @@ def check(throttle: Throttle) -> None:
 
 
 def mistakes(throttle: Throttle) -> Iterator[ThrottleError]:
-    """All that is wrong; some of it may come twice."""
+    """Yield all mistakes of an app; some may come twice."""
     settings = throttle.settings
     yield from settings.mistakes()
     try:
         written, routes = settings.written_limits, settings.routes
-    except ConfigurationError:  # it has been yielded; the rest can be checked against nothing
+    except ConfigurationError:  # it was yielded; without limits nothing else can be checked
         return
     wrong = {name: _error(read_limits, {name: limit}) for name, limit in written.items()}
     known = {name: _ANY if wrong[name] else read(written[name], name) for name in written}
@@ -70,7 +70,7 @@ def _in_task(
 
 
 def _error(read: Callable[..., object], *args: Any) -> ThrottleError | None:
-    """The error of ours that something raises."""
+    """Return the error of ours that a function raises, or None."""
     try:
         read(*args)
     except ThrottleError as error:

@@ -1,18 +1,18 @@
-"""Celery's log line of a task that steps into its line: the task waits, and is not "ignored"."""
+"""Makes Celery log that a task waits, not that it is "ignored", when it steps into its line."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
-#: Where Celery logs how a task has ended: in the process, thread or greenlet that ran it.
+#: Logger by which Celery says how a task ended, in the process, thread or greenlet that ran it.
 _LOGGER = logging.getLogger("celery.app.trace")
 
 
 class _Description(logging.Filter):
     """Replaces Celery's description of an error that describes itself.
 
-    Celery logs an error while that is being handled, but the line holds no more of it than text.
+    Celery logs while it handles the error, but its record holds only the error's text.
     """
 
     def __init__(self, kind: type[BaseException]) -> None:
@@ -28,7 +28,7 @@ class _Description(logging.Filter):
 
 
 def describe(kind: type[BaseException]) -> None:
-    """Let the errors of a class, which have a ``description``, be logged by that from now on."""
+    """From now on, log errors of a class by their attribute ``description``."""
     known = (getattr(one, "kind", None) for one in _LOGGER.filters)
     if kind not in known:
         _LOGGER.addFilter(_Description(kind))
