@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.errors import ConfigurationError, ThrottleError, shown
-from celery_throttle.limiter import Limiter
-from celery_throttle.limits.limit import Limit
+from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.requirement import Need, Written, read_limits
-from celery_throttle.messages.broker import broker_identity
-from celery_throttle.operations.changes import Limits, Plan
-from celery_throttle.operations.plans import Holder, Plans, Reserved
+from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plans import Holder, Reserved
 from celery_throttle.purge import include_lines
-from celery_throttle.settings import Settings, Spec, check_lease
-from celery_throttle.store.client import Store
-from celery_throttle.store.keys import FAN_OUT, Keys
+from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
-from celery_throttle.tasks.swallowed_waits import SwallowedWaits
-from celery_throttle.tasks.task import TaskLimits, ThrottledTask, read_scopes
+from celery_throttle.tasks.task import ThrottledTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,10 +28,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.fanout import FanOut
     from celery_throttle.fanout.line_publisher import Delaying
-    from celery_throttle.worker.admission.gate import Gate
 
 
-class Throttle(Limiter):
+class Throttle(AppLimits):
     """The limits of a Celery app. Makes the app's workers enforce them.
 
     A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so it has all methods of
@@ -78,9 +71,7 @@ class Throttle(Limiter):
             )
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
-        self.app = app
-        self.clock = None
-        self._given = {
+        given = {
             "limits": limits,
             "routes": routes,
             "url": url,
@@ -94,9 +85,7 @@ class Throttle(Limiter):
             "workers": workers,
             "outage_grace": outage_grace,
         }
-        #: The gate of this worker process; None where no worker runs.
-        self.gate: Gate | None = None
-        self._tasks: dict[str, TaskLimits | ThrottleError | None] = {}
+        super().__init__(app, given)
         if limits is not None:
             read_limits(limits)
         if lease is not None:
@@ -109,47 +98,6 @@ class Throttle(Limiter):
         _make_default_base(app)
         include_lines(app)
         app.steps["consumer"].add("celery_throttle.worker.bootstep:Lines")
-
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings in force, read at first use."""
-        return Settings(self.app.conf, self._given)
-
-    @cached_property
-    def limits(self) -> Mapping[str, Limits]:  # type: ignore[override]  # read at first use
-        """The limits of the code."""
-        return self.settings.limits
-
-    @cached_property
-    def plans(self) -> Plans:
-        """The operations on the limits of the app."""
-        any_rate = Limit.parse("1000000/s burst 1000000")
-        return Plans({**self.limits, FAN_OUT: (any_rate,)}, self.keys, self.clock)
-
-    @cached_property
-    def keys(self) -> Keys:  # type: ignore[override]  # read at first use
-        """Names of keys in Redis."""
-        return Keys(self.settings.prefix)
-
-    @cached_property
-    def _broker(self) -> str:
-        """Identity of the broker that workers consume from: tasks in lines run there."""
-        with self.app.connection_for_read() as connection:
-            return broker_identity(connection)
-
-    def qualify(self, queue: str) -> str:
-        """Return the name of a queue with that of its broker, as lines are named."""
-        return f"{self._broker}/{queue}"
-
-    @cached_property
-    def store(self) -> Store:  # type: ignore[override]  # read at first use
-        """The server."""
-        return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
-
-    @cached_property
-    def swallowed(self) -> SwallowedWaits:
-        """Warns of tasks that catch the error with which they should step out."""
-        return SwallowedWaits(self.app)
 
     @cached_property
     def delaying(self) -> Delaying | None:
@@ -248,51 +196,6 @@ class Throttle(Limiter):
             run.resend(need, taken, stop, most)
         return run is None
 
-    def bind_task(self, task: type[Task]) -> None:
-        """Forget the limits of a task that is defined, or defined anew."""
-        self._tasks.pop(str(task.name), None)
-
-    def knows(self, task: type[Task] | Task) -> bool:
-        """Return whether the app has the limits that a task names."""
-        try:
-            return self.read_task(task) is not None
-        except ThrottleError:
-            return False
-
-    def task_limits(self, task: Task) -> TaskLimits | None:
-        """Return the limits of a task of the app, or None. They are read once.
-
-        Raises:
-            ThrottleError: the limits are wrong, or a setting is.
-        """
-        name = str(task.name)
-        if name not in self._tasks:
-            try:
-                self._tasks[name] = self.read_task(task)
-            except ThrottleError as error:
-                self._tasks[name] = error
-        limits = self._tasks[name]
-        if isinstance(limits, ThrottleError):
-            raise limits.with_traceback(None)
-        return limits
-
-    def read_task(
-        self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
-    ) -> TaskLimits | None:
-        """Read and check the limits of a task: its own, or those of the route for its name.
-
-        Args:
-            task: the task.
-            known: the limits that exist; those of the settings by default.
-
-        Raises:
-            UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
-        """
-        spec = self.spec_of(task)
-        if spec is None:
-            return None
-        return TaskLimits.read(task, spec, self.settings.limits if known is None else known)
-
     def check(self) -> None:
         """Check the settings, the routes and the limits of all tasks: in a test, or at a deploy.
 
@@ -303,31 +206,6 @@ class Throttle(Limiter):
         """
         self.app.loader.import_default_modules()
         validation.check(self)
-
-    def spec_of(self, task: type[Task] | Task) -> Spec | None:
-        """Return the limits of a task as written: its own, or those of its route."""
-        spec: Spec | None = getattr(task, "throttle", None)
-        return self._route(str(task.name)) if spec is None else spec
-
-    def check_routes(self) -> None:
-        """Check that the routes name limits that exist.
-
-        Raises:
-            UnknownLimitError, LimitError, ConfigurationError: a route is wrong.
-        """
-        for pattern, spec in self.settings.routes.items():
-            read_scopes(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
-
-    def _route(self, name: str) -> Spec | None:
-        try:
-            routes = self.settings.routes
-        except (
-            ConfigurationError
-        ):  # not an error of a task: a worker does not start, and check() reports it
-            return None
-        if name in routes:
-            return routes[name]
-        return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)
 
 
 def _make_default_base(app: Any) -> None:

@@ -26,10 +26,10 @@ from celery_throttle.operations.plans import Reserved
 from celery_throttle.tasks import waiting_log
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
     from celery_throttle.limits.limit import Limit
     from celery_throttle.operations.changes import Plan
     from celery_throttle.operations.plans import Holder
+    from celery_throttle.tasks.app_limits import AppLimits
 
 #: A name and key, and millionths of a unit of it; sent between processes.
 Item = tuple[str, str | None, int]
@@ -78,7 +78,7 @@ class TaskThrottled(Throttled, Ignore):
         return f"waits for {self._subject}"
 
 
-def current_run(throttle: Throttle) -> Run | None:
+def current_run(throttle: AppLimits) -> Run | None:
     """Return the run of a task of the app in this thread or greenlet, if it may step out."""
     task: Any = get_current_worker_task()
     # Not by task.app: where apps share a task's class, that is the app that registered it last.
@@ -112,7 +112,7 @@ class Run:
     """
 
     def __init__(
-        self, throttle: Throttle, units: Sequence[Item], refusals: Mapping[str, int]
+        self, throttle: AppLimits, units: Sequence[Item], refusals: Mapping[str, int]
     ) -> None:
         self.refusal: TaskThrottled | None = None
         self._throttle = throttle

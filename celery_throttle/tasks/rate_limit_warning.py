@@ -44,7 +44,7 @@ def warn_of_rate_limit(task: Any, spec: Spec) -> None:
 
 
 def _as_limit(written: str | float) -> str:
-    """Return a ``rate_limit`` as a limit: Celery also allows fractions, and plain numbers a second."""
+    """Return a ``rate_limit`` as a limit; Celery also allows fractions and plain numbers."""
     text = str(written)
     try:
         Limit.parse(text)

@@ -16,13 +16,13 @@ from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.task import ThrottledTask, read_scopes
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.tasks.app_limits import AppLimits
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
 
 
-def check(throttle: Throttle) -> None:
+def check(throttle: AppLimits) -> None:
     """Check an app.
 
     Raises:
@@ -37,7 +37,7 @@ def check(throttle: Throttle) -> None:
     raise ConfigurationError(f"{len(found)} mistakes in app {throttle.app.main!r}:\n{lines}")
 
 
-def mistakes(throttle: Throttle) -> Iterator[ThrottleError]:
+def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     """Yield all mistakes of an app; some may come twice."""
     settings = throttle.settings
     yield from settings.mistakes()
@@ -57,7 +57,7 @@ def mistakes(throttle: Throttle) -> Iterator[ThrottleError]:
 
 
 def _in_task(
-    throttle: Throttle, task: Task, known: Mapping[str, Limits]
+    throttle: AppLimits, task: Task, known: Mapping[str, Limits]
 ) -> Iterator[ThrottleError]:
     error = _error(throttle.read_task, task, known)
     unknown = isinstance(error, UnknownLimitError)

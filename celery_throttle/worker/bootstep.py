@@ -22,7 +22,7 @@ from celery_throttle.messages.routing import Origin
 from celery_throttle.operations.changes import to_us
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
-from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.gate import Gate, attach_gate, gate_of
 from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.claims.call import Claiming
@@ -186,7 +186,7 @@ class Parts:
         self._strategies.receive = prefetch.receive
         delayed = DelayedTasks(c, self.timers, self._sender, prefetch, self._bring_again)
         waiting = self._make_waiting(delayed)
-        throttle.gate = Gate(
+        gate = Gate(
             throttle,
             waiting,
             self._slots,
@@ -199,6 +199,7 @@ class Parts:
             call_later=self.timers.call_after,
             call_soon=self.timers.call_soon,
         )
+        attach_gate(c.app, gate)
         self._claiming.use(waiting, processes)
         hand_over = HandOver(c, throttle, self._claims, self._aside, processes, timers=self.timers)
         self._asking.start(processes, hand_over.take)
@@ -221,6 +222,10 @@ class Parts:
         self._asking.ask_in(0)
         self._telling.set(0)
 
+    @property
+    def _gate(self) -> Any:
+        return gate_of(self._c.app)
+
     def _make_waiting(self, delayed: DelayedTasks) -> WaitingPolicy:
         def token() -> int:
             return self._claims.reserve(1)
@@ -237,7 +242,8 @@ class Parts:
 
     def stop(self, *, for_good: bool) -> None:
         """Give back what was not started. What runs goes on, and keeps its lease."""
-        if self._throttle.gate is None:  # it never began
+        gate = self._gate
+        if gate is None:  # it never began
             return
         self._running = False
         self._asking.stop()
@@ -245,7 +251,7 @@ class Parts:
         self._pace.stop()
         self._leases.stop(self._c.timer, for_good=for_good)
         self.wake.forget()
-        self._throttle.gate.stop()
+        gate.stop()
         self._sender.close()
         self._claiming.finish()
         self._claims.give_back(self._claims.booked(), unless_started=True)
@@ -269,7 +275,7 @@ class Parts:
             "workers": self._fleet.size.known or 1,
             "claims": len(self._claims),
             "aside": self._fleet.aside,
-            **self._throttle.gate.stats(),
+            **(self._gate.stats() if self._gate else {}),
         }
 
     def _register(self) -> None:
@@ -291,15 +297,15 @@ class Parts:
         self._slots.tell_again()
         self._claiming.renew_slots()
         if self._running:
-            self._throttle.gate.leave_outage()
+            self._gate.leave_outage()
             self._asking.ask_in(0)
 
     def _bring_again(self, request: Any) -> None:
         # Celery drops what is reserved when it loses the broker, which delivers it once more.
         if request not in state.reserved_requests:
-            self._throttle.gate.end(request)
+            self._gate.end(request)
             return
         try:
             self._c.on_task_request(request)
         except Exception as error:  # noqa: BLE001  # of a result backend that is told of a revoked one
-            self._throttle.gate.retry_later(request, error)
+            self._gate.retry_later(request, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]  # missing in the stubs
 from celery import Task
@@ -15,21 +15,19 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.messages.packing import SENT_BACK
 from celery_throttle.tasks.context import TaskThrottled
+from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.recovery import fail
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.fan_out_outcomes import DONE, FAILED, OUTCOMES
 from celery_throttle.worker.strategies import ReceivedBeforeError
-from celery_throttle.worker.task_state import task_state
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.task_state import PassesGate, task_state
 
 
 class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery releases its process, as for a revoked task."""
 
 
-class GatedRequest:
+class GatedRequest(PassesGate):
     """Mixed into a request class: asks the gate before the pool gets a task, and records its end.
 
     Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
@@ -57,7 +55,7 @@ class GatedRequest:
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
             error = error.exc
-        gate = _gate_of(self)
+        gate = gate_of(self.app)
         if isinstance(error, TaskThrottled) and gate is not None:
             state.task_ready(self)
             _end(self)
@@ -102,7 +100,7 @@ def _outcome_without_event(error: BaseException) -> str:
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
-        gate = _gate_of(self)
+        gate = gate_of(self.app)
         if gate is None:
             return inner(self, pool, **kwargs)
         if self.revoked():
@@ -143,16 +141,9 @@ def _with_end(inner: Callable[..., Any]) -> Callable[..., Any]:
     return on_success
 
 
-def _gate_of(request: Any) -> Gate | None:
-    """Return the gate of the worker; None if the app has no limits, or no worker runs."""
-    throttle = getattr(request.app, "throttle", None)
-    gate: Gate | None = None if throttle is None else throttle.gate
-    return gate
-
-
 def _end(request: Any) -> None:
     """Record that a task has left its process."""
-    gate = _gate_of(request)
+    gate = gate_of(request.app)
     if gate is not None:
         gate.end(request)
         _report_outcome(request)
@@ -160,7 +151,7 @@ def _end(request: Any) -> None:
 
 def _report_outcome(request: Any) -> None:
     """Report the outcome of a task, once, if it has ended for good."""
-    gate, task = _gate_of(request), task_state(request)
+    gate, task = gate_of(request.app), task_state(request)
     outcome, task.outcome = task.outcome, ""
     if gate is not None and outcome and not task.comes_again:
         gate.outcomes.note(request.request_dict, outcome)

@@ -150,6 +150,10 @@ class TaskState:
         return {name: value for name, value in both.items() if value}
 
 
+class PassesGate:
+    """Marks classes of requests that pass the gate."""
+
+
 def task_state(request: Any) -> TaskState:
     """Return the state of a request, which is made at the first call."""
     state: TaskState | None = request.__dict__.get("throttle_state")

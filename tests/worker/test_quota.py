@@ -153,7 +153,7 @@ def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
     for block in bench.quota._blocks.values():
         assert block.good_for <= HORIZON
     bench.now += HORIZON + 0.001
-    assert bench.quota._held(window, bench.now) is None
+    assert bench.quota._block(window, bench.now) is None
 
 
 def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> None:

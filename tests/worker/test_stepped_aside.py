@@ -159,7 +159,6 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
     dropped, broken, kept = (bench.request(runs) for _ in range(3))
     for request in (broken, kept):
         state.reserved_requests.add(request)
-    bench.throttle.gate = bench.gate
     started: list[Any] = []
 
     def on_task_request(request: Any) -> None:
@@ -168,7 +167,7 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         started.append(request)
 
     parts: Any = SimpleNamespace(
-        _c=SimpleNamespace(on_task_request=on_task_request), _throttle=bench.throttle
+        _c=SimpleNamespace(on_task_request=on_task_request), _gate=bench.gate
     )
     for request in (dropped, broken, kept):
         Parts._bring_again(parts, request)

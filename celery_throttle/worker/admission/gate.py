@@ -32,8 +32,8 @@ from celery_throttle.worker.admission.requested_limits import (
 from celery_throttle.worker.task_state import Status, task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
     from celery_throttle.limits.requirement import Need
+    from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.tasks.context import Item
     from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.fan_out_outcomes import Outcomes
@@ -69,7 +69,7 @@ class Gate:
 
     def __init__(
         self,
-        throttle: Throttle,
+        throttle: AppLimits,
         waiting: WaitingPolicy,
         slots: TaskSlots,
         *,
@@ -315,6 +315,17 @@ class Gate:
         if seconds > 0:
             time.sleep(seconds)
         return True
+
+
+def attach_gate(app: Any, gate: Gate) -> None:
+    """Let the requests of an app pass the gate of this worker."""
+    app.throttle_gate = gate
+
+
+def gate_of(app: Any) -> Gate | None:
+    """Return the gate of the worker that runs an app; None if none runs, or it has no limits."""
+    gate: Gate | None = getattr(app, "throttle_gate", None)
+    return gate
 
 
 def _may_be_parked(request: Any) -> bool:

@@ -1,10 +1,10 @@
-"""Takes quota for tasks at the gate, with as few round trips as that allows.
+"""Takes quota for tasks at the gate, with as few round trips as possible.
 
-A task that has a process asks for its own units and, in the same call, for those of the tasks that
-will have a process after it. When these run short, the next call is sent ahead, and its reply read
-when a task needs it. For a limit that is passed many times a second a call takes several units, see
-``quota_cache.py``. A limit that was full a moment ago is not asked. What is taken for a task that
-has no process yet is good for 20 ms, so no start is later after its admission.
+The call for a task that has a process also takes units for the tasks that will have a process after
+it. When these run short, the next call is sent ahead, and its reply is read when a task needs it.
+For a limit that is passed many times a second one call takes several units, see ``quota_cache.py``.
+A limit that was full a moment ago is not asked again. Units for a task that has no process yet may
+be used for 20 ms, so no start is later than that after its admission.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from celery_throttle.operations.plans import Outcome, Want
 from celery_throttle.store.client import Begun
 from celery_throttle.worker.admission.quota_cache import HORIZON, Block, Demand
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
-from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.task_state import Status, task_state
+from celery_throttle.worker.task_state import PassesGate, Status, task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.health.backoff import Pace
 
 #: Microseconds that a start may be booked ahead.
@@ -38,20 +37,25 @@ AHEAD = to_us(HORIZON)
 
 NANOSECONDS = 1_000_000_000
 
-#: Limits and keys of which blocks, and that they were full, are remembered.
-REMEMBERED = 1024
+#: Limits and keys whose blocks, and whose last refusal, are kept.
+MAX_CACHED = 1024
 
-#: Tasks asked for together with one, at most.
+#: Tasks for which one call takes units besides the task that makes the call.
 BATCH = 7
 
-
-#: Seconds for the server's last reply above which nothing is asked ahead: it would come too late.
-PROMPT = HORIZON / 4
+#: Longest last round trip in seconds with which calls are sent ahead: later replies come too late.
+MAX_ROUND_TRIP_SECONDS = HORIZON / 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A call on its way: when it was sent, and for what."""
+    """A call that was sent ahead.
+
+    Attributes:
+        since: monotonic time when it was sent.
+        wants: what it takes.
+        begun: reads its reply.
+    """
 
     since: float
     wants: Sequence[Want]
@@ -59,16 +63,16 @@ class _Ahead:
 
 
 class Quota:
-    """What one worker takes.
+    """Takes and caches the quota of one worker.
 
     Args:
         throttle: the app's limits.
-        pace: of calls to the server.
-        waiting: requests that wait for a process, the next first.
+        pace: limits the time that calls to the server take from the loop.
+        waiting: returns the requests that wait for a process, the next first.
     """
 
     def __init__(
-        self, throttle: Throttle, pace: Pace, waiting: Callable[[], Iterable[Any]]
+        self, throttle: AppLimits, pace: Pace, waiting: Callable[[], Iterable[Any]]
     ) -> None:
         self._throttle = throttle
         self._pace = pace
@@ -77,10 +81,10 @@ class Quota:
         self._full: dict[Need, float] = {}
         self._demand = Demand()
         self._ahead: _Ahead | None = None
-        self._trip = 0.0
+        self._round_trip = 0.0
 
     def in_hand(self, need: Need) -> float | None:
-        """Use quota that was taken before: seconds until its slot, or None if there is none."""
+        """Use quota that was taken before: return the seconds until its time, or None."""
         now = time.monotonic()
         self._demand.count(None, now)
         self._demand.count(need, now)
@@ -88,19 +92,19 @@ class Quota:
         if wait is None and self._ahead:
             self._collect(self._ahead)
             wait = self._use(need, time.monotonic())
-        if wait is not None and not self._ahead and self._trip < PROMPT:
-            held = self._held(need, now)
-            if held is None or held.is_short(now):
-                self._ask_ahead(self._want(need, now), now)
+        if wait is not None and not self._ahead and self._round_trip < MAX_ROUND_TRIP_SECONDS:
+            block = self._block(need, now)
+            if block is None or block.is_short(now):
+                self._send_ahead(self._want(need, now), now)
         return wait
 
     def is_better_gathered(self, need: Need) -> bool:
-        """Whether tasks come fast, so that one call may as well ask for several."""
+        """Return whether tasks come fast, so that one call should take units for several."""
         now = time.monotonic()
         return self._demand.recent(None, now) > BATCH and self._full.get(need, 0.0) <= now
 
     def take(self, need: Need) -> float | None:
-        """Take quota: seconds until its slot, or None if there is none within 20 ms.
+        """Take quota. Return the seconds until its time; None if there is none within 20 ms.
 
         Raises:
             StoreError: the server cannot be asked.
@@ -109,19 +113,19 @@ class Quota:
         now = time.monotonic()
         if self._full.get(need, 0.0) > now:
             return None
-        self._ask(self._want(need, now), now)
+        self._take(self._want(need, now), now)
         return self._use(need, time.monotonic())
 
     def is_free(self, need: Need) -> None:
-        """Units were free after all."""
+        """Forget that a limit was full: it had units after all."""
         self._full.pop(need, None)
 
     def _use(self, need: Need, now: float) -> float | None:
-        block = self._held(need, now)
+        block = self._block(need, now)
         return block.use(now) if block else None
 
-    def _held(self, need: Need, now: float) -> Block | None:
-        """Units in hand that are good still."""
+    def _block(self, need: Need, now: float) -> Block | None:
+        """Return the first block whose units may still be used."""
         first = block = self._blocks.get(need)
         while block and not block.left(now):
             block = block.then
@@ -131,10 +135,10 @@ class Quota:
             del self._blocks[need]
         return block
 
-    # Asking.
+    # Calls.
 
-    def _ask(self, want: Want, now: float) -> None:
-        """Ask for a task that has a process, and for those after it."""
+    def _take(self, want: Want, now: float) -> None:
+        """Take units for a task that has a process, and for the tasks after it."""
         wants = [want, *self._soon(want.need.refs, now)]
         refs = [ref for want in wants for ref in want.need.refs]
         plans, store = self._throttle.plans, self._throttle.store
@@ -147,27 +151,27 @@ class Quota:
         finally:
             self._pace.spent(now)
         replied = time.monotonic()
-        self._trip = replied - now
+        self._round_trip = replied - now
         self._keep(wants, replies, replied, 0.0)
         plans.check(replies[0], [want.need for want in wants])
 
-    def _ask_ahead(self, want: Want, now: float) -> None:
-        """Ask for tasks to come, without waiting for the reply.
+    def _send_ahead(self, want: Want, now: float) -> None:
+        """Send a call for tasks to come, without waiting for its reply.
 
-        For more of the same, if they come fast, and for those that wait, if the one after the next
-        has no quota yet.
+        It takes more of the same units if tasks come fast, and units for waiting tasks if the
+        second of them has none yet.
         """
         wants = [want] if want.times > BATCH else []
-        near = list(islice(self._waiting(), 2))
-        if near and self._want_of(near[-1], now) is not None:
+        following = list(islice(self._waiting(), 2))
+        if following and self._want_of(following[-1], now) is not None:
             wants += self._soon([ref for want in wants for ref in want.need.refs], now)
         if wants:
             call = self._throttle.plans.gate_call(wants, AHEAD)
-            with suppress(StoreError):  # a task's own call will say it
+            with suppress(StoreError):  # a later call raises it
                 self._ahead = _Ahead(now, wants, self._throttle.store.begin(call))
 
     def _collect(self, ahead: _Ahead) -> None:
-        """Read what was asked ahead. What is wrong with it, a task's own call will say."""
+        """Read the reply to a call that was sent ahead. A later call raises its errors."""
         self._ahead = None
         began = time.monotonic()
         try:
@@ -177,38 +181,40 @@ class Quota:
         finally:
             self._pace.spent(began)
         replied = time.monotonic()
-        self._trip = replied - began
+        self._round_trip = replied - began
         self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)
 
     def _keep(
         self, wants: Sequence[Want], replies: list[list[int]], since: float, later: float
     ) -> None:
-        """Keep what was taken. Slots count from ``later`` seconds after ``since``."""
-        if len(self._blocks) > REMEMBERED:
-            self._blocks = {key: held for key, held in self._blocks.items() if held.left(since)}
-        if len(self._full) > REMEMBERED:
+        """Cache what was taken. Starts count from ``later`` seconds after ``since``."""
+        if len(self._blocks) > MAX_CACHED:
+            self._blocks = {key: one for key, one in self._blocks.items() if one.left(since)}
+        if len(self._full) > MAX_CACHED:
             self._full = {full: until for full, until in self._full.items() if until > since}
-        for want, reply in zip(wants, replies, strict=False):  # one reply to all: nothing taken
+        for want, reply in zip(
+            wants, replies, strict=False
+        ):  # a single reply for all: nothing was taken
             if reply[0] == Outcome.ALLOWED:
                 _, units, at_once, wait, apart_ns, good_us = reply
                 first, apart = later + wait / MICROSECONDS, apart_ns / NANOSECONDS
                 block = Block(since, units, at_once, first, apart, good_us / MICROSECONDS)
-                held = self._blocks.setdefault(want.need, block)
-                if held is not block:  # few are left of it, or none
-                    held.then = block
+                first = self._blocks.setdefault(want.need, block)
+                if first is not block:  # it is nearly used up
+                    first.then = block
             elif reply[0] == Outcome.REFUSED:
                 self._full[want.need] = since + HORIZON
 
-    # What to ask for.
+    # What to take.
 
     def _want(self, need: Need, now: float) -> Want:
         times = max(1, self._demand.recent(need, now)) if len(need.refs) == 1 else 1
         return Want(need, times)
 
     def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[Want]:
-        """For tasks that will have a process within 20 ms, as fast as they go now.
+        """Yield the needs of tasks that will have a process within 20 ms, at their present rate.
 
-        None needs a limit and key that is named already: that is for blocks.
+        None of them needs a limit and key that the call names already: blocks serve those.
         """
         most = min(BATCH, self._demand.recent(None, now) // 2)
         taken = set(named)
@@ -222,7 +228,7 @@ class Quota:
                 yield want
 
     def _want_of(self, request: Any, now: float) -> Want | None:
-        """What a request will ask for at its turn; None if there is no need, or it is not sure."""
+        """Return what a request will take at the gate; None if that is nothing, or not certain."""
         if not _is_certain(request):
             return None
         try:
@@ -230,17 +236,17 @@ class Quota:
             if limits is None or limits.slots:
                 return None
             need = requirement_of(limits, request)
-        except ThrottleError:  # it is raised again when the task has its turn
+        except ThrottleError:  # it is raised again at the gate
             return None
-        if self._full.get(need, 0.0) > now or self._held(need, now):
+        if self._full.get(need, 0.0) > now or self._block(need, now):
             return None
         return self._want(need, now)
 
 
 def _is_certain(request: Any) -> bool:
-    """Whether a request is sure to ask for its limits at its turn: neither revoked nor expired."""
+    """Return whether a request will surely take its units: it is not revoked and cannot expire."""
     return (
-        isinstance(request, GatedRequest)
+        isinstance(request, PassesGate)
         and task_state(request).claim is None
         and task_state(request).status is not Status.SCHEDULED
         and request.expires is None

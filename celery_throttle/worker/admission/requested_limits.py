@@ -18,7 +18,7 @@ from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.tasks.app_limits import AppLimits
 
 #: Limits and keys that the runs of one task may request.
 MAX_REQUESTED_LIMITS = 20
@@ -38,7 +38,7 @@ def requirement_of(limits: TaskLimits, request: Any) -> Need:
     return state.requirement
 
 
-def add_requested(throttle: Throttle, request: Any, items: Iterable[Item]) -> None:
+def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> None:
     """Add limits that a run has requested. Units that no run can begin with are left out.
 
     Raises:
@@ -64,7 +64,7 @@ def add_requested(throttle: Throttle, request: Any, items: Iterable[Item]) -> No
         )
 
 
-def limits_of(throttle: Throttle, request: Any) -> TaskLimits | None:
+def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     """Return the limits of a request: those of its task, and those that its runs requested."""
     if task_state(request).requested:
         return _joined(throttle, request)[0]
@@ -79,7 +79,7 @@ def pass_units(request: Any) -> None:
     request.request_dict[UNITS_FIELD] = (*units, *refusals) if refusals else units
 
 
-def _joined(throttle: Throttle, request: Any) -> tuple[TaskLimits, Sequence[Item]]:
+def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Item]]:
     """Join the limits of a task and those requested; return them, and the units for its next run.
 
     A run cannot begin with more units than the burst, so it waits for the rest in place.

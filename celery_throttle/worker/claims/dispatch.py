@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.messages import packing
+from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.fan_out_outcomes import FAILED
 from celery_throttle.worker.request import is_gated
@@ -147,7 +148,7 @@ class HandOver:
 
     def _refused(self, message: packing.ClaimedMessage) -> None:
         """It will never run, here or elsewhere."""
-        gate = self._throttle.gate
+        gate = gate_of(self._c.app)
         if gate is not None:
             gate.outcomes.note(message.headers, FAILED)
 

@@ -21,7 +21,7 @@ from celery_throttle.worker.waiting.announcements import announce_wait, turn_awa
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.waiting.delayed import DelayedTasks
 
@@ -41,7 +41,7 @@ class BrokerWaitPolicy(WaitingPolicy):
 
     def __init__(
         self,
-        throttle: Throttle,
+        throttle: AppLimits,
         slots: TaskSlots,
         token: Callable[[], int],
         delayed: DelayedTasks,

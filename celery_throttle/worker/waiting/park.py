@@ -29,8 +29,8 @@ from celery_throttle.worker.waiting.announcements import announce_wait, turn_awa
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
     from celery_throttle.messages.routing import Origin
+    from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.claims.slots import TaskSlots
 
 #: Seconds for which a parked message is recognised when the broker delivers it once more.
@@ -51,7 +51,7 @@ class ParkingPolicy(WaitingPolicy):
 
     def __init__(
         self,
-        throttle: Throttle,
+        throttle: AppLimits,
         slots: TaskSlots,
         token: Callable[[], int],
         origin: Origin,

@@ -22,7 +22,7 @@ from celery_throttle.worker.admission.pipeline import Attempt
 from celery_throttle.worker.claims.slots import Place
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.claims.slots import TaskSlots
 
 
@@ -38,7 +38,7 @@ class WaitingPolicy(ABC):
     #: Whether waiting tasks are in lines, which every call to the server sees.
     in_lines = True
 
-    def __init__(self, throttle: Throttle, slots: TaskSlots, token: Callable[[], int]) -> None:
+    def __init__(self, throttle: AppLimits, slots: TaskSlots, token: Callable[[], int]) -> None:
         self._throttle = throttle
         self._slots = slots
         self._token = token
