@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
-from celery_throttle import breaker as module
+from celery_throttle.store import breaker as module
 from tests.ends import MakeEnd
 from tests.servers import Server
 

@@ -55,7 +55,7 @@ class GatedRequest(PassesGate):
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
             error = error.exc
-        gate = gate_of(self.app)
+        gate = gate_of(self.app)  # type: ignore[attr-defined]  # mixed in
         if isinstance(error, TaskThrottled) and gate is not None:
             state.task_ready(self)
             _end(self)

@@ -18,6 +18,7 @@ from celery_throttle.worker.admission.recovery import RETRY_SECONDS
 from celery_throttle.worker.admission.requested_limits import MAX_REQUESTED_LIMITS
 from celery_throttle.worker.bootstep import Parts
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.park import identity
 
 
@@ -210,6 +211,6 @@ def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
     request: Any = bench.request(lambda: None)
     told = {identity(request)}
     for name in ("worker 7", "worker 8"):
-        request.message.claim = SimpleNamespace(name=name)
+        task_state(request).claim = SimpleNamespace(name=name)  # type: ignore[assignment]  # as far as it is used
         told.add(identity(request))
     assert len(told) == 3

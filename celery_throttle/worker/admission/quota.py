@@ -192,16 +192,15 @@ class Quota:
             self._blocks = {key: one for key, one in self._blocks.items() if one.left(since)}
         if len(self._full) > MAX_CACHED:
             self._full = {full: until for full, until in self._full.items() if until > since}
-        for want, reply in zip(
-            wants, replies, strict=False
-        ):  # a single reply for all: nothing was taken
+        # A single reply is for all of them: nothing was taken.
+        for want, reply in zip(wants, replies, strict=False):
             if reply[0] == Outcome.ALLOWED:
                 _, units, at_once, wait, apart_ns, good_us = reply
-                first, apart = later + wait / MICROSECONDS, apart_ns / NANOSECONDS
-                block = Block(since, units, at_once, first, apart, good_us / MICROSECONDS)
-                first = self._blocks.setdefault(want.need, block)
-                if first is not block:  # it is nearly used up
-                    first.then = block
+                begins, apart = later + wait / MICROSECONDS, apart_ns / NANOSECONDS
+                block = Block(since, units, at_once, begins, apart, good_us / MICROSECONDS)
+                present = self._blocks.setdefault(want.need, block)
+                if present is not block:  # it is nearly used up
+                    present.then = block
             elif reply[0] == Outcome.REFUSED:
                 self._full[want.need] = since + HORIZON
 
@@ -246,7 +245,7 @@ class Quota:
 def _is_certain(request: Any) -> bool:
     """Return whether a request will surely take its units: it is not revoked and cannot expire."""
     return (
-        isinstance(request, PassesGate)
+        issubclass(type(request), PassesGate)
         and task_state(request).claim is None
         and task_state(request).status is not Status.SCHEDULED
         and request.expires is None
