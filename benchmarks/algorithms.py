@@ -25,7 +25,7 @@ import redis
 from benchmarks.pinned import PLAIN, WHERE, Side, Times, compare, pinned_server, plain
 from benchmarks.results import Figure, Options, Result
 from celery_throttle import Decision, Limiter
-from celery_throttle.operations.plans import Holder
+from celery_throttle.operations.acquire import Holder
 from celery_throttle.testing import ManualClock
 
 UNITS = 100
@@ -148,7 +148,7 @@ def _side(url: str, case: Case) -> Side:
 
 def _slot(limiter: Limiter, *, give_back: bool = False) -> Callable[[], Decision]:
     """What ``slot()`` does on the server, without the thread that renews the lease."""
-    need, plans = limiter.need([(NAME, KEY)], 1), limiter.plans
+    need, plans = limiter.require([(NAME, KEY)], 1), limiter.plans
 
     def take() -> Decision:
         holder = f"{os.getpid()} {uuid4().hex}"

@@ -32,10 +32,18 @@ class Claimant:
         """
         keys = self._limiter.keys
         self.token += 1
-        names = [keys.limits, keys.parks, keys.workers, keys.claims(WORKER), *keys.queue(LINES)]
+        names = [
+            keys.limits,
+            keys.unacknowledged,
+            keys.workers,
+            keys.claims(WORKER),
+            *keys.queue(LINES),
+        ]
         lease, room, ahead, longest, none = 30_000_000, 1, 20_000, 1_000_000, 0
         told = [lease, room, ahead, self.token, longest, len(settled), none, none, room, ahead]
-        claim = Call(script("claim"), names, ["", WORKER, keys.channel(WORKER), *told, *settled])
+        claim = Call(
+            script("claim"), names, ["", WORKER, keys.wakeup_channel(WORKER), *told, *settled]
+        )
         began = time.perf_counter()
         rows = self._limiter.store.run(claim)[2:]
         seconds = time.perf_counter() - began

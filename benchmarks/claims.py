@@ -22,7 +22,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
 
@@ -120,8 +120,8 @@ class _Waiting:
         acknowledged, self._parked = self._parked, [task_id]
         return park_call(
             self._keys,
-            Waiter(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
-            self._limiter.need(["api", ("tenant", str(tenant))], 1),
+            WaitingTask(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
+            self._limiter.require(["api", ("tenant", str(tenant))], 1),
             "0",
             identity=task_id,
             remember=86_400.0,

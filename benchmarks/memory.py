@@ -98,7 +98,7 @@ def _used(stage: Stage) -> int:
 
 def _parked(stage: Stage, count: int) -> bool:
     """Whether all wait in the line, and the worker has told that it has acknowledged them."""
-    return stage.waiting() == count and not stage.store.zcard(Keys().parks)
+    return stage.waiting() == count and not stage.store.zcard(Keys().unacknowledged)
 
 
 def _retried(stage: Stage, count: int) -> bool:

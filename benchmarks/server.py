@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from celery_throttle.messages import packing
-from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.operations.park import WaitingTask, park_call
 
 TASKS = 6_000
 KEYS = [f"tenant-{number}" for number in range(1_000)]
@@ -123,13 +123,13 @@ class _Side:
         """By the call of workers that have no free process, though the limit would allow it."""
         with self._stage.store.pipeline(transaction=False) as pipe:
             for number, (task_id, packed) in enumerate(composed):
-                limit: Reference = "api"
+                limit: RefLike = "api"
                 if self._keys:
                     limit = ("tenant", self._keys[number % len(self._keys)])
                 call = park_call(
                     self._limiter.keys,
-                    Waiter(task_id, LINES, 9, 0, None, _as_received(packed)),
-                    self._limiter.need([limit], 1),
+                    WaitingTask(task_id, LINES, 9, 0, None, _as_received(packed)),
+                    self._limiter.require([limit], 1),
                     "0",
                     identity=task_id,
                 )

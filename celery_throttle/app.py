@@ -10,9 +10,9 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.limits.requirement import Need, Written, read_limits
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Holder, Reserved
+from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_definitions
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.plan import Plan
 from celery_throttle.purge import include_lines
 from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
@@ -50,7 +50,7 @@ class Throttle(AppLimits):
     def __init__(
         self,
         app: Celery,
-        limits: Mapping[str, Written] | None = None,
+        limits: Mapping[str, LimitsLike] | None = None,
         *,
         routes: Mapping[str, Spec] | None = None,
         url: str | None = None,
@@ -87,7 +87,7 @@ class Throttle(AppLimits):
         }
         super().__init__(app, given)
         if limits is not None:
-            read_limits(limits)
+            parse_definitions(limits)
         if lease is not None:
             check_lease(lease)
         if limits is not None and routes is not None:
@@ -166,34 +166,36 @@ class Throttle(AppLimits):
         found.progress()
         return found
 
-    def taking(
+    def acquire_plan(
         self,
-        need: Need,
+        requirement: Requirement,
         max_wait: float | None,
         *,
         mode: str = "take",
         holder: Holder | None = None,
-    ) -> Plan[Reserved]:
-        """See :meth:`Limiter.taking`; within a task of a worker, see ``tasks/context.py``.
+    ) -> Plan[Acquisition]:
+        """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
 
         A refusal that would raise Throttled lets the task step into its line.
         """
         run = None if max_wait is None else current_run(self)
         if run is None or max_wait is None:
-            return super().taking(need, max_wait, mode=mode, holder=holder)
-        return run.taking(need, max_wait, mode=mode, holder=holder)
+            return super().acquire_plan(requirement, max_wait, mode=mode, holder=holder)
+        return run.taking(requirement, max_wait, mode=mode, holder=holder)
 
-    def used(self, taken: Reserved) -> None:
-        """See :meth:`Limiter.used`."""
-        run = current_run(self) if taken.given else None
+    def return_slots(self, acquisition: Acquisition) -> None:
+        """See :meth:`Limiter.return_slots`."""
+        run = current_run(self) if acquisition.task_items else None
         if run is not None:
-            run.give_back(taken.given)
+            run.give_back(acquisition.task_items)
 
-    def resend(self, need: Need, taken: Reserved | None, stop: float, most: int) -> bool:
-        """See :meth:`Limiter.resend`; within a task of a worker it steps into its line instead."""
+    def may_resend(
+        self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
+    ) -> bool:
+        """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
         run = current_run(self)
         if run is not None:
-            run.resend(need, taken, stop, most)
+            run.resend(requirement, acquisition, stop, most)
         return run is None
 
     def check(self) -> None:

@@ -6,33 +6,33 @@
     ├── LimitError (ValueError)             a definition that cannot be used
     │   ├── LimitSyntaxError                text that does not parse
     │   ├── LimitValueError                 a number that is zero, negative or too large
-    │   ├── CostError                       a cost that can never fit its limit
+    │   ├── CostError                       a cost that can never pass its limit
     │   └── KeyTemplateError                a key template, or an argument name in it
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
-    ├── StoreError                          the server answered, but not as it must
-    │   └── StoreUnavailableError           the server cannot be reached, or serve now
-    └── Throttled                           the limit refused
+    ├── StoreError                          the server replied with an error
+    │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
+    └── Throttled                           a limit refused
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
-        ├── QueueFullError                  the queue of a ``leaky-queue``, or ``max-waiting``
+        ├── QueueFullError                  the line, or the queue of a ``leaky-queue``, is full
         └── KeysFullError                   ``max-keys`` other keys are in use
 
 
-Messages name the offending text and say what is allowed.
+Messages name the offending text and what is allowed.
 """
 
 from __future__ import annotations
 
 import math
 
-_SHOWN_CHARACTERS = 100
+_MAX_SHOWN_LENGTH = 100
 
 
 class ThrottleError(Exception):
-    """The root: catch this to catch everything this package raises on purpose."""
+    """The base of all exceptions that this package raises on purpose."""
 
 
 class LimitError(ThrottleError, ValueError):
@@ -44,19 +44,19 @@ class LimitSyntaxError(LimitError):
 
 
 class LimitValueError(LimitError):
-    """A part of a limit that is written well but not allowed: zero, negative, too large."""
+    """A part of a limit that parses but is not allowed: zero, negative, too large."""
 
 
 class CostError(LimitError):
-    """A cost that is no number above 0, or above the burst: it could never pass."""
+    """A cost that is not a number above 0, or above the burst, so it can never pass."""
 
 
 class KeyTemplateError(LimitError):
-    """A malformed ``"mail:{tenant_id}"``, or one that names an argument the task does not have."""
+    """A malformed key template, or one that names an argument that the task does not have."""
 
 
 class KeyValueError(ThrottleError, TypeError):
-    """A value that cannot be (part of) a key, or an argument that was not given."""
+    """A value that cannot be (part of) a key, or an argument that is missing."""
 
 
 class UnknownLimitError(ThrottleError, LookupError):
@@ -64,7 +64,7 @@ class UnknownLimitError(ThrottleError, LookupError):
 
 
 class ConfigurationError(ThrottleError):
-    """A setting that is missing, malformed, or at odds with another one."""
+    """A setting that is missing, malformed, or contradicts another one."""
 
 
 class FanOutError(ThrottleError):
@@ -72,33 +72,33 @@ class FanOutError(ThrottleError):
 
 
 class UnknownFanOutError(FanOutError, LookupError):
-    """No fan-out has this name, or nothing is known of it any more."""
+    """No fan-out has this name, or its record has expired."""
 
 
 class StoreError(ThrottleError):
-    """The server that keeps the limits answered with an error, or must not be used as it is."""
+    """The server of the limits replied with an error, or must not be used as configured."""
 
 
 class StoreUnavailableError(StoreError):
-    """The server cannot be reached, or cannot serve now: a later call may pass.
+    """The server cannot be reached, or cannot serve now; a later call may succeed.
 
-    The message names its URL, without user and password.
+    The message contains its URL without user and password.
     """
 
 
-class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as users speak of it
+class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mistake
     """A limit refused.
 
-    The attributes are also the exception's ``args``, in this order: Celery rebuilds an exception
-    in another process from its class and its ``args``.
+    The attributes are also the ``args`` of the exception, in this order: Celery rebuilds an
+    exception in another process from its class and ``args``.
 
     Attributes:
-        limit: The name of the limit that binds.
-        key: The encoded key of that limit; None for a limit without keys.
+        limit: The name of the limit.
+        key: The encoded key of the limit; None for a limit without keys.
         retry_after: Seconds until the same request could pass; None if it never can, or if the
             limit is paused until it is resumed.
-        paused: Seconds for which that limit is paused: 0.0 if it is not, infinity until it is
-            resumed.
+        paused: Seconds for which the limit is paused; 0.0 if it is not, infinity if it is paused
+            until it is resumed.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to act on, named as u
 
     @property
     def _pause(self) -> tuple[float, ...]:
-        """The last of ``args``, left out if there is no pause: older versions do not know it."""
+        """The last of ``args``, omitted without a pause: older versions do not accept it."""
         return (self.paused,) if self.paused else ()
 
     @property
@@ -141,9 +141,9 @@ class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 
     Attributes:
-        limit: See :class:`Throttled`; so are ``key``, ``paused`` and ``retry_after``, the expected
-            wait.
-        max_wait: The seconds it may wait.
+        limit, key, paused: See :class:`Throttled`.
+        retry_after: The expected wait in seconds.
+        max_wait: The seconds that the task may wait.
     """
 
     def __init__(
@@ -163,11 +163,12 @@ class WaitTooLongError(Throttled):
 
 
 class QueueFullError(Throttled):
-    """As many tasks wait for a ``leaky-queue`` as it is long, or as its ``max-waiting`` allows.
+    """The lines of a limit hold ``max-waiting`` tasks, or the queue of a ``leaky-queue`` is full.
 
     Attributes:
-        limit: See :class:`Throttled`; so is ``key``. ``retry_after`` is None, as nobody knows.
-        max_waiting: The tasks that may wait; None if the queue of a ``leaky-queue`` is full.
+        limit, key: See :class:`Throttled`.
+        retry_after: None: it is unknown.
+        max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
 
     def __init__(
@@ -187,13 +188,13 @@ class QueueFullError(Throttled):
 
 
 class KeysFullError(Throttled):
-    """A task is the first of its key, and as many others are in use as ``max-keys`` allows.
+    """The key of a task is not in use, and ``max-keys`` other keys are.
 
     Attributes:
-        limit: See :class:`Throttled`; so is ``key``.
-        retry_after: Seconds until the earliest of the keys in use is forgotten, or a second if all
-            of them have waiting tasks; None if the task names more keys than may ever be in use.
-        max_keys: The keys that may be in use.
+        limit, key: See :class:`Throttled`.
+        retry_after: Seconds until the first of the keys is no longer in use, or 1 if all of them
+            have waiting tasks; None if the task names more keys than may ever be in use.
+        max_keys: The number of keys that may be in use.
     """
 
     def __init__(
@@ -211,8 +212,8 @@ def shown(value: object) -> str:
     """Return ``repr(value)`` for a message: at most 100 characters, and never an error."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a broken repr must not hide the error being reported
+    except Exception:  # noqa: BLE001 - a broken repr must not hide the reported error
         return f"<{type(value).__name__}>"
-    if len(text) <= _SHOWN_CHARACTERS:
+    if len(text) <= _MAX_SHOWN_LENGTH:
         return text
-    return text[: _SHOWN_CHARACTERS - 3] + "..."
+    return text[: _MAX_SHOWN_LENGTH - 3] + "..."

@@ -1,80 +1,85 @@
-"""BoundLimit: one limit, or one key of it, with everything a limiter can do with it."""
+"""LimitHandle: one limit, or one key of it, with all operations of its limiter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.clients.wrapped import Refused, wrap
+from celery_throttle.forecasts.solver import Forecast
+from celery_throttle.leases import Reservation, Slot
+from celery_throttle.limiter_core import HandleCore, LimiterCore
 from celery_throttle.limits.cost import Cost
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need, needed
-
-if TYPE_CHECKING:
-    from celery_throttle.clients.wrapped import Refused
-    from celery_throttle.forecasts.solver import Forecast
-    from celery_throttle.leases import Reservation, Slot
-    from celery_throttle.limiter import Limiter
-    from celery_throttle.limits.decision import Decision
-    from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.requirement import Requirement, make_requirement
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Whole costs below this are cached: they recur.
+_MAX_CACHED_COST = 1000
 
-class BoundLimit:
-    """One limit, or one key of it, of a limiter. Made by ``limiter[...]``."""
 
-    __slots__ = ("_needs", "limiter", "ref")
+class LimitHandle(HandleCore):
+    """One limit, or one key of it, of a limiter. Made by ``limiter[...]``.
 
-    def __init__(self, limiter: Limiter, ref: LimitRef) -> None:
-        self.limiter = limiter
-        self.ref = ref
-        self._needs: dict[int, Need] = {}
+    Attributes:
+        limiter: the limiter.
+        ref: the name of the limit, and the encoded key.
+    """
 
-    def _need(self, cost: Cost, *, least: int = 1) -> Need:
-        # The whole costs of below a thousand units are the ones that come again and again.
-        need = self._needs.get(cost) if type(cost) is int else None
-        if need is None:
-            need = needed([self.ref], cost, least)
-            if type(cost) is int and 0 < cost < 1000:  # noqa: PLR2004  # see above
-                self._needs[cost] = need
-        return need
+    __slots__ = ("_requirements",)
+
+    def __init__(self, limiter: LimiterCore, ref: LimitRef) -> None:
+        super().__init__(limiter, ref)
+        self._requirements: dict[int, Requirement] = {}
+
+    def _require(self, cost: Cost, *, least: int = 1) -> Requirement:
+        requirement = self._requirements.get(cost) if type(cost) is int else None
+        if requirement is None:
+            requirement = make_requirement([self.ref], cost, least)
+            if type(cost) is int and 0 < cost < _MAX_CACHED_COST:
+                self._requirements[cost] = requirement
+        return requirement
 
     def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
-        return self.limiter.decide(self._need(cost), max_wait)
+        return self.limiter.decide(self._require(cost), max_wait)
 
     async def aacquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
-        return await self.limiter.adecide(self._need(cost), max_wait)
+        """:meth:`acquire` for asyncio."""
+        return await self.limiter.adecide(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire_up_to`."""
-        return self.limiter.acquire_up_to([self.ref], most)
+        requirement = self.limiter.require_up_to([self.ref], most)
+        return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
 
     async def aacquire_up_to(self, most: Cost) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.acquire_up_to`."""
-        return await self.limiter.aacquire_up_to([self.ref], most)
+        """:meth:`acquire_up_to` for asyncio."""
+        requirement = self.limiter.require_up_to([self.ref], most)
+        return await self.limiter.arun_plan(self.limiter.plans.acquire_up_to(requirement))
 
     def peek(self, cost: Cost = 1) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.peek`."""
-        return self.limiter.peek([self.ref], cost)
+        return self.limiter.run_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     async def apeek(self, cost: Cost = 1) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.peek`."""
-        return await self.limiter.apeek([self.ref], cost)
+        """:meth:`peek` for asyncio."""
+        return await self.limiter.arun_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """See :meth:`~celery_throttle.limiter.Limiter.reserve`."""
-        return self.limiter.reserve([self.ref], cost, max_wait=max_wait)
+        return Reservation.make(self.limiter, self._require(cost), max_wait)
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """See :meth:`~celery_throttle.limiter.Limiter.reserve`."""
-        return await self.limiter.areserve([self.ref], cost, max_wait=max_wait)
+        """:meth:`reserve` for asyncio."""
+        return await Reservation.amake(self.limiter, self._require(cost), max_wait)
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
         """See :meth:`~celery_throttle.limiter.Limiter.slot`."""
-        return self.limiter.slot([self.ref], cost, max_wait=max_wait, lease=lease)
+        return Slot(self.limiter, self._require(cost), max_wait, lease)
 
     def wrap(
         self,
@@ -87,31 +92,28 @@ class BoundLimit:
         refused: Refused = (),
         retry_429: int = 0,
     ) -> F:
-        """A function, or coroutine function, that asks the limit before each call: for SDKs.
+        """Return a function that acquires the limit before each call of ``function``; for SDKs.
 
         Args:
-            function: calls an API.
-            key: a function of the call's arguments that gives the key, if the limit has none here.
-            cost: units; or a function of the call's arguments that gives them. Default 1.
+            function: a function, or coroutine function, that calls an API.
+            key: a function of the call's arguments that returns the key, if this handle has none.
+            cost: units, or a function of the call's arguments that returns them. Default 1.
             max_wait: seconds that a call waits for the limit at most; default 0.
-            usage: a function of the result that gives what it was worth: tokens, bytes. ``cost`` is
-                an estimate, then.
-            refused: types of exceptions by which the API says that there were too many calls; they
-                stop the limit for everyone. Headers are read where SDKs put them: ``Retry-After``
-                of ``error.response.headers`` or ``error.headers``. Or a function of an exception
-                that gives a :class:`~celery_throttle.limits.feedback.Heard`, or None.
-            retry_429: how often the function is called again with the same arguments after such an
-                exception: once the limit goes on, and with the units taken anew. Within a task that
-                a worker runs, the task steps into its line instead, so often at most in all its
+            usage: a function of the result that returns its actual cost, such as tokens or bytes.
+                ``cost`` is then an estimate.
+            refused: types of exceptions that mean that the API refused a call; they stop the limit
+                for all clients. ``Retry-After`` is read from ``error.response.headers`` or
+                ``error.headers``. Or a function of an exception that returns a
+                :class:`~celery_throttle.limits.feedback.Heard`, or None.
+            retry_429: how many times the function is called again with the same arguments after
+                such an exception, after the stop and with units taken anew. Within a task that a
+                worker runs, the task joins its line instead, at most this many times in all its
                 runs. Default 0.
 
-        Raises (by each call):
-            Throttled: the limit does not allow it in time. Within a task that a worker runs, that
-                lets the task step into its line.
+        Raises (from each call):
+            Throttled: the limit does not allow it in time. Within a task that a worker runs, the
+                task then joins its line.
         """
-        # A layer above this one, which most that use limits need not.
-        from celery_throttle.clients.wrapped import wrap  # noqa: PLC0415
-
         return wrap(
             self,
             function,
@@ -125,79 +127,59 @@ class BoundLimit:
 
     def learn(self, heard: Heard) -> float:
         """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
-        return self.limiter.learn([self.ref], heard)
+        return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), heard))
 
     async def alearn(self, heard: Heard) -> float:
-        """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
-        return await self.limiter.alearn([self.ref], heard)
+        """:meth:`learn` for asyncio."""
+        requirement = self._require(0, least=0)
+        return await self.limiter.arun_plan(self.limiter.plans.learn(requirement, heard))
 
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
-        return self.limiter.forecast(self.ref, measured=measured)
+        return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
 
     async def aforecast(self, *, measured: float | None = None) -> Forecast:
-        """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
-        return await self.limiter.aforecast(self.ref, measured=measured)
+        """:meth:`forecast` for asyncio."""
+        plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
+        return await self.limiter.arun_plan(plan)
 
     def pause(self, seconds: float | None) -> float:
-        """Stop the limit (without a key: all its keys) for everyone; never shortens a pause.
+        """Pause the limit (without a key: all its keys) for all clients; never shortens a pause.
 
         Args:
-            seconds: for how long; None until :meth:`resume`. Half of a billion seconds and more
-                count as None.
+            seconds: the duration; None: until :meth:`resume`. 500 million seconds and more count
+                as None.
 
-        Returns the seconds it is now paused; infinity until it is resumed.
+        Returns the seconds for which it is paused now; infinity until it is resumed.
         """
         return self.limiter.run_plan(self.limiter.plans.pause(self.ref, seconds))
 
     async def apause(self, seconds: float | None) -> float:
-        """See :meth:`pause`."""
+        """:meth:`pause` for asyncio."""
         return await self.limiter.arun_plan(self.limiter.plans.pause(self.ref, seconds))
 
     def resume(self) -> bool:
-        """Lift the pause, and do nothing else: what was used stays used. Returns if there was one.
+        """Lift the pause, and do nothing else: units in use stay in use.
 
-        It is the pause of the limit, or that of this key: the one does not lift the other. A pause
-        that an answer of an API brought about is lifted as well. Tasks that wait are looked at
-        again at once. If the call is cut short, call it again.
+        The pause of a limit and that of a key are independent. A stop from the feedback of an API
+        is lifted as well. Waiting tasks are decided again at once. If the call is interrupted, call
+        it again.
+
+        Returns whether there was a pause.
         """
         return self.limiter.run_plan(self.limiter.plans.resume(self.ref))
 
     async def aresume(self) -> bool:
-        """See :meth:`resume`."""
+        """:meth:`resume` for asyncio."""
         return await self.limiter.arun_plan(self.limiter.plans.resume(self.ref))
 
     def reset(self) -> None:
-        """Forget what was used, and lift the pause. Tasks that wait are looked at again at once.
+        """Clear the units in use, and lift the pause. Waiting tasks are decided again at once.
 
         Slots in use stay in use.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref))
 
     async def areset(self) -> None:
-        """See :meth:`reset`."""
+        """:meth:`reset` for asyncio."""
         await self.limiter.arun_plan(self.limiter.plans.reset(self.ref))
-
-
-#: One limit, or several that all have to allow.
-Bounds = BoundLimit | Sequence[BoundLimit]
-
-
-def read_bounds(limits: Bounds) -> list[BoundLimit]:
-    """What a user gave, checked: at least one, all of one limiter. Raises LimitValueError."""
-    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
-    bounds: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # see above
-    if not bounds:
-        raise LimitValueError("no limit is given; allowed: one, or a list of them")
-    for bound in bounds:
-        if not isinstance(bound, BoundLimit):
-            raise LimitValueError(
-                f"{shown(bound)} is no limit of a limiter; allowed: such as throttle['name'], or a "
-                "list of them"
-            )
-        if bound.limiter is not bounds[0].limiter:
-            raise LimitValueError(
-                f"{bound.ref.name!r} is of another limiter than {bounds[0].ref.name!r}; allowed: "
-                "limits of one"
-            )
-    return bounds

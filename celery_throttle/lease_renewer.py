@@ -1,7 +1,6 @@
-"""Renews the leases of slots that are held outside tasks: one thread for all of a process.
+"""Renews the leases of slots that are held outside tasks, in one thread of a process.
 
-It is there only while slots are held, and a little longer; after a fork the child has one of its
-own.
+The thread runs while slots are held, and a little longer. After a fork the child starts its own.
 """
 
 from __future__ import annotations
@@ -9,80 +8,77 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from celery_throttle.limits.key import LimitRef
 
-if TYPE_CHECKING:
-    from celery_throttle.limiter import Limiter
+#: Renewals within the duration of a lease.
+RENEWALS_PER_LEASE = 3
 
-#: A lease is renewed this many times before it would run out.
-TIMES = 3
-
-#: Seconds for which the thread waits for another slot to be held before it ends.
-LINGER = 1.0
+#: Seconds without a held slot after which the thread ends.
+LINGER_SECONDS = 1.0
 
 
-class _Held(NamedTuple):
+class _HeldLease(NamedTuple):
     refs: Sequence[LimitRef]
     lease: float
     due: float
 
 
-class Renewals:
-    """Of one limiter. Called from any thread or event loop.
+class LeaseRenewer:
+    """Renews the leases of one limiter. Thread-safe.
 
     Args:
-        limiter: whose slots they are.
+        renew: renews the slots of a holder (name, limits, seconds of the lease), or raises.
     """
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
-        self._begin()
+    def __init__(self, renew: Callable[[str, Sequence[LimitRef], float], None]) -> None:
+        self._renew = renew
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldLease] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def add(self, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
-        """Renew from now on what a holder has, for ``lease`` seconds each time."""
+        """Renew the slots of a holder from now on, for ``lease`` seconds each time."""
         if self._pid != os.getpid():
-            self._begin()
+            self._reset()
         with self._changed:
-            due = time.monotonic() + lease / TIMES
-            soonest = all(due < held.due for held in self._held.values())
-            self._held[holder] = _Held(refs, lease, due)
+            due = time.monotonic() + lease / RENEWALS_PER_LEASE
+            is_next = all(due < held.due for held in self._held.values())
+            self._held[holder] = _HeldLease(refs, lease, due)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._renew_all, name="throttle-slots", daemon=True
                 )
                 self._thread.start()
-            elif soonest:
+            elif is_next:
                 self._changed.notify()
 
     def remove(self, holder: str) -> None:
-        """The slot is held no more."""
+        """Stop renewing the slots of a holder."""
         if self._pid == os.getpid():
             with self._changed:
                 self._held.pop(holder, None)
 
     def _renew_all(self) -> None:
-        while self._waited():
+        while self._wait():
             with self._changed:
                 now = time.monotonic()
                 due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
             for holder, held in due:
-                self._renew(holder, held)
+                self._renew_one(holder, held)
 
-    def _waited(self) -> bool:
-        """Wait until one is due; False if there have been none for a while."""
+    def _wait(self) -> bool:
+        """Wait until a renewal is due; False if no slot has been held for a while."""
         with self._changed:
             if not self._held:
-                self._changed.wait(LINGER)
+                self._changed.wait(LINGER_SECONDS)
             if not self._held:
                 self._thread = None
                 return False
@@ -90,11 +86,10 @@ class Renewals:
             self._changed.wait(max(0.0, due - time.monotonic()))
         return True
 
-    def _renew(self, holder: str, held: _Held) -> None:
-        with suppress(Exception):  # whatever it was, the next one may pass
-            named = [(ref, holder) for ref in held.refs]
-            self._limiter.run_plan(self._limiter.plans.renew(named, held.lease))
+    def _renew_one(self, holder: str, held: _HeldLease) -> None:
+        with suppress(Exception):  # whatever failed, the next renewal may succeed
+            self._renew(holder, held.refs, held.lease)
         with self._changed:
             if holder in self._held:
-                due = time.monotonic() + held.lease / TIMES
+                due = time.monotonic() + held.lease / RENEWALS_PER_LEASE
                 self._held[holder] = held._replace(due=due)

@@ -1,4 +1,4 @@
-"""What is taken and not done with: reservations to be settled, slots to be given back."""
+"""Reservations, which are settled later, and slots, which are held under a lease."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from celery_throttle.errors import (
@@ -16,14 +16,13 @@ from celery_throttle.errors import (
     Throttled,
     ThrottleError,
 )
-from celery_throttle.limits.limit import LONGEST_LEASE
-from celery_throttle.limits.requirement import Costs, Need
-from celery_throttle.operations.changes import Plan, check_wait
-from celery_throttle.operations.plans import Holder, Reserved
-
-if TYPE_CHECKING:
-    from celery_throttle.limiter import Limiter
-    from celery_throttle.limits.decision import Decision
+from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS
+from celery_throttle.limits.requirement import Costs, Requirement
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.plan import Plan
 
 T = TypeVar("T")
 
@@ -32,127 +31,155 @@ class Reservation:
     """Units that were taken as an estimate. Made by ``limiter.reserve``.
 
     Attributes:
-        decision: how they were taken.
+        decision: the decision by which they were taken.
     """
 
-    def __init__(self, limiter: Limiter, taken: Reserved) -> None:
-        self.decision: Decision = taken.decision
+    def __init__(self, limiter: LimiterCore, acquisition: Acquisition) -> None:
+        self.decision: Decision = acquisition.decision
         self._limiter = limiter
-        self._taken: Reserved | None = taken
+        self._acquisition: Acquisition | None = acquisition
+
+    @classmethod
+    def make(cls, limiter: LimiterCore, requirement: Requirement, max_wait: float) -> Reservation:
+        """Take an estimate, and return its reservation."""
+        return cls(limiter, limiter.run_plan(_reserve(limiter, requirement, max_wait)))
+
+    @classmethod
+    async def amake(
+        cls, limiter: LimiterCore, requirement: Requirement, max_wait: float
+    ) -> Reservation:
+        """:meth:`make` for asyncio."""
+        return cls(limiter, await limiter.arun_plan(_reserve(limiter, requirement, max_wait)))
 
     def settle(self, actual: Costs) -> None:
-        """Say what it was worth in units (or by the name of the limit), which may be 0. Once.
+        """Settle the reservation, once, with its actual cost in units, or by limit name.
 
-        Less than was taken is given back: as much as is still in use of it, so that no window
-        admits more than if the true cost had been known. More is taken now, beyond the burst if
-        need be: the limit admits nothing until that is paid off. Without it, the estimate stands.
+        If the actual cost is less, the difference is refunded, as far as it is still in use: no
+        window admits more than if the actual cost had been known. If it is more, the difference is
+        taken now, beyond the burst if need be: the limit admits nothing until that is paid off. A
+        reservation that is not settled keeps its estimate.
+
+        Args:
+            actual: the actual cost, 0 or more.
 
         Raises:
-            CostError: it is no number, or below 0.
-            ThrottleError: it was settled before.
+            CostError: it is not a number, or below 0.
+            ThrottleError: the reservation was settled before.
         """
-        self._limiter.run_plan(self._limiter.plans.settle(self._once(), actual))
+        self._limiter.run_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
 
     async def asettle(self, actual: Costs) -> None:
         """:meth:`settle` for asyncio."""
-        await self._limiter.arun_plan(self._limiter.plans.settle(self._once(), actual))
+        await self._limiter.arun_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
 
-    def _once(self) -> Reserved:
-        taken, self._taken = self._taken, None
-        if taken is None:
+    def _take_acquisition(self) -> Acquisition:
+        acquisition, self._acquisition = self._acquisition, None
+        if acquisition is None:
             raise ThrottleError("a reservation can be settled once, and this one was")
-        return taken
+        return acquisition
+
+
+def _reserve(limiter: LimiterCore, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
+    return limiter.acquire_plan(requirement, check_duration(max_wait, "max_wait"), mode="reserve")
 
 
 class Slot:
     """A slot for the time of a ``with`` or ``async with``. Made by ``limiter.slot``.
 
-    The lease is renewed by a thread as long as it is held. If the server cannot be reached for
-    longer than the lease, somebody else may take the slot meanwhile.
+    A thread renews the lease while the slot is held. If the server cannot be reached for longer
+    than the lease, another holder may take the slot meanwhile.
+
+    Attributes:
+        acquisition: what was taken, while the slot is held.
     """
 
-    def __init__(self, limiter: Limiter, need: Need, max_wait: float, lease: float) -> None:
-        if not 1 <= check_wait(lease, "a lease") <= LONGEST_LEASE:
-            raise LimitValueError(f"a lease of {lease:g} s is not allowed: 1 to {LONGEST_LEASE}")
+    def __init__(
+        self, limiter: LimiterCore, requirement: Requirement, max_wait: float, lease: float
+    ) -> None:
+        if not 1 <= check_duration(lease, "a lease") <= MAX_LEASE_SECONDS:
+            raise LimitValueError(
+                f"a lease of {lease:g} s is not allowed; allowed: 1 to {MAX_LEASE_SECONDS} s"
+            )
         self._limiter = limiter
-        self._need = need
-        self._max_wait = check_wait(max_wait, "max_wait")
+        self._requirement = requirement
+        self._max_wait = check_duration(max_wait, "max_wait")
         self._lease = lease
         self._holder = ""
-        self.taken: Reserved | None = None
+        self.acquisition: Acquisition | None = None
 
-    def _plan(self) -> Plan[Decision]:
-        """Take it, and have it renewed from then on."""
+    def _acquire(self) -> Plan[Decision]:
+        """Take the slot, and start the renewal of its lease."""
         self._holder = f"{os.getpid()} {uuid4().hex}"
         holder = Holder(self._holder, self._lease)
         try:
-            self.taken = yield from self._limiter.taking(
-                self._need, self._max_wait, mode="slot", holder=holder
+            self.acquisition = yield from self._limiter.acquire_plan(
+                self._requirement, self._max_wait, mode="slot", holder=holder
             )
         except (Throttled, LimitError):
             self._holder = ""
             raise
-        if self.taken.asked:
-            self._limiter.renewals.add(self._holder, self.taken.need.refs, self._lease)
-        return self.taken.decision
+        if self.acquisition.from_server:
+            refs = self.acquisition.requirement.refs
+            self._limiter.lease_renewer.add(self._holder, refs, self._lease)
+        return self.acquisition.decision
 
     def _release(self) -> Plan[None]:
         holder, self._holder = self._holder, ""
-        self._limiter.renewals.remove(holder)
-        taken, self.taken = self.taken, None
-        if taken is not None:
-            self._limiter.used(taken)
-        if taken is None or taken.asked:
-            need = self._need if taken is None else taken.need
-            yield from self._limiter.plans.release(need.refs, holder)
+        self._limiter.lease_renewer.remove(holder)
+        acquisition, self.acquisition = self.acquisition, None
+        if acquisition is not None:
+            self._limiter.return_slots(acquisition)
+        if acquisition is None or acquisition.from_server:
+            requirement = self._requirement if acquisition is None else acquisition.requirement
+            yield from self._limiter.plans.release(requirement.refs, holder)
 
     def _check_free(self) -> None:
         if self._holder:
-            raise ThrottleError("a slot is held already: make one for each 'with'")
+            raise ThrottleError("this slot is already held: make one for each 'with'")
 
     def __enter__(self) -> Decision:
         self._check_free()
         try:
-            return self._limiter.run_plan(self._plan())
+            return self._limiter.run_plan(self._acquire())
         except BaseException:
-            # It may have been taken all the same, if it was the reply that got lost.
+            # If only the reply was lost, the slot was taken all the same.
             if self._holder:
                 with suppress(StoreError):
                     self._limiter.run_plan(self._release())
             raise
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        # What went wrong inside matters more; the lease runs out in any case.
+        # An error in the body takes precedence; the lease runs out in any case.
         with suppress(StoreError) if error else nullcontext():
             self._limiter.run_plan(self._release())
 
     async def __aenter__(self) -> Decision:
         self._check_free()
         try:
-            return await self._limiter.arun_plan(self._plan())
+            return await self._limiter.arun_plan(self._acquire())
         except BaseException:
             if self._holder:
                 with suppress(StoreError):
-                    await uncancelled(self._limiter.arun_plan(self._release()))
+                    await run_to_end(self._limiter.arun_plan(self._release()))
             raise
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with suppress(StoreError) if error else nullcontext():
-            await uncancelled(self._limiter.arun_plan(self._release()))
+            await run_to_end(self._limiter.arun_plan(self._release()))
 
 
-async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Await something to its end, also if the caller is cancelled meanwhile, however often."""
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine to its end, even if the caller is cancelled meanwhile, however often."""
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
         try:
             await asyncio.shield(task)
-        except asyncio.CancelledError as error:  # noqa: PERF203  # each time another one
+        except asyncio.CancelledError as error:  # noqa: PERF203  # one for each cancellation
             cancelled = error
         except BaseException:
-            if not task.done():  # this is being closed, as when its loop ended under it
+            if not task.done():  # this coroutine is being closed, as when its loop ends
                 raise
-            break  # it is the task's, and raised below
+            break  # the task's own error, raised below
     if cancelled is not None:
         raise cancelled
     return task.result()

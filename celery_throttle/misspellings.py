@@ -1,4 +1,4 @@
-"""Names of attributes and settings that resemble ours: nothing would tell that they do nothing."""
+"""Warnings of attributes and settings that are misspelt: they would have no effect, silently."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-#: The first word of all our names.
+#: The first word of the names of all attributes and settings of this package.
 OURS = "throttle"
 
-#: How alike two names are at least, from 0 to 1: as a whole, in their first words, and in the rest.
+#: The least similarity of a misspelt name, 0 to 1: of the whole, of its first word, of the rest.
 _WHOLE, _FIRST, _REST = 0.9, 0.85, 0.75
 
-#: What people write after "throttle_", and what of ours means that; "" is "throttle" alone.
+#: Synonyms that people write after "throttle_", and the right word; "" is "throttle" alone.
 _ATTRIBUTES = {
     **dict.fromkeys(("limit", "limits", "rate", "rates", "rate_limit", "key"), ""),
     **dict.fromkeys(("unit", "units", "weight", "tokens"), "cost"),
@@ -30,79 +30,81 @@ _SETTINGS = {
 
 
 class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that has no effect, or not the one it seems to."""
+    """An attribute of a task, or a setting, that does not have the effect that it seems to have."""
 
 
 class Misspelling(NamedTuple):
-    """A name that is none of ours.
+    """A misspelt name.
 
     Attributes:
-        text: which it is, and what to write instead.
-        certain: whether it begins with ``throttle_``: nobody else's names do.
+        text: the message: the name, and what to write instead.
+        certain: whether the name begins with ``throttle_``, as no other package's names do.
     """
 
     text: str
     certain: bool
 
 
-def in_task(cls: type, base: type) -> Iterator[Misspelling]:
-    """The attributes of a task's class that resemble those of our base class."""
+def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:
+    """Yield the misspelt attributes of a task's class; ``base`` has the right ones."""
     known = [name for name in vars(base) if name.startswith(OURS)]
     where = f"task {getattr(cls, 'name', cls.__name__)!r}"
     for name in sorted({*dir(cls)} - {*dir(base)}):
         certain = name.startswith(f"{OURS}_")
-        right = _meant(name, known, _ATTRIBUTES)
+        right = _find_right(name, known, _ATTRIBUTES)
         if certain or (right and _is_option(inspect.getattr_static(cls, name), right)):
-            yield Misspelling(f"{where}: attribute {_advice(name, right, known)}", certain)
+            yield Misspelling(f"{where}: attribute {_advise(name, right, known)}", certain)
 
 
 def _is_option(value: Any, right: str) -> bool:
-    """Whether a value may be meant for an attribute of ours; it may be the user's own, too."""
+    """Whether a value fits the attribute ``right``; otherwise the name may be the user's own."""
     if right == OURS:
         return isinstance(value, (str, list, tuple))
     return not callable(value) and not isinstance(value, (bool, property))
 
 
-def in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]:
-    """The settings of ``app.conf`` that resemble ours."""
-    names = sorted(map(str, conf))  # which reads them, if nothing has before
-    prefix = str(conf.prefix or "")  # of the namespace: "CELERY_"
+def find_in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]:
+    """Yield the misspelt settings of ``app.conf``; ``known`` are the right names."""
+    names = sorted(map(str, conf))  # Celery loads its settings at the first access
+    prefix = str(conf.prefix or "")  # the namespace: "CELERY_"
     for written in names:
-        spaced = bool(prefix) and written.startswith(prefix)
-        read = spaced or written.islower()  # Celery reads no others
-        if prefix and not read:  # a module of settings holds those of others as well
+        prefixed = bool(prefix) and written.startswith(prefix)
+        read = prefixed or written.islower()  # Celery reads no others
+        if prefix and not read:  # a settings module contains settings of other packages, too
             continue
         name = written.removeprefix(prefix).lower()
         if read and name in known:
             continue
-        right = name if name in known else _meant(name, known, _SETTINGS)
+        right = name if name in known else _find_right(name, known, _SETTINGS)
         certain = read and name.startswith(f"{OURS}_")
         if certain or right:
-            cased = f"{prefix}{right.upper()}" if right and spaced and written.isupper() else right
-            yield Misspelling(f"app.conf: setting {_advice(written, cased, known)}", certain)
+            cased = right
+            if right and prefixed and written.isupper():
+                cased = f"{prefix}{right.upper()}"
+            yield Misspelling(f"app.conf: setting {_advise(written, cased, known)}", certain)
 
 
-def _meant(name: str, known: Collection[str], synonyms: Mapping[str, str]) -> str | None:
-    """The name of ours that somebody may have meant."""
-    alike = get_close_matches(name, known, 1, _WHOLE)
-    if alike:
-        return alike[0]
+def _find_right(name: str, known: Collection[str], synonyms: Mapping[str, str]) -> str | None:
+    """Return the known name that a misspelt name stands for, or None."""
+    similar = get_close_matches(name, known, 1, _WHOLE)
+    if similar:
+        return similar[0]
     first, _, rest = name.partition("_")
     if not get_close_matches(first, [OURS], 1, _FIRST):
         return None
     rests = {one.removeprefix(OURS).removeprefix("_"): one for one in known}
-    alike = get_close_matches(synonyms.get(rest, rest), rests, 1, _REST)
-    return rests[alike[0]] if alike else None
+    similar = get_close_matches(synonyms.get(rest, rest), rests, 1, _REST)
+    return rests[similar[0]] if similar else None
 
 
-def _advice(name: str, right: str | None, known: Iterable[str]) -> str:
-    what = f"write {right!r}" if right else f"allowed: {', '.join(map(repr, known))}"
-    return f"{name!r} has no effect; {what}"
+def _advise(name: str, right: str | None, known: Iterable[str]) -> str:
+    advice = f"write {right!r}" if right else f"allowed: {', '.join(map(repr, known))}"
+    return f"{name!r} has no effect; {advice}"
 
 
-def warn(misspellings: Iterable[Misspelling], place: Any = None) -> None:
-    """Warn of misspellings; ``place``: the function above which they are written, if one is."""
-    code = getattr(place, "__code__", None)
-    where = ("app.conf", 0) if code is None else (code.co_filename, code.co_firstlineno)
+def warn(misspellings: Iterable[Misspelling], function: Any = None) -> None:
+    """Warn of misspellings; ``function`` is the decorated function with the names, if any."""
+    code = getattr(function, "__code__", None)
+    location = ("app.conf", 0) if code is None else (code.co_filename, code.co_firstlineno)
     for one in misspellings:
-        warnings.warn_explicit(one.text, ThrottleWarning, *where)
+        warnings.warn_explicit(one.text, ThrottleWarning, *location)

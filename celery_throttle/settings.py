@@ -1,6 +1,6 @@
-"""Settings: from arguments of :class:`~celery_throttle.app.Throttle` and from ``app.conf``.
+"""Settings, from arguments of :class:`~celery_throttle.app.Throttle` and from ``app.conf``.
 
-An argument beats ``app.conf``; ``app.conf`` beats what is derived from other settings.
+An argument overrides ``app.conf``, which overrides values derived from other settings.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from typing import Any
 
 from celery_throttle import misspellings
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
-from celery_throttle.limits.limit import LONGEST_LEASE
-from celery_throttle.limits.requirement import read_limits
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
+from celery_throttle.limits.requirement import parse_definitions
 from celery_throttle.messages.broker import broker_url
-from celery_throttle.operations.changes import Limits
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.url import is_store_url, safe_url
 
-#: What a task may name as its limits: one reference or several, such as ``"mail:{tenant_id}"``.
+#: The limits of a task: one key template or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]
 
-_LONGEST_TIMEOUT = 60
-_LONGEST_GRACE = 3600
+_MAX_TIMEOUT_SECONDS = 60
+_MAX_GRACE_SECONDS = 3600
 
-#: What the checks of the server at a worker's start lead to.
+#: Values of ``throttle_checks``: what follows if the server fails a check at a worker's start.
 CHECKS = ("warn", "error", "off")
 
-#: Where tasks wait: in lines beside the limits, or at the broker.
+#: Values of ``throttle_waiting``: where tasks wait, in lines in Redis or at the broker.
 WAITING = ("lines", "broker")
 
-#: Where tasks are sent: always to the broker, or to the end of the line if there is one.
+#: Values of ``throttle_publish``: where tasks with limits are sent, to the broker or to their line.
 PUBLISH = ("broker", "line")
 
 _NAMES = tuple(
@@ -44,23 +43,23 @@ _NAMES = tuple(
 
 
 class Settings:
-    """Everything that can be set. Each setting is read when it is first used, and kept.
+    """All settings. Each is read at its first use, and cached.
 
     Args:
         conf: ``app.conf``.
-        given: the arguments by name; None means not given.
+        arguments: the arguments of ``Throttle`` by name; None means not given.
 
     Raises:
-        ConfigurationError, LimitError: when a setting is read that is missing or wrong.
+        ConfigurationError, LimitError: at its first use, a setting is missing or wrong.
     """
 
-    def __init__(self, conf: Any, given: Mapping[str, Any]) -> None:
+    def __init__(self, conf: Any, arguments: Mapping[str, Any]) -> None:
         self._conf = conf
-        self._given = given
-        misspellings.warn(misspellings.in_settings(conf, _NAMES))
+        self._arguments = arguments
+        misspellings.warn(misspellings.find_in_settings(conf, _NAMES))
 
     def _read(self, name: str, default: Any) -> Any:
-        value = self._given.get(name)
+        value = self._arguments.get(name)
         if value is None:
             value = self._conf.get(f"throttle_{name}")
         return default if value is None else value
@@ -72,7 +71,7 @@ class Settings:
         return value
 
     def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        """The first is the default."""
+        """Return a setting that must be one of ``allowed``; the first one is the default."""
         value = self._text(name, allowed[0])
         if value not in allowed:
             raise ConfigurationError(
@@ -88,12 +87,12 @@ class Settings:
 
     @cached_property
     def url(self) -> str:
-        """The server that keeps the limits (``throttle_url``); the broker if that is Redis."""
+        """The URL of the server (``throttle_url``); default: the broker's, if that is Redis."""
         return self._text("url", "") or self._broker_url()
 
     @property
     def has_server(self) -> bool:
-        """Whether ``throttle_url`` is set, rightly or not, or the broker can keep limits."""
+        """Whether ``throttle_url`` is set, valid or not, or the broker can keep limits."""
         try:
             return bool(self.url)
         except ConfigurationError:
@@ -101,37 +100,37 @@ class Settings:
 
     @property
     def written_limits(self) -> Mapping[str, Any]:
-        """``throttle_limits`` as it was written."""
+        """``throttle_limits`` as written."""
         return self._mapping("limits")
 
     @cached_property
     def limits(self) -> Mapping[str, Limits]:
-        """Name to limit (``throttle_limits``)."""
-        return read_limits(self.written_limits)
+        """Name to limits (``throttle_limits``)."""
+        return parse_definitions(self.written_limits)
 
     @cached_property
     def routes(self) -> Mapping[str, Spec]:
-        """Task name, or a pattern with ``*``, to limits (``throttle_routes``)."""
+        """Task name, or a pattern with ``*``, to the limits of the task (``throttle_routes``)."""
         return self._mapping("routes")
 
     @cached_property
     def prefix(self) -> str:
-        """Of all names in Redis (``throttle_prefix``)."""
+        """The prefix of all keys in Redis (``throttle_prefix``, default "{throttle}")."""
         return self._text("prefix", DEFAULT_PREFIX)
 
     @cached_property
     def lease(self) -> float:
-        """Seconds after which a silent worker's claims go back (``throttle_lease``, default 30)."""
+        """Seconds until a lost worker's claims are requeued (``throttle_lease``, default 30)."""
         return check_lease(self._read("lease", 30.0))
 
     @cached_property
     def timeout(self) -> float:
-        """Seconds that the server has for each answer (``throttle_timeout``, default 1)."""
-        return _seconds("timeout", self._read("timeout", 1.0), 0.01, _LONGEST_TIMEOUT)
+        """Seconds for connecting and for each reply (``throttle_timeout``, default 1)."""
+        return _seconds("timeout", self._read("timeout", 1.0), 0.01, _MAX_TIMEOUT_SECONDS)
 
     @cached_property
     def replicas(self) -> int:
-        """Replicas that must have a task that waits (``throttle_replicas``, default 0)."""
+        """Replicas that must confirm a parked task (``throttle_replicas``, default 0)."""
         replicas = self._read("replicas", 0)
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
             raise ConfigurationError(
@@ -141,7 +140,7 @@ class Settings:
 
     @cached_property
     def workers(self) -> int | None:
-        """Workers to assume before any number was heard (``throttle_workers``, default None)."""
+        """Workers to assume until the number is known (``throttle_workers``, default None)."""
         workers = self._read("workers", None)
         whole = isinstance(workers, int) and not isinstance(workers, bool)
         if workers is not None and not (whole and workers >= 1):
@@ -152,25 +151,25 @@ class Settings:
 
     @cached_property
     def outage_grace(self) -> float:
-        """Seconds for which a worker that starts in an outage waits (``throttle_outage_grace``).
+        """Seconds for which a worker that starts in an outage starts no task with limits.
 
-        Only if it does not know how many workers there are. Default 30.
+        Only while it does not know the number of workers (``throttle_outage_grace``, default 30).
         """
-        return _seconds("outage_grace", self._read("outage_grace", 30.0), 0, _LONGEST_GRACE)
+        return _seconds("outage_grace", self._read("outage_grace", 30.0), 0, _MAX_GRACE_SECONDS)
 
     @cached_property
     def checks(self) -> str:
-        """What follows of a server that may lose tasks (``throttle_checks``, default "warn")."""
+        """What follows if the server may lose tasks (``throttle_checks``, default "warn")."""
         return self._one_of("checks", CHECKS)
 
     @cached_property
     def waiting(self) -> str:
-        """Where tasks wait (``throttle_waiting``, default "lines"), or "broker"."""
+        """Where tasks wait: "lines" or "broker" (``throttle_waiting``, default "lines")."""
         return self._one_of("waiting", WAITING)
 
     @cached_property
     def publish(self) -> str:
-        """Where tasks with limits are sent (``throttle_publish``, default "broker"), or "line"."""
+        """Where tasks are sent: "broker" or "line" (``throttle_publish``, default "broker")."""
         publish = self._one_of("publish", PUBLISH)
         if publish == "line" and self.waiting == "broker":
             raise ConfigurationError(
@@ -179,17 +178,17 @@ class Settings:
         return publish
 
     def check(self) -> None:
-        """Read all there is, but the URL: an app without limits needs none.
+        """Read all settings except the URL, which an app without limits does not need.
 
         Raises:
-            ConfigurationError, LimitError: one is wrong, or ``app.conf`` has one that there is not.
+            ConfigurationError, LimitError: a setting is wrong, or does not exist.
         """
         for error in self.mistakes():
             raise error
 
     def mistakes(self) -> Iterator[ThrottleError]:
-        """What is wrong with them, see :meth:`check`; of each the first mistake."""
-        for one in misspellings.in_settings(self._conf, _NAMES):
+        """Yield the errors of :meth:`check`, one for each setting."""
+        for one in misspellings.find_in_settings(self._conf, _NAMES):
             if one.certain:
                 yield ConfigurationError(one.text)
         for name in _NAMES:
@@ -210,12 +209,12 @@ class Settings:
 
 
 def check_lease(lease: Any) -> float:
-    """A lease that is seconds, neither too short nor too long.
+    """Return a lease as a float.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: it is not a number of seconds from 1 to 3600.
     """
-    return _seconds("lease", lease, 1, LONGEST_LEASE)
+    return _seconds("lease", lease, 1, MAX_LEASE_SECONDS)
 
 
 def _seconds(name: str, value: Any, least: float, most: float) -> float:

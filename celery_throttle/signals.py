@@ -1,16 +1,17 @@
 """Signals, sent in the worker's main process.
 
-``task_throttled``: a task was over its limit and stepped into its line.
+``task_throttled``: a limit refused a task, which waits now.
     sender: the task. request: its :class:`celery.worker.request.Request`. limit: name of the limit
-    that binds. key: its key or None. retry_after: seconds until that limit has room again.
-    position: place in the line, from 1. expected: seconds until the task is expected to run. Both
-    are None if a limit is paused until it is resumed.
+    that refused. key: its key or None. retry_after: seconds until that limit has room again.
+    position: position in the line, from 1. expected: seconds until the task is expected to run.
+    retry_after and expected are None if a limit is paused until it is resumed.
 
-``task_released``: a task was taken from its line, with its quota, and is about to start.
-    sender: the task. request: its request. waited: seconds it spent in the line.
+``task_released``: a task was claimed from its line, with its quota, and is about to start.
+    sender: the task. request: its request. waited: seconds that it spent in the line.
 
 ``throttle_mode_changed``: the server of the limits was lost, or is back.
-    sender: the app. mode: ``"outage"`` or ``"normal"``. count: how often this worker has lost it.
+    sender: the app. mode: ``"outage"`` or ``"normal"``. count: the number of outages that this
+    worker has seen.
 """
 
 from __future__ import annotations

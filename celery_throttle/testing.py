@@ -1,13 +1,15 @@
-"""For tests of code that uses limits: time in one's own hands."""
+"""Tools for tests of code that uses limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from celery_throttle.limits.duration import to_us
+
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that moves only when told to. A limiter with it never sleeps: waiting moves it.
+    """A clock that only :meth:`advance` moves. A limiter with it never sleeps: waits advance it.
 
     Attributes:
         now: microseconds.
@@ -16,5 +18,5 @@ class ManualClock:
     now: int = 0
 
     def advance(self, seconds: float) -> None:
-        """Move on by some seconds."""
-        self.now += round(seconds * 1_000_000)
+        """Advance the clock."""
+        self.now += to_us(seconds)

@@ -1,4 +1,4 @@
-"""The scripts of lines and claims called directly, at times passed in, and their invariants."""
+"""Calls the scripts of lines and claims directly, at given times, and checks their invariants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import redis
 
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.reference import Reference, as_ref
-from celery_throttle.limits.requirement import Costs, Written
-from celery_throttle.operations.plans import Want
+from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.requirement import Costs, LimitsLike
+from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
@@ -26,7 +26,7 @@ RANK = 2**45
 
 @dataclass
 class Parked:
-    """What ``park.lua`` replied; ``slots`` are entries and waits of each slot taken."""
+    """The reply of ``park.lua``; ``slots`` are the keys of each slot that was taken."""
 
     outcome: str
     slots: Sequence[bytes] = ()
@@ -37,7 +37,7 @@ class Parked:
 
 @dataclass
 class Claimed:
-    """One row that ``claim.lua`` or ``withdraw.lua`` replied."""
+    """One row of a reply of ``claim.lua`` or ``withdraw.lua``."""
 
     token: int
     admitted: bool
@@ -50,10 +50,10 @@ class Claimed:
 
 @dataclass
 class Protocol:
-    """Workers and queues without Celery: every call says what time it is."""
+    """Workers and queues without Celery; every call has its time as an argument."""
 
     url: str
-    limits: Mapping[str, Written]
+    limits: Mapping[str, LimitsLike]
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_000 * SECOND))
     tokens: Counter[str] = field(default_factory=Counter)
 
@@ -75,14 +75,14 @@ class Protocol:
     def now(self, now: int) -> None:
         self.clock.now = now
 
-    def gate_call(self, tasks: Sequence[tuple[Sequence[Reference], Costs]]) -> Call:
-        wants = [Want(self.limiter.need(limits, cost)) for limits, cost in tasks]
+    def gate_call(self, tasks: Sequence[tuple[Sequence[RefLike], Costs]]) -> Call:
+        wants = [GateRequest(self.limiter.require(limits, cost)) for limits, cost in tasks]
         return self.limiter.plans.gate_call(wants, 20_000)
 
     def park(
         self,
         task_id: str,
-        limits: Sequence[Reference],
+        limits: Sequence[RefLike],
         *,
         queue: str = "q",
         identity: str | None = None,
@@ -98,16 +98,16 @@ class Protocol:
         may_run: bool = True,
         temporary: bool = False,
     ) -> Parked:
-        keys, need = self.keys, self.limiter.need(limits, cost)
-        names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
+        keys, need = self.keys, self.limiter.require(limits, cost)
+        names = [keys.limits, keys.unacknowledged, keys.line(queue, need.refs), *keys.queue(queue)]
         identity = f"{task_id} 0 0" if identity is None else identity
         args: list[Any] = [self.now, task_id, identity, int(redelivered), rank, expires]
         args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
         args += [int(may_run), len(need.refs)]
         for ref, amount in zip(need.refs, need.costs, strict=True):
-            names += keys.waiting_at(queue, ref)
+            names += keys.line_limit_keys(queue, ref)
             args += [ref.name, keys.field(ref), amount]
-        names += [keys.temporary] if temporary else []
+        names += [keys.temporary_queues] if temporary else []
         outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
         if outcome == b"parked":
             position, expected, _, wait = about
@@ -123,14 +123,14 @@ class Protocol:
         ahead: int = 0,
         lease: int = 30 * SECOND,
         settled: Sequence[int] = (),
-        released: Sequence[tuple[Reference, str]] = (),
+        released: Sequence[tuple[RefLike, str]] = (),
         acknowledged: Sequence[str] = (),
         registered: bool = True,
         free: int | None = None,
         moment: int = 0,
     ) -> list[Claimed]:
         keys = self.keys
-        names = [keys.limits, keys.parks, keys.workers, keys.claims(worker)]
+        names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker)]
         for queue in queues:
             names += keys.queue(queue)
         first = self.tokens[worker] + 1
@@ -138,7 +138,7 @@ class Protocol:
         args: list[Any] = [
             self.now,
             worker,
-            keys.channel(worker),
+            keys.wakeup_channel(worker),
             lease,
             room,
             ahead,
@@ -148,8 +148,8 @@ class Protocol:
         args += [len(settled), len(released), int(registered)]
         args += [room if free is None else free, moment, *settled]
         for reference, holder in released:
-            ref = as_ref(reference)
-            args += [keys.entries(ref), keys.waits(ref), holder]
+            ref = parse_ref(reference)
+            args += [keys.entries(ref), keys.waiting_lists(ref), holder]
         args += acknowledged
         self.ask, self.dead, *rows = self.store.run(Call(script("claim"), names, args))
         return [self._row(row) for row in rows]
@@ -177,11 +177,11 @@ class Protocol:
         return left
 
     def set_aside(self, worker: str, token: int) -> None:
-        names = [self.keys.workers, self.keys.claims(worker), self.keys.aside]
+        names = [self.keys.workers, self.keys.claims(worker), self.keys.quarantine]
         self.store.run(Call(script("quarantine"), names, [self.now, worker, token, "label"]))
 
     def recall(self, *ids: str) -> None:
-        self.store.run(Call(script("recall_quarantined"), [self.keys.aside], [self.now, *ids]))
+        self.store.run(Call(script("recall_quarantined"), [self.keys.quarantine], [self.now, *ids]))
 
     @staticmethod
     def _row(row: list[Any]) -> Claimed:
@@ -192,7 +192,7 @@ class Protocol:
     def drain(
         self, seconds: float, *, step: int = 1_000, room: int = 10, ahead: int = 0
     ) -> list[tuple[int, str]]:
-        """What one worker that asks every millisecond takes: time and task id."""
+        """Claim every millisecond; return the time and id of each task."""
         taken = []
         for _ in range(round(seconds * SECOND / step)):
             claims = self.claim(room=room, ahead=ahead)
@@ -202,12 +202,12 @@ class Protocol:
         return taken
 
     def waiting(self) -> list[str]:
-        """Ids of all tasks that wait."""
+        """Return the ids of all waiting tasks."""
         found = self.client.keys("{throttle}:messages:*")
         return sorted(one.decode() for key in found for one in self.client.hkeys(key))
 
     def check(self) -> None:
-        """What must hold between any two calls."""
+        """Check the invariants that hold between any two calls."""
         client = self.client
         lines = {
             line: queue.decode().replace(":lines:", ":messages:")
@@ -252,14 +252,14 @@ class Protocol:
         }
 
 
-Make = Callable[[Mapping[str, Written]], Protocol]
+Make = Callable[[Mapping[str, LimitsLike]], Protocol]
 
 
 def make_protocols(url: str) -> Iterator[Make]:
-    """Makes protocols for a test, and closes them; the body of a fixture."""
+    """Make protocols for a test, and close them: the body of a fixture."""
     made: list[Protocol] = []
 
-    def protocol(limits: Mapping[str, Written]) -> Protocol:
+    def protocol(limits: Mapping[str, LimitsLike]) -> Protocol:
         made.append(Protocol(url, limits))
         return made[-1]
 

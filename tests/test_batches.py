@@ -1,4 +1,4 @@
-"""Several tasks in one claim: the same as one after the other, with fewer commands."""
+"""Claims of several tasks: the same as single claims, with fewer commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from tests.protocol import SECOND, Protocol, make_protocols
 
 #: Limits of one name at which all tasks of these tests wait.
@@ -39,10 +39,10 @@ def make(redis_url: str) -> Iterator[Callable[..., Protocol]]:
 
 
 def play(lines: Protocol, dice: random.Random, room: int) -> list[Any]:
-    """What is taken at each moment by claims of so many, and what is kept after that."""
+    """Return the tasks of each claim, and the data stored afterwards."""
     lines.limiter.define("tenant", key="b", weight=3)
     for number in range(90):
-        limits: list[Reference] = ["api"]
+        limits: list[RefLike] = ["api"]
         if number % 5 > 1:
             limits.append(("tenant", dice.choice("abc")))
         lines.park(

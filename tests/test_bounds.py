@@ -1,4 +1,4 @@
-"""Keys and waiting tasks that have bounds: lines on a real server, with the time passed in."""
+"""max-keys and max-waiting: lines on a real server, with the time as an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 
@@ -200,7 +200,7 @@ def test_a_task_that_goes_back_is_never_turned_away(lines: Protocol) -> None:
 
 
 def lined(lines: Protocol, name: str) -> int:
-    """How many lines count in a crowd."""
+    """Return the number of lines that count for a key cap."""
     rows = lines.client.zrange(f"{{throttle}}:crowd:{name}", 0, -1, withscores=True)
     return sum(int(score) // 2**53 for _, score in rows)
 
@@ -214,15 +214,15 @@ def test_random_traffic(make: Make) -> None:
         }
     )
     dice = random.Random(11)
-    held: list[tuple[str, int, tuple[Reference, ...]]] = []
-    sent: dict[str, tuple[str, tuple[Reference, ...]]] = {}
+    held: list[tuple[str, int, tuple[RefLike, ...]]] = []
+    sent: dict[str, tuple[str, tuple[RefLike, ...]]] = {}
     outcomes = set()
     for number in range(800):
         lines.now += dice.choice([0, 1_000, 50_000, 300_000])
         move, worker = dice.random(), dice.choice("ab")
         if move < 0.5:
             mail, slots = ("mail", dice.randrange(9)), ("slots", dice.randrange(9))
-            need: tuple[Reference, ...] = dice.choice([(mail,), ("api", mail), (slots,), ("api",)])
+            need: tuple[RefLike, ...] = dice.choice([(mail,), ("api", mail), (slots,), ("api",)])
             queue = dice.choice("pq")
             sent[str(number)] = queue, need
             outcomes.add(lines.park(str(number), need, queue=queue).outcome)

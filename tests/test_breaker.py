@@ -40,11 +40,11 @@ def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
 ) -> None:
     freeze(own_server, 30)
     assert seconds_of_refusal(limiter) >= 0.2
-    monkeypatch.setattr(module, "PAUSE", 1000)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 1000)
     assert limiter.store.breaker.is_open
     limiter.store.breaker.trip(StoreUnavailableError("it cannot be reached"))
     assert min(seconds_of_refusal(limiter) for _ in range(20)) < 0.05
-    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
     limiter.store.breaker.trip(StoreUnavailableError("it cannot be reached"))
     assert seconds_of_refusal(limiter) >= 0.2
 
@@ -52,7 +52,7 @@ def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
 def test_the_first_answer_closes_it(
     own_server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
     own_server.stop()
     seconds_of_refusal(limiter)
     own_server.start()
@@ -63,7 +63,7 @@ def test_the_first_answer_closes_it(
 def test_for_both_ends(
     own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE", 1000)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 1000)
     end = end_of(Limiter(own_server.url, LIMITS, timeout=0.2))
     assert end.acquire(["api"])
     own_server.stop()
@@ -81,7 +81,7 @@ def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: 
             client.client_kill_filter(_type="normal", skipme=True)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
-                    "celery_throttle.store.connection._FRESH", 100
+                    "celery_throttle.store.connection._FRESH_SECONDS", 100
                 )  # it is not looked at first
                 with pytest.raises(StoreUnavailableError):
                     limiter["api"].acquire()
@@ -107,7 +107,9 @@ def test_who_watches_is_told_and_no_call_waits(own_server: Server, limiter: Limi
         seconds_of_refusal(limiter)
     own_server.start()
     seconds_of_refusal(limiter)
-    limiter.store.probe(limiter.plans._acquire_call(limiter.need(["api"], 1), "peek", None, None))
+    limiter.store.probe(
+        limiter.plans._acquire_call(limiter.require(["api"], 1), "peek", None, None)
+    )
     assert limiter["api"].acquire()
 
 

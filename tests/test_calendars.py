@@ -1,4 +1,4 @@
-"""Windows of days, weeks and months of some place, over the changes of its clocks."""
+"""Calendar windows of a time zone, across daylight saving changes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.errors import LimitSyntaxError, LimitValueError
-from celery_throttle.limits.calendar import PERIODS, Calendar
+from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 
@@ -36,7 +36,7 @@ ZONES = (
 
 
 def at(text: str, zone: str = "UTC", fold: int = 0) -> int:
-    """A local time in microseconds since the epoch."""
+    """Convert a local time to microseconds since the epoch."""
     local = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
     return round(local.timestamp()) * SECOND
 
@@ -114,7 +114,7 @@ def test_a_month_has_its_own_length() -> None:
     zone=st.sampled_from(ZONES),
     hour=st.integers(0, 23),
     minute=st.sampled_from([0, 15, 30, 59]),
-    period=st.sampled_from(PERIODS),
+    period=st.sampled_from(CALENDAR_PERIODS),
     around=st.datetimes(datetime(2024, 1, 1), datetime(2035, 1, 1)),  # noqa: DTZ001  # in UTC
     count=st.integers(2, 70),
 )
@@ -168,7 +168,7 @@ def test_a_time_lies_in_the_second_window(
 )
 def test_an_hour_that_a_day_does_not_have_is_refused(text: str, day: str) -> None:
     time, _, zone = text.split()
-    with pytest.raises(LimitValueError, match="allowed: an hour that every day has") as caught:
+    with pytest.raises(LimitValueError, match="allowed: a time that every day has") as caught:
         Limit.parse(f"9/d using fixed-window at {text}")
     for part in (day, zone, time, repr(f"9/d using fixed-window at {text}")):
         assert part in str(caught.value)
@@ -205,7 +205,7 @@ def test_an_unknown_zone(zone: Any) -> None:
     [(24, 0), (-1, 0), (7, 60), (7, -1), (7.0, 0), ("7", 0), ("12", 0), (True, 0), (7, None)],
 )
 def test_such_times_are_none(hour: Any, minute: Any) -> None:
-    with pytest.raises(LimitValueError, match=r"is no time of a day; allowed: 00:00 to 23:59"):
+    with pytest.raises(LimitValueError, match=r"is not a time of a day; allowed: 00:00 to 23:59"):
         Calendar("UTC", hour, minute)
 
 
@@ -256,7 +256,7 @@ def test_a_window_admits_its_count_and_no_more(
     begin, end = at(begins, zone), at(ends, zone)
     middle = [begin + (end - begin) * share // 97 for share in range(1, 97)]
     for now in [begin, *middle, end - 1]:
-        limits = Local({"api": text})
+        limits = LocalLimits({"api": text})
         limits.acquire({ref: 2}, begin - 1)
         assert limits.acquire({ref: 1}, now)
         assert limits.acquire({ref: 1}, now)

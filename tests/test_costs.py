@@ -1,4 +1,4 @@
-"""Costs: which numbers can be one, and how many millionths of a unit they are."""
+"""Costs: allowed numbers, and their millionths of a unit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_throttle.errors import CostError, LimitError
-from celery_throttle.limits.cost import MILLION, in_units, millionths
+from celery_throttle.limits.cost import MILLION, to_millionths, to_units
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rate import MAX_UNITS
-from celery_throttle.limits.requirement import Need, costs_of, needed
+from celery_throttle.limits.requirement import Requirement, make_requirement, parse_costs
 
 HIGHEST = MAX_UNITS * MILLION  # no limit admits more
 
@@ -26,7 +26,7 @@ class Size(IntEnum):
 
 
 class Seconds(float):
-    """As numpy's float64: a float that prints itself in another way."""
+    """A float with its own repr, like numpy's float64."""
 
     def __repr__(self) -> str:
         return f"Seconds({float(self)})"
@@ -60,7 +60,7 @@ class Seconds(float):
     ],
 )
 def test_is_counted_in_millionths(cost: Any, amount: int) -> None:
-    assert millionths(cost) == millionths(cost, allow_zero=True) == amount
+    assert to_millionths(cost) == to_millionths(cost, allow_zero=True) == amount
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_is_counted_in_millionths(cost: Any, amount: int) -> None:
 def test_what_can_be_no_cost(cost: Any) -> None:
     for allow_zero, allowed in ((False, "at least a millionth"), (True, "0 or more")):
         with pytest.raises(CostError, match=f"{allowed}$") as caught:
-            millionths(cost, allow_zero=allow_zero)
+            to_millionths(cost, allow_zero=allow_zero)
         assert f"cost {cost!r}"[:80] in str(caught.value)
         assert len(str(caught.value)) < 250
 
@@ -123,10 +123,10 @@ def test_what_can_be_no_cost(cost: Any) -> None:
     ids=lambda cost: repr(cost)[:20],
 )
 def test_nothing_is_for_a_peek(cost: Any) -> None:
-    """What is less than half a millionth is nothing, too."""
-    assert millionths(cost, allow_zero=True) == 0
+    """Less than half a millionth rounds to 0."""
+    assert to_millionths(cost, allow_zero=True) == 0
     with pytest.raises(CostError, match="at least a millionth") as caught:
-        millionths(cost)
+        to_millionths(cost)
     assert f"cost {cost!r}"[:80] in str(caught.value)
 
 
@@ -143,32 +143,32 @@ def test_nothing_is_for_a_peek(cost: Any) -> None:
     ],
 )
 def test_a_huge_one_is_above_any_limit(cost: Any) -> None:
-    """Without an int of a million digits, and without an error of Python's own."""
-    amount = millionths(cost)
+    """Without an int of a million digits, and without an error of Python."""
+    amount = to_millionths(cost)
     assert amount > HIGHEST
-    assert in_units(amount) > MAX_UNITS
+    assert to_units(amount) > MAX_UNITS
 
 
 def test_the_context_of_the_thread_does_not_round_it() -> None:
     with decimal.localcontext() as context:
         context.prec = 2
         context.traps[decimal.Inexact] = True
-        assert millionths(Decimal("123456.789012")) == 123_456_789_012
-        assert millionths(1.0000004) == 1_000_000
+        assert to_millionths(Decimal("123456.789012")) == 123_456_789_012
+        assert to_millionths(1.0000004) == 1_000_000
 
 
 @given(st.integers(1, HIGHEST))
 def test_millionths_are_kept_by_every_type(amount: int) -> None:
     exact = Fraction(amount, MILLION)
-    assert millionths(exact) == amount
-    assert millionths(Decimal(amount).scaleb(-6)) == amount
-    assert millionths(amount / MILLION) == amount
-    assert millionths(in_units(amount)) == amount
+    assert to_millionths(exact) == amount
+    assert to_millionths(Decimal(amount).scaleb(-6)) == amount
+    assert to_millionths(amount / MILLION) == amount
+    assert to_millionths(to_units(amount)) == amount
 
 
 @given(st.fractions(0, MAX_UNITS) | st.floats(0, MAX_UNITS) | st.decimals(0, MAX_UNITS))
 def test_it_is_rounded_to_the_nearest_millionth(cost: Any) -> None:
-    amount = millionths(cost, allow_zero=True)
+    amount = to_millionths(cost, allow_zero=True)
     # A float is the decimal number it is written as.
     exact = Fraction(repr(cost)) if isinstance(cost, float) else Fraction(cost)
     assert abs(amount - exact * MILLION) <= Fraction(1, 2)
@@ -179,8 +179,8 @@ def test_it_is_rounded_to_the_nearest_millionth(cost: Any) -> None:
     [(0, 0), (1, 1e-6), (1_000_000, 1), (1_500_000, 1.5), (10**15, 10**9)],
 )
 def test_units_are_whole_if_they_can_be(amount: int, units: float) -> None:
-    assert in_units(amount) == units
-    assert type(in_units(amount)) is type(units)
+    assert to_units(amount) == units
+    assert type(to_units(amount)) is type(units)
 
 
 # Of several limits.
@@ -189,28 +189,28 @@ API, MAIL = LimitRef("api", None), LimitRef("mail", "a")
 
 
 def test_one_cost_is_that_of_every_limit() -> None:
-    assert costs_of([API, MAIL], 1.5) == (1_500_000, 1_500_000)
-    need = needed([API, MAIL], 2)
-    assert need == Need((API, MAIL), (2_000_000, 2_000_000))
-    assert hash(need) == hash(needed([API, MAIL], {"api": 2.0, "mail": Decimal(2)}))
+    assert parse_costs([API, MAIL], 1.5) == (1_500_000, 1_500_000)
+    need = make_requirement([API, MAIL], 2)
+    assert need == Requirement((API, MAIL), (2_000_000, 2_000_000))
+    assert hash(need) == hash(make_requirement([API, MAIL], {"api": 2.0, "mail": Decimal(2)}))
 
 
 def test_costs_may_be_told_by_the_name_of_the_limit() -> None:
-    assert costs_of([API, MAIL], {"mail": 0.5}) == (1_000_000, 500_000)
-    assert costs_of([API, MAIL], {"mail": 0, "api": Decimal(2)}, least=0) == (2_000_000, 0)
-    assert costs_of([API, MAIL], {}) == (1_000_000, 1_000_000)
+    assert parse_costs([API, MAIL], {"mail": 0.5}) == (1_000_000, 500_000)
+    assert parse_costs([API, MAIL], {"mail": 0, "api": Decimal(2)}, least=0) == (2_000_000, 0)
+    assert parse_costs([API, MAIL], {}) == (1_000_000, 1_000_000)
     other = MAIL._replace(key="b")
-    assert costs_of([MAIL, other], {"mail": 3}) == (3_000_000, 3_000_000)
+    assert parse_costs([MAIL, other], {"mail": 3}) == (3_000_000, 3_000_000)
 
 
 @pytest.mark.parametrize("name", ["nope", "mail:a", "", None, 5])
 def test_a_cost_for_a_limit_that_is_not_named(name: Any) -> None:
     with pytest.raises(LimitError, match=r"allowed: api, mail$") as caught:
-        costs_of([API, MAIL], {name: 1})
+        parse_costs([API, MAIL], {name: 1})
     assert repr(name) in str(caught.value)
 
 
 @pytest.mark.parametrize("cost", [0, -1, True, "1", None, float("nan"), {}])
 def test_a_cost_by_name_that_is_no_cost(cost: Any) -> None:
     with pytest.raises(CostError, match=f"cost {cost!r} "):
-        costs_of([API, MAIL], {"mail": cost})
+        parse_costs([API, MAIL], {"mail": cost})

@@ -1,4 +1,4 @@
-"""How many keys of a limit are in use: `max-keys`, for who calls."""
+"""The cap on keys in use (`max-keys`), for callers outside tasks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import redis
 
 from celery_throttle.errors import LimitError, LimitValueError, Throttled
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.requirement import Written, read
+from celery_throttle.limits.requirement import LimitsLike, parse_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 from tests.protocol import SECOND
 
 START = 1_700_000_000_000_000
-LIMITS: Mapping[str, Written] = {
+LIMITS: Mapping[str, LimitsLike] = {
     "mail": "1/s burst 2 max-keys 3",
     "day": "5/d using fixed-window in UTC max-keys 2",
     "log": "5/10s using sliding-log max-keys 2",
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
-    """By both ends, on each kind of server."""
+    """Blocking and asyncio, on each kind of server."""
     return end_of(Limiter(any_server_url, LIMITS, clock=clock))
 
 
@@ -179,7 +179,7 @@ def test_leases_that_are_renewed_keep_their_key(plain: Limiter, clock: ManualClo
         slot = plain["slots", "b"].slot(lease=10.0)
         stack.enter_context(slot)
         clock.advance(8.0)
-        plain.run_plan(plain.plans.renew([(slot._need.refs[0], slot._holder)], 10.0))
+        plain.run_plan(plain.plans.renew([(slot._requirement.refs[0], slot._holder)], 10.0))
         assert plain["slots", "c"].peek().retry_after == 2.0
         clock.advance(2.0)
         assert plain["slots", "c"].peek()  # the other's lease has run out
@@ -200,7 +200,7 @@ def test_the_strictest_of_several_limits_counts(limiter: End) -> None:
 def test_a_bound_alone_changes_nothing_that_is_in_use(
     limiter: End, clock: ManualClock, name: str
 ) -> None:
-    bare = [str(replace(limit, max_keys=None)) for limit in read(LIMITS[name], name)]
+    bare = [str(replace(limit, max_keys=None)) for limit in parse_limits(LIMITS[name], name)]
     limiter.define(name, bare)
     limiter[name, "a"].acquire(cost=2 if name == "free" else 1)
     before = limiter[name, "a"].peek()

@@ -1,4 +1,4 @@
-"""What is wrong is said at once: where it is written, by which text, and what is allowed."""
+"""Mistakes in tasks, routes and settings: the error names place and text, and what is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in a queue is discarded, in steps between which all is right."""
+"""Discards the tasks in lines of a queue; the data are consistent between the steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(redis_url: str) -> Iterator[Make]:
 
 @pytest.fixture
 def lines(make: Make) -> Protocol:
-    """Lines of all sorts in two queues."""
+    """Lines of all kinds in two queues."""
     lines = make(LIMITS)
     for name in ("api", "mail", "few"):
         lines.limiter[name].pause(3600)
@@ -99,7 +99,7 @@ def test_tasks_that_were_set_aside_are_discarded_too(lines: Protocol) -> None:
     lines.set_aside("w", claim.token)
     expected = len(lines.waiting()) - 20 + 1
     assert lines.limiter.run_plan(discard(lines.keys, "q")) == expected
-    assert not lines.client.exists(lines.keys.aside)
+    assert not lines.client.exists(lines.keys.quarantine)
 
 
 @pytest.mark.parametrize("lost", ["due", "waiting", "line", "lines", "messages"])

@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run as their docstrings say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
 
 
 def run(name: str, url: str, **env: str) -> str:
-    """What the program prints."""
+    """Return the output of the program."""
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
         env=os.environ | {"CELERY_BROKER_URL": url, "THROTTLE_URL": url, **env},

@@ -1,4 +1,4 @@
-"""Lines that wait at one limit: which has its turn next, with the time passed in."""
+"""Fair queueing: which of the lines at one limit is served next, with the time as an argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
@@ -39,7 +39,7 @@ class Turns(Protocol):
             self.park(task, [at, ("tenant", tenant)], rank=rank, may_run=False)
 
     def serve(self, tasks: int) -> list[str]:
-        """The tenants that are served."""
+        """Return the tenants that are served."""
         rows = self.claim(room=tasks)
         self.claim(room=0, settled=[row.token for row in rows])
         self.check()
@@ -231,7 +231,13 @@ def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
     turns.limiter.define("tenant", "9/s", key="gold", weight=5)
     turns.limiter.define("api", weight=2)
     keys = turns.keys
-    names = [keys.fleet, keys.limits, keys.aside, keys.temporary, keys.consumed]
+    names = [
+        keys.membership,
+        keys.limits,
+        keys.quarantine,
+        keys.temporary_queues,
+        keys.consumed_queues,
+    ]
     args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, ""]
     _, _, _, *told = turns.store.run(Call(script("heartbeat"), names, args))
     assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
@@ -242,7 +248,9 @@ def test_a_weight_that_cannot_be(turns: Turns, end_of: MakeEnd) -> None:
     for weight in (0, 101, -1, 1.5, True, "3"):
         with pytest.raises(LimitValueError, match=r"'tenant:gold': weight .* from 1 to 100"):
             end.define("tenant", key="gold", weight=weight)
-    with pytest.raises(LimitValueError, match="nothing is said of 'tenant:gold'; allowed: a limit"):
+    with pytest.raises(
+        LimitValueError, match="neither a limit nor a weight is given for 'tenant:gold'"
+    ):
         end.define("tenant", key="gold")
     with pytest.raises(UnknownLimitError, match="'nobody'"):
         end.define("nobody", weight=3)
@@ -287,7 +295,7 @@ def test_one_of_better_priority_does_not_wait_for_the_cost_of_others(turns: Turn
 
 
 def test_one_that_expires_makes_way_for_the_next_by_rank(turns: Turns) -> None:
-    needs: Sequence[Reference] = ["api", ("tenant", "a")]
+    needs: Sequence[RefLike] = ["api", ("tenant", "a")]
     turns.park("a 0", needs, rank=0, expires=turns.now + 1, may_run=False)
     turns.park("a 1", needs, rank=9, may_run=False)
     turns.join("b", 2, rank=5)

@@ -1,4 +1,4 @@
-"""What workers decide alone: their shares, and when those that are refused may try again."""
+"""Outage mode: the shares of workers, and when refused tasks may try again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms.share import share
+from celery_throttle.algorithms.share import make_share
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import MAX_PERIOD_US, Rate
-from celery_throttle.limits.requirement import Need, needed
+from celery_throttle.limits.requirement import Requirement, make_requirement
 from celery_throttle.worker.health.fallback import Fallback
 
 SECOND = 1_000_000
@@ -30,8 +30,8 @@ def alone(
     return Fallback(read, workers, lambda _: held)
 
 
-def need(*refs: LimitRef, cost: float = 1) -> Need:
-    return needed(refs, cost)
+def need(*refs: LimitRef, cost: float = 1) -> Requirement:
+    return make_requirement(refs, cost)
 
 
 def test_a_share_is_the_rate_divided_and_begins_used_up() -> None:
@@ -107,7 +107,7 @@ def test_slots_are_divided_rounded_down(workers: int, held: int, wait: int | Non
 def test_all_shares_together_are_no_more_than_the_limit(
     count: int, period: int, burst: int, workers: int, cost: int
 ) -> None:
-    part = share(Limit(Rate(count, period), burst), workers, cost * MILLION)
+    part = make_share(Limit(Rate(count, period), burst), workers, cost * MILLION)
     assert part is not None
     assert isinstance(part.rate, Rate)
     assert workers * Fraction(part.rate.count, part.rate.period_us) <= Fraction(count, period)
@@ -116,7 +116,7 @@ def test_all_shares_together_are_no_more_than_the_limit(
 
 def test_a_share_too_small_to_be_counted_is_none() -> None:
     year = Limit(Rate(1, MAX_PERIOD_US))
-    assert share(year, 2) is None
+    assert make_share(year, 2) is None
     assert alone({API: [year]}, workers=2).wait(need(API), 0, waited=False) is None
 
 
@@ -157,7 +157,9 @@ def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_adaptive_limit_is_shared_by_its_lower_bound() -> None:
-    assert share(Limit.parse("adaptive 10..100/s burst 8"), 2) == Limit.parse("1/200ms burst 4")
+    assert make_share(Limit.parse("adaptive 10..100/s burst 8"), 2) == Limit.parse(
+        "1/200ms burst 4"
+    )
 
 
 def test_before_it_begins_it_takes_nothing_from_limits_that_count() -> None:

@@ -1,4 +1,4 @@
-"""Text and bytes of any kind: read, or refused with the one error that is documented."""
+"""Text and bytes of any kind: parsed, or refused with the documented error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from celery_throttle.errors import (
     shown,
 )
 from celery_throttle.limits.grammar import ALGORITHMS
-from celery_throttle.limits.key import LimitRef, Scope, encode_key
+from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.key_template import KeyTemplate
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import UNITS
 from celery_throttle.messages import packing
@@ -41,7 +42,7 @@ def assert_names(error: Exception, *texts: str) -> None:
 def mutated(
     draw: st.DrawFn, originals: st.SearchStrategy[Any], pieces: st.SearchStrategy[Any]
 ) -> Any:
-    """Text or bytes of which some parts are left out, doubled or replaced."""
+    """Text or bytes with some parts removed, doubled or replaced."""
     found = draw(originals)
     for _ in range(draw(st.integers(1, 4))):
         begin, end = sorted(draw(st.tuples(*[st.integers(0, len(found))] * 2)))
@@ -88,7 +89,7 @@ def test_text_is_a_limit_or_refused_by_its_name(text: str) -> None:
 @given(st.text() | st.lists(st.sampled_from("a:{}._-%!\n\ud800"), max_size=9).map("".join))
 def test_text_is_a_scope_or_refused_by_its_name(text: str) -> None:
     try:
-        assert Scope.parse(text).text == text
+        assert KeyTemplate.parse(text).text == text
     except (LimitSyntaxError, KeyTemplateError) as error:
         assert_names(error, text, text.partition(":")[0])
 
@@ -204,23 +205,23 @@ _prefixes = st.sampled_from(["{throttle}", "throttle", "{a}{b}", "", "é", "{thr
 def _every_name(
     prefix: str, queues: Sequence[str], refs: Sequence[LimitRef]
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """All names there are, and what each of them is for."""
+    """Yield all names, and what each is for."""
     keys = Keys(prefix)
-    for kind in ("limits", "workers", "fleet", "parks", "aside"):
+    for kind in ("limits", "workers", "membership", "unacknowledged", "quarantine"):
         yield getattr(keys, kind), (prefix, kind)
     for ref in refs:
-        for kind in ("state", "entries", "pause", "backlog", "turns", "waits"):
+        for kind in ("state", "entries", "pause", "backlog", "broker_waits", "waiting_lists"):
             yield getattr(keys, kind)(ref), (prefix, kind, ref)
         yield f"{keys.entries(ref)}+1", (prefix, "log", ref)
-        for kind in ("crowd", "waited"):
+        for kind in ("key_cap", "waiting_list_index"):
             yield getattr(keys, kind)(ref.name), (prefix, kind, ref.name)
     for text in queues:
-        for kind in ("claims", "channel"):
+        for kind in ("claims", "wakeup_channel"):
             yield getattr(keys, kind)(text), (prefix, kind, text)
         for kind, name in zip(("lines", "messages", "due", "asks"), keys.queue(text), strict=True):
             yield name, (prefix, kind, text)
         for ref in refs:
-            yield keys.waiting(text, ref), (prefix, "waiting", text, ref)
+            yield keys.waiting_list(text, ref), (prefix, "waiting", text, ref)
         for needed in [*((ref,) for ref in refs), refs, refs[::-1]]:
             yield keys.line(text, needed), (prefix, "line", text, tuple(needed))
 

@@ -1,4 +1,4 @@
-"""What is taken and not done with: reservations that are settled, slots that are given back."""
+"""Reservations and slots: settle, release and renew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from celery_throttle.errors import (
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -47,7 +47,7 @@ PROMPT = tuple(algorithm for algorithm in ALGORITHMS if algorithm != "leaky-queu
 
 
 def ten(period: str, algorithm: str) -> str:
-    """Ten units in a period, all of them at once."""
+    """Ten units per period, all at once."""
     return f"10/{period}{' burst 10' if algorithm in METERS else ''} using {algorithm}"
 
 
@@ -58,13 +58,13 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
-    """By both ends, on each kind of server."""
+    """Blocking and asyncio, on each kind of server."""
     return end_of(Limiter(any_server_url, LIMITS, clock=clock))
 
 
 @pytest.fixture
 def plain(redis_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
-    """By both ends."""
+    """Blocking and asyncio."""
     return end_of(Limiter(redis_url, LIMITS, clock=clock))
 
 
@@ -75,7 +75,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def inner(reservation: Any, end: End) -> End:
-    """The end of a reservation."""
+    """Settles a reservation."""
     return End(reservation, end._loop)
 
 
@@ -150,7 +150,7 @@ def test_a_leaky_queue_can_be_settled(plain: End, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_has_passed_is_not_given_back(plain: End, clock: ManualClock, algorithm: str) -> None:
-    """A window must not admit more than if the true cost had been known."""
+    """A window must not admit more than with the actual cost."""
     plain.define("job", ten("h", algorithm))
     clock.now -= clock.now % 3_600_000_000
     reservation = plain["job"].reserve(10)
@@ -176,7 +176,7 @@ def test_nothing_is_given_back_of_a_limit_that_has_changed(
 
 
 def test_several_limits_are_settled_together(limiter: End) -> None:
-    both: list[Reference] = ["tokens", ("api", "tenant")]
+    both: list[RefLike] = ["tokens", ("api", "tenant")]
     reservation = limiter.reserve(both, {"tokens": 50})
     assert limiter["api", "tenant"].peek(0).remaining == 4
     inner(reservation, limiter).settle({"tokens": 20})
@@ -294,7 +294,7 @@ def test_a_slot_that_is_refused_leaves_nothing_behind(plain: End, client: redis.
 def test_a_slot_is_for_one_with_at_a_time(limiter: End) -> None:
     slot = limiter["two"].slot()
     with limiter.hold(slot):
-        with pytest.raises(ThrottleError, match="held already"), limiter.hold(slot):
+        with pytest.raises(ThrottleError, match="already held"), limiter.hold(slot):
             raise AssertionError
         assert limiter["two"].peek(0).remaining == 1
     with limiter.hold(slot):
@@ -303,7 +303,7 @@ def test_a_slot_is_for_one_with_at_a_time(limiter: End) -> None:
 
 def test_a_slot_is_waited_for_until_it_is_given_back(any_server_url: str, end_of: MakeEnd) -> None:
     class Returning(ManualClock):
-        """Calls something once some time has passed."""
+        """Calls a function after some time."""
 
         call: Callable[[], object] = staticmethod(lambda: None)
 
@@ -356,7 +356,7 @@ def test_a_lease_goes_on_when_it_is_renewed(
     limiter = Limiter(redis_url, LIMITS, clock=clock)
     slot = limiter["one"].slot(lease=10)
     with slot:
-        need = limiter.need(["one"], 1)
+        need = limiter.require(["one"], 1)
         for _ in range(5):
             clock.advance(9)
             limiter.run_plan(limiter.plans.renew([(need.refs[0], slot._holder)], 10))
@@ -370,7 +370,7 @@ def test_a_lease_goes_on_when_it_is_renewed(
 
 
 class Seen:
-    """Notes the scripts that a limiter runs, and says when one was run some times."""
+    """Counts the renewals of a limiter, and signals when there were enough."""
 
     def __init__(self, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
         self.renewals = 0
@@ -400,18 +400,18 @@ class Seen:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of a second are renewed every millisecond."""
-    monkeypatch.setattr(lease_renewer, "TIMES", 1000)
-    monkeypatch.setattr(lease_renewer, "LINGER", 0.001)
+    monkeypatch.setattr(lease_renewer, "RENEWALS_PER_LEASE", 1000)
+    monkeypatch.setattr(lease_renewer, "LINGER_SECONDS", 0.001)
 
 
 def renewing(limiter: Limiter) -> threading.Thread:
-    thread = limiter.renewals._thread
+    thread = limiter.lease_renewer._thread
     assert thread is not None
     return thread
 
 
 def test_a_shorter_lease_after_a_longer_one_is_renewed_in_time(redis_url: str) -> None:
-    """The thread waits for the one that was given back meanwhile."""
+    """The thread waits for a slot that has been released meanwhile."""
     limiter = Limiter(redis_url, LIMITS)
     with limiter["two"].slot(lease=3600):
         pass
@@ -529,7 +529,7 @@ def test_a_renewal_keeps_what_other_limits_of_the_name_remember(
         log = "{throttle}:entries:logged+1"
         remembered, lasts = client.dump(log), client.pttl(log)
         clock.advance(3)
-        renewed = [(ref, slot._holder) for ref in limiter.need(["logged"], 1).refs]
+        renewed = [(ref, slot._holder) for ref in limiter.require(["logged"], 1).refs]
         limiter.run_plan(limiter.plans.renew(renewed, 10))
         assert client.dump(log) == remembered
         assert lasts - 5_000 <= client.pttl(log) <= lasts
@@ -565,7 +565,7 @@ def test_a_pause_holds_slots_too(limiter: End, clock: ManualClock) -> None:
 
 
 def test_slots_are_only_for_slot(limiter: End) -> None:
-    """Whether one is free or not: what is not given back must not be taken."""
+    """Whether or not a slot is free: a slot that is not released must not be taken."""
     calls: list[Callable[[], object]] = [
         limiter["one"].acquire,
         lambda: limiter["one"].acquire(max_wait=5),

@@ -1,4 +1,4 @@
-"""What the run of a task is given, and what it asks for in its body."""
+"""Limits requested in a task body: units that the task holds are used first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _nothing() -> None: ...
 
 
 class Running:
-    """A task of the app as a worker runs it, given some units."""
+    """Runs a task of the app as a worker does, with some units."""
 
     def __init__(self, throttle: Throttle, *given: Item, plain: bool = False) -> None:
         app: Any = throttle.app

@@ -1,4 +1,4 @@
-"""The limiter on a real server: each operation by both ends, and what it leaves in Redis.
+"""The limiter on a real server: each operation, blocking and asyncio, and its data in Redis.
 
 The time is a ManualClock's, so nothing here sleeps. Tests of expiry alone use the server's clock.
 """
@@ -40,7 +40,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
@@ -59,13 +59,13 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
-    """By both ends, on each kind of server."""
+    """Blocking and asyncio, on each kind of server."""
     return end_of(Limiter(any_server_url, LIMITS, clock=clock))
 
 
 @pytest.fixture
 def plain(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
-    """By its sync end, for what both ends have from one core."""
+    """Blocking only, for what both share."""
     limiter = Limiter(redis_url, LIMITS, clock=clock)
     yield limiter
     limiter.store.close()
@@ -73,7 +73,7 @@ def plain(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
-    """A look at the server that the test's limiter uses."""
+    """A client of the server that the test's limiter uses."""
     names = ("any_server_url", "redis_url")
     url: str = request.getfixturevalue(next(n for n in names if n in request.fixturenames))
     with redis.Redis.from_url(url) as client:
@@ -85,12 +85,12 @@ def contents(client: redis.Redis) -> dict[Any, Any]:
 
 
 def changes(client: redis.Redis) -> int:
-    """Counts whatever a command has changed since the server started."""
+    """Return the number of changes since the server started."""
     return int(client.info("persistence")["rdb_changes_since_last_save"])
 
 
 def limit_of(capacity: int, algorithm: str) -> str:
-    """What drains emits a unit each 0.1 s; what counts in windows does so for a second."""
+    """Meters emit a unit every 0.1 s; windows last a second."""
     if algorithm in METERS:
         return f"10/s burst {capacity} using {algorithm}"
     return f"{capacity}/s using {algorithm}"
@@ -663,7 +663,7 @@ def test_a_clock_that_steps_back_gives_nothing_and_costs_little(
     assert refused.retry_after is not None
     assert not refused
     # A window still ends when it would have, but with the next one at the latest.
-    late = min(back, 1_000_000 if algorithm == "fixed-window" else FARTHEST)
+    late = min(back, 1_000_000 if algorithm == "fixed-window" else MAX_BOOKING_US)
     assert refused.retry_after <= wait + late / 1e6
     clock.advance(refused.retry_after)
     assert [plain["job"].acquire().allowed for _ in range(3)].count(True) == passing
@@ -707,7 +707,7 @@ def test_a_state_lasts_until_the_limit_is_full_again(
 def test_no_state_is_too_short_lived_to_be_kept(
     any_server_url: str, client: redis.Redis, algorithm: str
 ) -> None:
-    """An expiry of 0 is an error in Redis, or no state at all."""
+    """An expiry of 0 is an error in Redis, or deletes the state."""
     period = "s" if algorithm in METERS else "us"
     limiter = Limiter(any_server_url, {"job": f"1000000000/{period} using {algorithm}"})
     for number in range(200):
@@ -800,7 +800,7 @@ def test_a_change_of_a_limit_that_nobody_defined(
 
 
 def test_other_limits_that_were_put_in_force_meanwhile_stay(plain: Limiter) -> None:
-    """Who asks for new windows of a calendar sends those of the limits that it has read."""
+    """A process that renews calendar windows sends those of the definitions that it read."""
     plain.define("api", "5/h burst 5")
     old = [Limit.parse("1/d using fixed-window in UTC")]
     plain.run_plan(plain.plans._define("windows", [LimitRef("api", None)], [tuple(old)], 0))
@@ -857,7 +857,7 @@ def test_keys_of_any_content_never_reach_another_key(plain: Limiter, client: red
 
 def test_names_of_queues_never_make_two_waiting_lists_one() -> None:
     lists = [
-        Keys().waiting(queue, LimitRef("mail", key))
+        Keys().waiting_list(queue, LimitRef("mail", key))
         for queue, key in (("q", "a:b"), ("b:q", "a"), ("a:b:q", None), ("q", "a"), ("a:q", None))
     ]
     assert len(set(lists)) == len(lists)
@@ -963,7 +963,7 @@ def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) 
 def test_an_outage_ends_when_the_server_is_back(
     own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_throttle.store.breaker.PAUSE", 0.0)  # see test_breaker.py
+    monkeypatch.setattr("celery_throttle.store.breaker.RETRY_SECONDS", 0.0)  # see test_breaker.py
     limiter = end_of(Limiter(own_server.url, LIMITS))
     limiter["api"].acquire()
     own_server.stop()

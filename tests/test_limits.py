@@ -1,4 +1,4 @@
-"""Rates and limits: what they read, what they refuse, and what they write. Errors and Decision."""
+"""Rates and limits: parsing, errors and text. Also exceptions and Decision."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGES
+from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGE_MODES
 from celery_throttle.limits.limit import (
-    FARTHEST,
+    MAX_ADAPTIVE_RATIO,
+    MAX_BOOKING_US,
     MAX_KEYS,
     MAX_PARTS,
     MAX_WAITING,
-    RANGE,
     Limit,
     check_name,
 )
@@ -107,13 +107,13 @@ def sliding_windows(draw: st.DrawFn) -> Limit:
 
 @st.composite
 def adaptive_limits(draw: st.DrawFn) -> Limit:
-    rate = draw(rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // RANGE))
-    most = min(MAX_UNITS, MAX_EXACT // RANGE // rate.interval[0])
+    rate = draw(rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // MAX_ADAPTIVE_RATIO))
+    most = min(MAX_UNITS, MAX_EXACT // MAX_ADAPTIVE_RATIO // rate.interval[0])
     return Limit(
         rate,
         draw(st.integers(1, most)),
         ADAPTIVE,
-        lowest=draw(st.integers(-(-rate.count // RANGE), rate.count)),
+        lowest=draw(st.integers(-(-rate.count // MAX_ADAPTIVE_RATIO), rate.count)),
         latency_us=draw(st.none() | st.integers(1, HOUR)),
     )
 
@@ -131,7 +131,7 @@ limits = bare_limits | st.builds(
     bare_limits,
     max_keys=st.none() | st.integers(1, MAX_KEYS),
     max_waiting=st.none() | st.integers(1, MAX_WAITING),
-    outage=st.sampled_from(OUTAGES),
+    outage=st.sampled_from(OUTAGE_MODES),
 )
 
 
@@ -145,7 +145,7 @@ HEADS = ("10/s", "7/d", "9/month", "3 at once", "1/7us", "5")
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """A rate or slots, and clauses that may mean nothing or contradict each other."""
+    """A rate or slots, and clauses that may not apply or may contradict each other."""
     head = draw(st.sampled_from([*HEADS, "adaptive 2..9/s", "adaptive 9..2/s"]))
     clauses = [
         *(f"using {algorithm}" for algorithm in ALGORITHMS),
@@ -423,7 +423,7 @@ class TestLimit:
         limit = Limit.parse(f"100/s using {algorithm}")
         assert limit.burst == 100
         assert limit == Limit(Rate(100, SECOND), 100, algorithm)
-        with pytest.raises(LimitValueError, match=f"'burst' means nothing to {algorithm}; it is"):
+        with pytest.raises(LimitValueError, match=f"'burst' does not apply to {algorithm}; it is"):
             Limit(Rate(100, SECOND), 99, algorithm)
 
     @pytest.mark.parametrize(
@@ -446,19 +446,19 @@ class TestLimit:
     @pytest.mark.parametrize(
         ("text", "why"),
         [
-            ("adaptive 10/s", "'10/s' tells no two bounds; allowed: '<lowest>..<highest>/"),
+            ("adaptive 10/s", "'10/s' is not a range of rates; allowed: '<lowest>..<highest>/"),
             ("adaptive 0..10/s", "lowest count 0 is out of range; allowed: whole numbers from 1"),
             ("adaptive 11..10/s", "lowest count 11 is out of range; allowed: whole numbers from 1"),
             ("adaptive 1..1001/s", "is too far from the highest; allowed: at least a 1000th of"),
             ("adaptive x..10/s", "lowest count 'x' in 'x..10/s' is not a whole number; allowed"),
             ("adaptive 1..10/s using gcra", "names two algorithms; allowed: one"),
-            ("10/s using adaptive", "has two bounds; allowed: 'adaptive <lowest>..10/s'"),
-            ("10/s latency 3ms", "'latency' means nothing to gcra; it is for adaptive"),
+            ("10/s using adaptive", "has no lowest rate; allowed: 'adaptive <lowest>..10/s'"),
+            ("10/s latency 3ms", "'latency' does not apply to gcra; it is for adaptive"),
             ("adaptive 1..10/s latency 3", "unknown unit '' in"),
             ("adaptive 1..10/s latency 0ms", "latency in microseconds 0 is out of range; allowed"),
             ("adaptive 1..10/s latency 2h", "is out of range; allowed"),
-            ("adaptive 1..10/s parts 2", "'parts' means nothing to adaptive; it is for sliding"),
-            ("3 at once latency 3ms", "'latency' means nothing to '3 at once'"),
+            ("adaptive 1..10/s parts 2", "'parts' does not apply to adaptive; it is for sliding"),
+            ("3 at once latency 3ms", "'latency' does not apply to '3 at once'"),
         ],
     )
     def test_an_adaptive_limit_that_is_wrong_says_why(self, text: str, why: str) -> None:
@@ -468,13 +468,13 @@ class TestLimit:
         assert repr(text) in str(caught.value)
 
     def test_slots_have_no_bounds(self) -> None:
-        with pytest.raises(LimitValueError, match="'3 at once' is all there is to say"):
+        with pytest.raises(LimitValueError, match="'3 at once' takes no other clauses"):
             Limit(Concurrency(3), lowest=2)
 
     def test_slots_are_a_limit_of_an_algorithm_of_their_own(self) -> None:
         limit = Limit.parse("10 at once")
         assert (limit.rate, limit.burst, limit.algorithm) == (Concurrency(10), 10, CONCURRENCY)
-        assert (limit.period, limit.ticks) == (None, (0, 1))
+        assert (limit.calendar_period, limit.ticks) == (None, (0, 1))
 
     @pytest.mark.parametrize(
         ("text", "period"),
@@ -489,7 +489,7 @@ class TestLimit:
         ],
     )
     def test_knows_the_periods_that_a_calendar_has(self, text: str, period: str | None) -> None:
-        assert Limit.parse(text).period == period
+        assert Limit.parse(text).calendar_period == period
 
     def test_of_passes_a_limit_through(self) -> None:
         limit = Limit.parse("100/s burst 20")
@@ -656,11 +656,11 @@ class TestLimit:
             assert Limit.parse(text) == Limit(rate, algorithm=algorithm, **fields)
             return
         takers = ", ".join(name for name, clauses in CLAUSES.items() if keyword in clauses)
-        why = f"'{keyword}' means nothing to {algorithm}; it is for {takers}"
+        why = f"'{keyword}' does not apply to {algorithm}; it is for {takers}"
         with pytest.raises(LimitValueError) as caught:
             Limit.parse(text)
         assert str(caught.value) == f"{text!r}: {why}"
-        with pytest.raises(LimitValueError, match=f"means nothing to {algorithm}; it is for"):
+        with pytest.raises(LimitValueError, match=f"does not apply to {algorithm}; it is for"):
             Limit(rate, algorithm=algorithm, **fields)
 
     @pytest.mark.parametrize("parts", [0, -1, 1.5, True, "1", None, MAX_PARTS + 1])
@@ -691,7 +691,7 @@ class TestLimit:
 
     def test_text_is_no_rate(self) -> None:
         rate: Any = "100/s"
-        with pytest.raises(LimitValueError, match="'100/s' is no Rate"):
+        with pytest.raises(LimitValueError, match="'100/s' is not a Rate"):
             Limit(rate)
 
     @pytest.mark.parametrize(
@@ -767,7 +767,7 @@ class TestConcurrency:
 
 
 class TestTicks:
-    """Amounts are counted in parts of a microsecond; see `Limit.ticks`."""
+    """Amounts are counted in ticks; see `Limit.ticks`."""
 
     @pytest.mark.parametrize(
         ("text", "ticks"),
@@ -796,16 +796,16 @@ class TestTicks:
         if limit.algorithm in METERS:
             # What is booked ahead comes on top of the burst.
             assert limit.burst * p <= MAX_EXACT
-            assert FARTHEST * q <= MAX_EXACT // 4
+            assert MAX_BOOKING_US * q <= MAX_EXACT // 4
             reduced, per_us = limit.rate.interval
             finest = 1_000_000 // gcd(reduced, 1_000_000)
             fits = limit.burst * reduced * finest <= MAX_EXACT // 2
-            fits = fits and FARTHEST * per_us * finest <= MAX_EXACT // 4
+            fits = fits and MAX_BOOKING_US * per_us * finest <= MAX_EXACT // 4
             assert (fits or finest == 1) == (p % 1_000_000 == 0)
 
 
 class TestDefinition:
-    """What `definitions.py` packs for the scripts, see `definition.lua`."""
+    """The packed definitions; see `definition.lua`."""
 
     NOW = 1_772_323_200 * SECOND  # 2026-03-01 in UTC
 
@@ -814,7 +814,7 @@ class TestDefinition:
         return definitions.pack(limits, now, "crowd")
 
     def unpacked(self, *limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
-        """Tags and numbers, and what comes after them."""
+        """Return tags and numbers, and the bytes after them."""
         packed = self.pack(*limits, now=now)
         *_, several = struct.unpack_from("<ddB", packed)
         place, found = 17, list[tuple[int, list[float]]]()

@@ -1,4 +1,4 @@
-"""Lines and claims on a real server, with the time passed in: nothing sleeps."""
+"""Lines and claims on a real server, with the time as an argument."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fractions import Fraction
 import pytest
 import redis
 
-from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.limits.reference import Reference
-from celery_throttle.operations.plans import Want
+from celery_throttle.limits.reference import RefLike
+from celery_throttle.operations.acquire import GateRequest
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
@@ -107,7 +107,7 @@ def test_starts_are_never_over_and_never_idle(make: Make, text: str) -> None:
 )
 def test_starts_are_those_of_a_caller_that_never_rests(make: Make, text: str) -> None:
     lines = make({"api": text})
-    limits, ref = Local({"api": text}), LimitRef("api", None)
+    limits, ref = LocalLimits({"api": text}), LimitRef("api", None)
     begin = at = lines.now
     expected: list[int] = []
     while at < begin + 3 * SECOND:
@@ -142,7 +142,7 @@ def test_a_new_first_of_a_line_that_costs_less_does_not_wait_for_more(lines: Pro
 
 @pytest.mark.parametrize("limits", [["bulk"], ["bulk", ("slow", "k")]])
 def test_who_follows_one_that_was_withdrawn_does_not_wait_for_more(
-    lines: Protocol, limits: list[Reference]
+    lines: Protocol, limits: list[RefLike]
 ) -> None:
     lines.limiter["bulk"].acquire(10)
     lines.park("all", ["bulk"], cost=10)
@@ -332,7 +332,7 @@ def test_a_settled_claim_is_gone(lines: Protocol, any_server_url: str) -> None:
 
 
 def test_many_workers_do_not_all_ask_for_the_same_unit(lines: Protocol) -> None:
-    """Empty claims must not grow in step with the workers."""
+    """Empty claims must not increase in proportion to workers."""
     lines.limiter.define("api", "20/s")
     lines.park("x", ["api"])
     for number in range(200):
@@ -382,7 +382,7 @@ def test_a_line_that_begins_wakes_a_sleeping_worker(lines: Protocol, any_server_
 
 
 def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str) -> None:
-    """Law 5: with 3,000 lines that wait elsewhere, a claim makes as many calls as with 30."""
+    """Law 5: with 3,000 lines at other limits, a claim makes as many calls as with 30."""
     with redis.Redis.from_url(any_server_url) as client:
         calls = []
         for count in (30, 3_000):
@@ -402,7 +402,7 @@ def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str)
 
 def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
     dice = random.Random(7)
-    sets: list[Sequence[Reference]] = [
+    sets: list[Sequence[RefLike]] = [
         ["api"],
         ["mail"],
         ["api", "mail"],
@@ -415,7 +415,7 @@ def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
         ["queue", "slots"],
         ["window"],
     ]
-    named: list[Reference] = ["slots", "github", ("slots", "k")]
+    named: list[RefLike] = ["slots", "github", ("slots", "k")]
     held: list[tuple[str, int]] = []
     arrived, done = 0, Counter[str]()
     for _ in range(600):
@@ -487,7 +487,7 @@ def test_a_slot_that_is_given_back_wakes_those_who_wait(
 def test_slots_are_held_by_claims_until_they_are_given_back(lines: Protocol) -> None:
     for task in "abcdef":
         lines.park(task, ["slots"], holder=task)
-    released: list[tuple[Reference, str]] = [("slots", "a"), ("slots", "b")]
+    released: list[tuple[RefLike, str]] = [("slots", "a"), ("slots", "b")]
     rows = lines.claim("w", room=5, released=released)
     assert [row.id for row in rows] == ["c", "d"]
     assert lines.claim("w", room=5, settled=[row.token for row in rows]) == []  # it may run still
@@ -523,7 +523,7 @@ def test_a_slot_whose_lease_ran_out_is_free(lines: Protocol) -> None:
 
 
 def test_a_slot_is_not_booked_on_a_lease_that_is_about_to_run_out(lines: Protocol) -> None:
-    """Who holds it may renew it until then."""
+    """Its holder may renew it until then."""
     for task in "ab":
         lines.park(task, ["slots"], lease=10 * SECOND)
     lines.park("c", ["slots"])
@@ -532,7 +532,7 @@ def test_a_slot_is_not_booked_on_a_lease_that_is_about_to_run_out(lines: Protoco
 
 
 def test_a_slot_that_cannot_be_booked_is_not_asked_for_again_and_again(lines: Protocol) -> None:
-    """Nor does it hold up others that are due."""
+    """Nor does it delay other lines that are due."""
     for task in "ab":
         lines.park(task, ["slots"], lease=10 * SECOND)
     lines.park("c", ["slots"])
@@ -659,19 +659,19 @@ def test_each_limit_takes_its_own_cost(lines: Protocol) -> None:
 
 
 def test_a_gate_books_slots_ahead_for_fractions(lines: Protocol) -> None:
-    half = Want(lines.limiter.need(["bulk"], 0.5), 30)
+    half = GateRequest(lines.limiter.require(["bulk"], 0.5), 30)
     (reply,) = lines.store.run(lines.limiter.plans.gate_call([half], 20_000))
     # Ten units are free, which is twenty halves, and another half comes each 0.5 ms.
     assert reply == [1, 30, 20, 500, 500_000, 20_000]
     assert lines.limiter["bulk"].peek(0).reset_after == 0.015
-    whole = Want(lines.limiter.need(["bulk"], 1), 30)
+    whole = GateRequest(lines.limiter.require(["bulk"], 1), 30)
     (reply,) = lines.store.run(lines.limiter.plans.gate_call([whole], 20_000))
     assert reply == [1, 1, 0, 6_000, 0, 20_000]  # its own slot lies ahead: that and no more
 
 
 def test_what_a_gate_takes_of_a_window_is_good_for_the_rest_of_it(lines: Protocol) -> None:
     lines.now += SECOND - lines.now % SECOND - 5_000
-    want = Want(lines.limiter.need(["window"], 1), 9)
+    want = GateRequest(lines.limiter.require(["window"], 1), 9)
     call = lines.limiter.plans.gate_call([want], 20_000)
     assert lines.store.run(call) == [[1, 5, 5, 0, 200_000_000, 5_000]]
     # The next window has begun when these are due, and is good for all of the 20 ms.
@@ -681,7 +681,7 @@ def test_what_a_gate_takes_of_a_window_is_good_for_the_rest_of_it(lines: Protoco
 
 
 @pytest.mark.parametrize("limits", [["slots"], ["api", "slots"], ["github"]])
-def test_a_gate_takes_no_slots(lines: Protocol, limits: list[Reference]) -> None:
+def test_a_gate_takes_no_slots(lines: Protocol, limits: list[RefLike]) -> None:
     assert lines.store.run(lines.gate_call([(limits, 1), (["mail"], 1)])) == [
         [0],
         [1, 1, 1, 0, 0, 20_000],
@@ -691,7 +691,7 @@ def test_a_gate_takes_no_slots(lines: Protocol, limits: list[Reference]) -> None
 
 
 def test_a_gate_lets_one_after_the_other_out_of_a_leaky_queue(lines: Protocol) -> None:
-    want = Want(lines.limiter.need(["queue"], 1), 9)
+    want = GateRequest(lines.limiter.require(["queue"], 1), 9)
     call = lines.limiter.plans.gate_call([want], 20_000)
     assert [reply[:4] for reply in lines.store.run(call)] == [[1, 1, 1, 0]]
     assert lines.store.run(call) == [[0]]

@@ -1,4 +1,4 @@
-"""Names that resemble ours trigger a warning with the right one; others do not."""
+"""Misspelt names cause a warning with the right one; other names do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nothing() -> None: ...
 
 
 def warned_of_task(app: Celery, **options: Any) -> list[str]:
-    """The warnings of a task with some options that is defined as usual, and used later."""
+    """Return the warnings of a task with some options, defined first and used later."""
     Throttle(app, {"api": "1/s"})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

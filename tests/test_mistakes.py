@@ -1,4 +1,4 @@
-"""A mistake in the limits of a task is an error of that task alone, wherever it is sent."""
+"""A mistake in the limits of a task is an error of that task only, wherever it is sent."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_all_that_is_wrong_is_listed(app: Celery) -> None:
         "limit 'slow': unknown unit 'fortnight'",
         "throttle_lease is 'soon'",
         "limit 'fast': '0/s'",
-        "'http://host' is no server that can keep limits",
+        "'http://host' is not a server that can keep limits",
         "throttle_routes['routed.*']: limit 'male' is not defined",
         "task 'broken' has no argument 'tenant'",
         "task 'costly': cost 2 can never fit",

@@ -1,4 +1,4 @@
-"""Pauses on a server whose clock is set; time is passed in."""
+"""Pauses on a server whose clock is set back; the time is an argument."""
 
 from __future__ import annotations
 

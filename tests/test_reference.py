@@ -1,4 +1,4 @@
-"""The algorithms in pure Python: figures worked out by hand, and the constants they share."""
+"""The algorithms in Python: figures calculated by hand, and the constants shared with Lua."""
 
 from __future__ import annotations
 
@@ -7,36 +7,27 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from celery_throttle.algorithms import (
-    FixedWindow,
-    Gcra,
-    LeakyBucket,
-    LeakyQueue,
-    Local,
-    SlidingLog,
-    SlidingWindow,
-    Slots,
-    TokenBucket,
-)
-from celery_throttle.algorithms.definition import STATES
-from celery_throttle.algorithms.meters import Busy
-from celery_throttle.algorithms.sliding_log import Entry
-from celery_throttle.algorithms.slots import LEASE, Lease
+from celery_throttle.algorithms.definition import STATE_CLASSES
+from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.algorithms.meters import BusyPeriod, Gcra, LeakyBucket, LeakyQueue, TokenBucket
+from celery_throttle.algorithms.sliding_log import LogEntry, SlidingLog
+from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
 from celery_throttle.algorithms.state import State
+from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limits import rate
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES, CONCURRENCY
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.store import definitions
 from celery_throttle.store.script import source_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 START = 1_700_000_000 * SECOND
-BUSY = Busy(START)
+BUSY = BusyPeriod(START)
 
 API = LimitRef("api", None)
 MAIL = LimitRef("mail", None)
@@ -49,8 +40,8 @@ meters = pytest.mark.parametrize("algorithm", METERS)
 meters_without_delay = pytest.mark.parametrize("algorithm", METERS[:3])
 
 
-def one(text: str, algorithm: str) -> Local:
-    return Local({"api": f"{text} using {algorithm}"})
+def one(text: str, algorithm: str) -> LocalLimits:
+    return LocalLimits({"api": f"{text} using {algorithm}"})
 
 
 def allowed(
@@ -82,7 +73,7 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 def test_lua_and_python_share_their_constants() -> None:
     exact, tags = source_of("exact"), source_of("tags")
     for name, value in (
-        ("FARTHEST", FARTHEST),
+        ("FARTHEST", MAX_BOOKING_US),
         ("MILLION", MILLION),
         ("MAX_EXACT", rate.MAX_EXACT),
     ):
@@ -94,7 +85,7 @@ def test_lua_and_python_share_their_constants() -> None:
     in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
     assert in_lua == in_python
     assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)
-    assert set(STATES) == set(definitions.TAGS) == {*CLAUSES, CONCURRENCY}
+    assert set(STATE_CLASSES) == set(definitions.TAGS) == {*CLAUSES, CONCURRENCY}
 
 
 @meters
@@ -134,10 +125,10 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, BUSY, START + 666_666, 2)),
+        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, BUSY, 2_000_000)),
         (
             "3/s burst 3 using token-bucket",
-            TokenBucket(7, START, 1_000_000, 3, BUSY, 1_000_000, 3),
+            TokenBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
         ),
         (
             "3/s burst 3 using leaky-bucket",
@@ -181,9 +172,9 @@ def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None
         ),
         (
             "3/s using sliding-log",
-            SlidingLog(7, SECOND, (Entry(START + 3, 1, 2 * MILLION),), 1, START + 3, START + 3),
+            SlidingLog(7, SECOND, (LogEntry(START + 3, 1, 2 * MILLION),), 1, START + 3, START + 3),
         ),
-        ("3 at once", Slots(7, (Lease(START + 3 + LEASE, 1),), 1, LEASE)),
+        ("3 at once", Slots(7, (SlotLease(START + 3 + LEASE_US, 1),), 1, LEASE_US)),
     ],
 )
 def test_what_counts(text: str, state: State) -> None:
@@ -194,11 +185,11 @@ def test_what_counts(text: str, state: State) -> None:
 
 
 def taken_once(limit: Limit, cost: int, now: int) -> State:
-    kind = STATES[limit.algorithm]
+    kind = STATE_CLASSES[limit.algorithm]
     return kind.empty(limit, 7).take(limit, cost * MILLION, now, now)
 
 
-@pytest.mark.parametrize("algorithm", STATES)
+@pytest.mark.parametrize("algorithm", STATE_CLASSES)
 def test_a_state_is_a_value(algorithm: str) -> None:
     others = {CONCURRENCY: "3 at once", ADAPTIVE: "adaptive 1..3/s"}
     text = others.get(algorithm, f"3/s using {algorithm}")
@@ -216,13 +207,15 @@ def test_a_slot_booked_ahead_counts_from_its_start(algorithm: str) -> None:
     assert full.wait(limit, MILLION, START) == 10_000
     booked = full.take(limit, MILLION, START, START + 10_000)
     assert booked.in_use(START) == 3 * MILLION  # one unit above the capacity
-    assert booked.left(limit, START) == (0, 30_000)
+    assert booked.remaining_and_reset(limit, START) == (0, 30_000)
     assert booked.wait(limit, 2 * MILLION, START) == 30_000
 
 
 @meters_without_delay
 def test_several_limits_all_or_nothing(algorithm: str) -> None:
-    local = Local({"api": f"10/s burst 5 using {algorithm}", "mail": f"1/s using {algorithm}"})
+    local = LocalLimits(
+        {"api": f"10/s burst 5 using {algorithm}", "mail": f"1/s using {algorithm}"}
+    )
     both = {API: 1, MAIL: 1}
     assert local.acquire(both, START) == allowed(1, 0, reset=1.0, granted=1)
     assert local.acquire(both, START) == refused(1, 0, wait=1.0, reset=1.0, by="mail")
@@ -235,7 +228,7 @@ def test_several_limits_all_or_nothing(algorithm: str) -> None:
 
 
 def test_each_limit_may_have_a_cost_of_its_own() -> None:
-    local = Local({"api": "10/s burst 5", "mail": "1/s burst 2"})
+    local = LocalLimits({"api": "10/s burst 5", "mail": "1/s burst 2"})
     assert local.acquire({API: 4, MAIL: 0.5}, START) == allowed(5, 1, reset=0.5, granted=4)
     assert local.acquire({API: 1, MAIL: 1.75}, START) == refused(
         2, 1, wait=0.25, reset=0.5, by="mail"
@@ -244,7 +237,7 @@ def test_each_limit_may_have_a_cost_of_its_own() -> None:
 
 
 def test_all_limits_of_a_name_have_to_allow() -> None:
-    local = Local({"api": ["10/s burst 5", "6/m using fixed-window", "2 at once"]})
+    local = LocalLimits({"api": ["10/s burst 5", "6/m using fixed-window", "2 at once"]})
     begin = START - START % (60 * SECOND)
     assert local.acquire({API: 3}, begin) == allowed(2, 1, reset=60.0, granted=3)
     assert local.acquire({API: 3}, begin) == refused(5, 2, wait=0.1, reset=60.0, by="api")
@@ -258,7 +251,7 @@ def test_all_limits_of_a_name_have_to_allow() -> None:
 def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
     ref: LimitRef,
 ) -> None:
-    local = Local({"api": ["9/h using fixed-window", "9/h burst 9"]})
+    local = LocalLimits({"api": ["9/h using fixed-window", "9/h burst 9"]})
     begin = START - START % HOUR
     local.acquire({ref: 4}, begin)
     half = begin + HOUR // 2  # the meter has drained by four, the window has not
@@ -269,14 +262,14 @@ def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
 
 
 def test_a_slot_is_held_from_when_its_holder_begins() -> None:
-    local = Local({"api": ["10/s burst 5 using leaky-queue", "3 at once"]})
+    local = LocalLimits({"api": ["10/s burst 5 using leaky-queue", "3 at once"]})
     local.acquire({API: 1}, START)
     decision = local.acquire({API: 1}, START)
     assert (decision.delay, decision.reset_after) == (0.1, 30.1)
 
 
 def test_a_refusal_tells_of_the_limit_that_binds() -> None:
-    local = Local({"api": "1000/s burst 10", "mail": "1/s burst 20"})
+    local = LocalLimits({"api": "1000/s burst 10", "mail": "1/s burst 20"})
     local.acquire({API: 7}, START)
     local.acquire({MAIL: 15}, START)
     assert local.acquire({API: 10, MAIL: 10}, START) == refused(
@@ -286,7 +279,7 @@ def test_a_refusal_tells_of_the_limit_that_binds() -> None:
 
 
 def test_a_key_may_have_a_limit_of_its_own() -> None:
-    local = Local({"mail": "1/s"})
+    local = LocalLimits({"mail": "1/s"})
     local.define(GOLD, "1/s burst 9", START)
     assert local.acquire({GOLD: 9}, START).limit == 9
     assert local.acquire({LimitRef("mail", "plain"): 1}, START).limit == 1
@@ -300,7 +293,7 @@ def test_a_key_may_have_a_limit_of_its_own() -> None:
 def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
     ref: LimitRef, algorithm: str, written_by: str
 ) -> None:
-    local = Local({"mail": f"1/h burst 2 using {written_by}"})
+    local = LocalLimits({"mail": f"1/h burst 2 using {written_by}"})
     local.acquire({ref: 2}, START)
     half = START + HOUR // 2
     local.define(MAIL, f"100/s burst 2 using {algorithm}", half)
@@ -311,7 +304,7 @@ def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
 
 
 def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
-    local = Local({"mail": "1/h burst 4"})
+    local = LocalLimits({"mail": "1/h burst 4"})
     local.acquire({GOLD: 4}, START)
     local.define(MAIL, "2/h burst 4", START + HOUR)  # one is paid off
     local.define(MAIL, "4/h burst 4", START + 2 * HOUR)
@@ -320,7 +313,7 @@ def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
 
 
 def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> None:
-    local = Local({"mail": "100/s burst 100"})
+    local = LocalLimits({"mail": "100/s burst 100"})
     local.acquire({GOLD: 100}, START)
     local.define(MAIL, "1/h burst 100", START)
     local.define(MAIL, "100/s burst 100", START + 10 * SECOND)
@@ -332,7 +325,7 @@ def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> Non
 def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
     algorithm: str, written_by: str
 ) -> None:
-    local = Local({"mail": f"10/s burst 5 using {written_by}"})
+    local = LocalLimits({"mail": f"10/s burst 5 using {written_by}"})
     local.acquire({GOLD: 5}, START)
     local.define(MAIL, "5/h burst 5", START + 1)
     local.define(MAIL, "4/h burst 4", START + 10 * SECOND)
@@ -343,13 +336,13 @@ def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
 @pytest.mark.parametrize("ref", [MAIL, GOLD])
 @meters
 def test_what_lies_beyond_any_booking_is_forgiven(ref: LimitRef, algorithm: str) -> None:
-    local = Local({"mail": f"100/s burst 100 using {algorithm}"})
+    local = LocalLimits({"mail": f"100/s burst 100 using {algorithm}"})
     local.acquire({ref: 100}, START)
     local.define(MAIL, f"100/s using {algorithm}", START)
     assert local.peek({ref: 0}, START).reset_after == 0.01  # one unit, not a hundred
     assert local.acquire({ref: 1}, START + 9_999).retry_after == 0.000001
     assert local.acquire({ref: 1}, START + 10_000)
-    near = START + 10_000 - FARTHEST  # the clock steps back, as far as a slot may be booked
+    near = START + 10_000 - MAX_BOOKING_US  # the clock steps back, as far as a slot may be booked
     assert local.peek({ref: 1}, near).retry_after == 0.03
     before = near - 1
     assert local.peek({ref: 1}, before).retry_after == 0.01

@@ -1,4 +1,4 @@
-"""A server that has lost a key, as one that evicts, goes on with what is left."""
+"""A server that has lost a key, such as by eviction: everything else keeps working."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from tests.protocol import SECOND, Protocol
 
 QUEUES = ("p", "q")
@@ -18,7 +18,7 @@ LIMITS = {
     "slots": "2 at once",
     "queue": "8/s burst 40 using leaky-queue",
 }
-SETS: tuple[Sequence[Reference], ...] = (
+SETS: tuple[Sequence[RefLike], ...] = (
     ["api"],
     ["api", ("mail", "a")],
     ["api", ("mail", "b")],
@@ -33,7 +33,7 @@ KINDS = (
 
 
 class Traffic:
-    """Tasks that come and go.
+    """Tasks that arrive, wait, run and end.
 
     Attributes:
         about: by task, what it needs, its queue, and the rank of its priority.
@@ -46,13 +46,13 @@ class Traffic:
         self.protocol = protocol
         protocol.client.flushdb()
         protocol.limiter.register()
-        self.about: dict[str, tuple[Sequence[Reference], str, int]] = {}
+        self.about: dict[str, tuple[Sequence[RefLike], str, int]] = {}
         self.waits: set[str] = set()
         self.held: dict[str, tuple[int, str]] = {}
         self.done: list[str] = []
         self.lost = ""
 
-    def arrive(self, limits: Sequence[Reference], queue: str, rank: int = 3) -> None:
+    def arrive(self, limits: Sequence[RefLike], queue: str, rank: int = 3) -> None:
         task = str(len(self.about))
         self.about[task] = limits, queue, rank
         self._park(task)
@@ -102,7 +102,7 @@ class Traffic:
             self.done.append(task)
 
     def lose(self, key: bytes) -> None:
-        """The server has lost a key."""
+        """Delete a key, as if the server had evicted it."""
         _, self.lost, *names = key.decode().split(":")
         self.protocol.client.delete(key)
         if self.lost == "messages":
@@ -115,7 +115,7 @@ class Traffic:
         return sorted(keys + self.protocol.client.keys(f"{{throttle}}:{kind}:*"))
 
     def drain(self) -> None:
-        """Everything that waits runs, soon, and nothing is left."""
+        """All waiting tasks run soon, and no keys are left."""
         self._run_all(40 + 10 * len(self.about))  # a lease lasts 30 s
         if self.lost == "lines":
             # Nobody knew at which limits they waited: that is found when these are needed again.

@@ -2,26 +2,34 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.store.server_errors import Means, Refusal
+from celery_throttle.store.server_errors import ErrorReply, Remedy
 
 WRAPPED = "ERR Error running script (call to f_6b1bf486c81ceb7edf3c093f4a63f7d2c3c8d7c2): "
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "means"),
+    ("text", "code", "remedy"),
     [
-        ("NOSCRIPT No matching script. Please use EVAL.", "NOSCRIPT", Means.LOAD),
-        ("READONLY You can't write against a read only replica.", "READONLY", Means.ELSEWHERE),
-        (WRAPPED + "@user_script:1: @user_script: 1: -OOM command not allowed", "OOM", Means.FULL),
-        (WRAPPED + "@user_script:9: @user_script: 9: wrong type", "ERR", Means.NEVER),
-        ("ERR value is not an integer", "ERR", Means.NEVER),
-        ("OOMPH", "OOMPH", Means.NEVER),
-        ("", "", Means.NEVER),
+        ("NOSCRIPT No matching script. Please use EVAL.", "NOSCRIPT", Remedy.LOAD),
+        (
+            "READONLY You can't write against a read only replica.",
+            "READONLY",
+            Remedy.ANOTHER_SERVER,
+        ),
+        (
+            WRAPPED + "@user_script:1: @user_script: 1: -OOM command not allowed",
+            "OOM",
+            Remedy.FREE_MEMORY,
+        ),
+        (WRAPPED + "@user_script:9: @user_script: 9: wrong type", "ERR", Remedy.NONE),
+        ("ERR value is not an integer", "ERR", Remedy.NONE),
+        ("OOMPH", "OOMPH", Remedy.NONE),
+        ("", "", Remedy.NONE),
     ],
 )
-def test_what_an_error_means(text: str, code: str, means: Means) -> None:
-    refusal = Refusal(text)
-    assert (refusal.code, refusal.means) == (code, means)
+def test_what_an_error_means(text: str, code: str, remedy: Remedy) -> None:
+    refusal = ErrorReply(text)
+    assert (refusal.code, refusal.remedy) == (code, remedy)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +43,11 @@ def test_what_an_error_means(text: str, code: str, means: Means) -> None:
     ],
 )
 def test_where_a_redirection_points_to(text: str, host: str, port: int) -> None:
-    assert Refusal(text).redirect == (host, port)
+    assert ErrorReply(text).redirect == (host, port)
 
 
 def test_an_error_that_tells_what_to_do() -> None:
-    assert str(Refusal("OOM command not allowed")).endswith(
+    assert str(ErrorReply("OOM command not allowed")).endswith(
         "(free memory there, or raise its maxmemory)"
     )
-    assert str(Refusal("ERR no such thing")) == "ERR no such thing"
+    assert str(ErrorReply("ERR no such thing")) == "ERR no such thing"

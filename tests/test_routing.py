@@ -1,4 +1,4 @@
-"""Bindings as brokers read them."""
+"""Bindings as brokers interpret them."""
 
 from __future__ import annotations
 

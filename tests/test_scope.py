@@ -1,4 +1,4 @@
-"""Keys: what values become, that no two meet, and how a task's arguments are found."""
+"""Keys: their encoding, which has no collisions, and the arguments of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_throttle.errors import KeyTemplateError, KeyValueError, LimitSyntaxError
-from celery_throttle.limits.key import ArgumentReader, LimitRef, Scope, encode_key
+from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
 
 
 class Plan(enum.Enum):
@@ -207,7 +208,7 @@ class TestNoTwoKeysMeet:
 
     @given(keys)
     def test_a_scope_encodes_as_a_call_does(self, parts: tuple[Any, ...]) -> None:
-        scope = Scope.parse("mail" + ":{part}" * len(parts))
+        scope = KeyTemplate.parse("mail" + ":{part}" * len(parts))
         assert scope.ref(parts) == LimitRef("mail", encode_key(parts))
 
 
@@ -228,14 +229,14 @@ class TestScope:
     def test_names_a_limit_and_key(
         self, text: str, arguments: tuple[str, ...], values: tuple[Any, ...], ref: LimitRef
     ) -> None:
-        scope = Scope.parse(text)
+        scope = KeyTemplate.parse(text)
         assert scope.text == text
         assert scope.name == ref.name
         assert scope.arguments == arguments
         assert scope.ref(values) == scope.ref(list(values)) == ref
 
     def test_text_in_a_scope_is_the_key_of_a_call(self) -> None:
-        assert Scope.parse("mail:42:eu").ref().key == encode_key((42, "eu"))
+        assert KeyTemplate.parse("mail:42:eu").ref().key == encode_key((42, "eu"))
 
     @pytest.mark.parametrize(
         ("text", "part"),
@@ -261,32 +262,32 @@ class TestScope:
     )
     def test_refuses_a_malformed_part(self, text: str, part: str) -> None:
         with pytest.raises(KeyTemplateError, match="allowed") as caught:
-            Scope.parse(text)
+            KeyTemplate.parse(text)
         assert repr(part) in str(caught.value)
         assert repr(text) in str(caught.value)
 
     @pytest.mark.parametrize("text", ["", ":a", "{a}", "mail {a}", "9:a", " mail:eu"])
     def test_refuses_a_name_no_limit_can_have(self, text: str) -> None:
         with pytest.raises(LimitSyntaxError, match="cannot name a limit"):
-            Scope.parse(text)
+            KeyTemplate.parse(text)
 
     @pytest.mark.parametrize("text", [None, 5, b"mail", ("mail", "eu")])
     def test_refuses_what_is_no_text(self, text: Any) -> None:
         with pytest.raises(KeyTemplateError, match=re.escape(f"{text!r} is not text; allowed")):
-            Scope.parse(text)
+            KeyTemplate.parse(text)
 
     @pytest.mark.parametrize("values", [(), (1, 2)])
     def test_refuses_too_few_or_too_many_values(self, values: tuple[int, ...]) -> None:
         with pytest.raises(KeyValueError, match=r"'mail:\{a\}' was given \d values; allowed: 1"):
-            Scope.parse("mail:{a}").ref(values)
+            KeyTemplate.parse("mail:{a}").ref(values)
 
     def test_refuses_a_value_that_is_no_key(self) -> None:
         with pytest.raises(KeyValueError, match="is a list"):
-            Scope.parse("mail:{a}").ref(([],))
+            KeyTemplate.parse("mail:{a}").ref(([],))
 
 
 def plain(tenant: Any, order: Any = "none", *, region: Any = "eu") -> None:
-    """A task like most."""
+    """A usual task."""
 
 
 def positional(tenant: Any, /, order: Any = 5, **options: Any) -> None:
@@ -395,6 +396,6 @@ class TestArgumentReader:
         assert reader(plain, *names).read(args, kwargs) == tuple(bound.arguments[n] for n in names)
 
     def test_feeds_a_scope(self) -> None:
-        scope = Scope.parse("mail:{region}:{tenant}")
+        scope = KeyTemplate.parse("mail:{region}:{tenant}")
         read = reader(plain, *scope.arguments).read
         assert scope.ref(read((42,), {"region": "us"})) == LimitRef("mail", "us:42")

@@ -1,4 +1,4 @@
-"""What the other tests stand on: servers, the rule about leftovers, workers."""
+"""The fixtures of other tests: servers, the check for leftover keys, workers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,12 @@ from celery_throttle.errors import (
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import MAX_LIMITS, MAX_REFS, has_slots, read_limits
+from celery_throttle.limits.requirement import (
+    MAX_LIMITS_PER_NAME,
+    MAX_REFS_PER_CALL,
+    has_slots,
+    parse_definitions,
+)
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 
@@ -55,7 +60,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def test_a_name_has_one_limit_or_several() -> None:
-    known = read_limits(
+    known = parse_definitions(
         {
             "github": ["5000/h", Limit.parse("10/s"), "10 at once"],
             "mail": "1/s",
@@ -78,7 +83,11 @@ def test_a_name_has_one_limit_or_several() -> None:
     [
         ([], LimitValueError, "'github' has 0 limits"),
         ((), LimitValueError, "'github' has 0 limits"),
-        (["1/s"] * (MAX_LIMITS + 1), LimitValueError, f"'github' has {MAX_LIMITS + 1} limits"),
+        (
+            ["1/s"] * (MAX_LIMITS_PER_NAME + 1),
+            LimitValueError,
+            f"'github' has {MAX_LIMITS_PER_NAME + 1} limits",
+        ),
         (["1/s", "1/fortnight"], LimitSyntaxError, "'fortnight'"),
         (["1/s", "0/s"], LimitValueError, "'0/s'"),
         (["1/s", 5], LimitSyntaxError, "5"),
@@ -91,18 +100,18 @@ def test_a_name_has_one_limit_or_several() -> None:
 )
 def test_limits_that_cannot_be_read(written: Any, error: type[LimitError], offending: str) -> None:
     with pytest.raises(error, match="allowed:") as caught:
-        read_limits({"github": written})
+        parse_definitions({"github": written})
     assert offending in str(caught.value)
 
 
 def test_how_many_at_once_is_said_once() -> None:
-    with pytest.raises(LimitValueError, match=r"says twice .*; allowed: once") as caught:
-        read_limits({"github": ["3 at once", "1/s", "2 at once"]})
+    with pytest.raises(LimitValueError, match=r"has two numbers of slots; allowed: one") as caught:
+        parse_definitions({"github": ["3 at once", "1/s", "2 at once"]})
     assert "['3 at once', '1/s', '2 at once'] for 'github'" in str(caught.value)
 
 
 def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
-    limiter.define("many", [f"{count}/h" for count in range(1, MAX_LIMITS + 1)])
+    limiter.define("many", [f"{count}/h" for count in range(1, MAX_LIMITS_PER_NAME + 1)])
     assert limiter["many"].acquire().limit == 1
     assert limiter["many"].acquire().retry_after == HOUR
 
@@ -208,7 +217,7 @@ def test_they_are_defined_together(limiter: End, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_there_may_be_more_of_them_or_fewer(limiter: End, key: str | None) -> None:
-    """Each goes on with the units of the one in its place, or with the most of any."""
+    """Each adopts the units of the limit with its index, or the most of any."""
     job = limiter["job"] if key is None else limiter["job", key]
     limiter.define("job", ["9/h using fixed-window", "9/h burst 9"])
     job.acquire(4)
@@ -237,10 +246,10 @@ def test_there_may_be_more_of_them_or_fewer(limiter: End, key: str | None) -> No
 def test_slots_are_neither_given_nor_taken_away(
     limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
 ) -> None:
-    """Workers know from the code whether there is a slot to give back."""
+    """Workers know from the code whether there is a slot to release."""
     limiter[name].peek(0)
     before = client.hgetall("{throttle}:limits")
-    with pytest.raises(LimitValueError, match="allowed: limits that have them if") as caught:
+    with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$") as caught:
         limiter.define(name, written, key=key)
     assert f"limit {name!r} cannot become {written!r}" in str(caught.value)
     assert client.hgetall("{throttle}:limits") == before
@@ -253,7 +262,7 @@ def test_slots_are_neither_given_nor_taken_away(
 def test_not_even_before_the_server_knows_the_limits_of_the_code(
     limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
 ) -> None:
-    with pytest.raises(LimitValueError, match="allowed: limits that have them if"):
+    with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$"):
         limiter.define(name, written, key=key)
     assert not client.hgetall("{throttle}:limits")
 
@@ -283,7 +292,7 @@ def test_slots_may_become_more_or_fewer(limiter: End) -> None:
 def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
     redis_url: str, clock: ManualClock, end_of: MakeEnd
 ) -> None:
-    """The server is told of some windows ahead; when these run out, it asks."""
+    """A definition has some windows; when they run out, a script replies so."""
     text = "3/d using fixed-window at 07:00 in America/New_York"
     limiter = end_of(Limiter(redis_url, {"api": text}, clock=clock))
     limiter.define("api", "5/d using fixed-window in Asia/Kolkata", key="gold")
@@ -315,15 +324,15 @@ MANY: dict[str, Any] = {
         "5000/d using fixed-window in America/Los_Angeles",
     ],
     "slots": "2 at once max-keys 10000",
-    **{f"name{number}": "1000/h burst 100" for number in range(MAX_REFS)},
+    **{f"name{number}": "1000/h burst 100" for number in range(MAX_REFS_PER_CALL)},
 }
 
 
 @pytest.mark.parametrize("what", ["names", "keys", "twenty"])
 def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
     limiter = Limiter(any_server_url, MANY, timeout=20)
-    named = [f"name{n}" for n in range(MAX_REFS)]
-    refs: Any = named if what == "names" else [(what, str(n)) for n in range(MAX_REFS)]
+    named = [f"name{n}" for n in range(MAX_REFS_PER_CALL)]
+    refs: Any = named if what == "names" else [(what, str(n)) for n in range(MAX_REFS_PER_CALL)]
     assert limiter.acquire(refs).allowed
     assert limiter.peek(refs).allowed
     assert limiter.acquire_up_to(refs, 2).granted == 2
@@ -333,7 +342,7 @@ def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
 
 def test_as_many_slots_as_there_may_be(any_server_url: str) -> None:
     limiter = Limiter(any_server_url, MANY, timeout=20)
-    refs = [("slots", str(n)) for n in range(MAX_REFS)]
+    refs = [("slots", str(n)) for n in range(MAX_REFS_PER_CALL)]
     with limiter.slot(refs):
         pass
     limiter.store.close()

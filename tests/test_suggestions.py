@@ -1,4 +1,4 @@
-"""Text that is no limit: the error says which limit to write instead."""
+"""Text that is not a limit: the error suggests a limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import Limit, LimitError, LimitSyntaxError, Throttle
-from celery_throttle.limits.requirement import read
+from celery_throttle.limits.requirement import parse_limits
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_one_limit(text: str, limit: str | None) -> None:
 )
 def test_several_limits(text: str, limits: list[str]) -> None:
     with pytest.raises(LimitSyntaxError, match=r"^limit 'api': ") as caught:
-        read(text, "api")
+        parse_limits(text, "api")
     assert repr(text) in str(caught.value)
     assert str(caught.value).endswith(f"; allowed: write the list {limits}")
-    assert len(read(limits, "api")) == 2
+    assert len(parse_limits(limits, "api")) == 2
 
 
 def test_what_is_right_but_out_of_range_is_told_as_such() -> None:

@@ -1,4 +1,4 @@
-"""A script that ends in the middle loses no task, wherever that is.
+"""A script that fails in the middle loses no task, at whichever command.
 
 What called it does what workers do after an error: tokens are given back, a park is tried again.
 Then all that waits runs, at most twice, and the next use of a limit leaves nothing behind.
@@ -15,19 +15,19 @@ import pytest
 from celery_throttle import StoreError
 from celery_throttle.fanout.destination import Place
 from celery_throttle.fanout.enlist import Batch, Entry, Reply
-from celery_throttle.limits.reference import Reference
-from celery_throttle.limits.requirement import Written
+from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.store.script import Call, script
 from tests.protocol import SECOND, Protocol
 from tests.torn import TornStore
 
-LIMITS: dict[str, Written] = {
+LIMITS: dict[str, LimitsLike] = {
     "api": "10/s burst 3",
     "mail": "5/s max-keys 9 max-waiting 50",
     "slots": "2 at once",
     "log": "9/s using sliding-log",
 }
-SETS: Sequence[Sequence[Reference]] = (
+SETS: Sequence[Sequence[RefLike]] = (
     ["api"],
     ["api", ("mail", "a")],
     [("mail", "b")],
@@ -35,14 +35,14 @@ SETS: Sequence[Sequence[Reference]] = (
     ["log"],
 )
 #: No other task is in the lines of a fan-out.
-OF_FAN_OUT: Sequence[Sequence[Reference]] = (["api", ("mail", "f")], [("mail", "f")])
+OF_FAN_OUT: Sequence[Sequence[RefLike]] = (["api", ("mail", "f")], [("mail", "f")])
 
 #: More than any script here makes.
 MOST = 600
 
 
 class Traffic:
-    """Tasks of several lines, and one worker.
+    """Tasks in several lines, and one worker.
 
     Attributes:
         ran: how often each task ran.
@@ -52,11 +52,11 @@ class Traffic:
         self.protocol = protocol
         self.store = protocol.store = store
         self.ran: Counter[str] = Counter()
-        self.about: dict[str, Sequence[Reference]] = {}
+        self.about: dict[str, Sequence[RefLike]] = {}
         protocol.client.flushdb()
         protocol.limiter.register()
 
-    def arrive(self, limits: Sequence[Reference], rank: int = 3) -> str:
+    def arrive(self, limits: Sequence[RefLike], rank: int = 3) -> str:
         task = str(len(self.about))
         self.about[task] = limits
         self.park(task, rank)
@@ -69,7 +69,7 @@ class Traffic:
         assert outcome in ("parked", "known")
 
     def claim(self, room: int, worker: str = "w") -> list[int]:
-        """Take tasks; after an error give back what was taken, unless the worker is to die."""
+        """Claim tasks; after an error requeue the claims, unless the worker is to die."""
         protocol = self.protocol
         first = protocol.tokens[worker] + 1
         try:
@@ -86,11 +86,11 @@ class Traffic:
         return token
 
     def settle(self, tokens: Sequence[int]) -> None:
-        released: list[tuple[Reference, str]] = [("slots", f"w {token}") for token in tokens]
+        released: list[tuple[RefLike, str]] = [("slots", f"w {token}") for token in tokens]
         self.protocol.claim("w", 0, settled=tokens, released=released)
 
     def drain(self) -> None:
-        """All run, in as many claims as that may take; then nothing is left."""
+        """All tasks run, in any number of claims; then no keys are left."""
         for _ in range(4 * len(self.about) + 60):
             if not self.protocol.waiting():
                 break
@@ -127,7 +127,7 @@ def make(redis_url: str) -> Iterator[Callable[[], Traffic]]:
 
 
 def each_command(make: Callable[[], Traffic], name: str, use: Callable[[Traffic], None]) -> None:
-    """Use a script that fails at its first command, then at its second, until it passes."""
+    """Run a script that fails at its first command, then at its second, until it passes."""
     for command in range(1, MOST):
         traffic = make()
         for _ in range(2):
@@ -152,7 +152,7 @@ def test_claims(make: Callable[[], Traffic]) -> None:
 @pytest.mark.parametrize("change", ["resume", "reset"])
 @pytest.mark.parametrize("paused", ["api", ("mail", "b")])
 def test_a_pause_is_lifted_by_the_next_call(
-    make: Callable[[], Traffic], change: str, paused: Reference
+    make: Callable[[], Traffic], change: str, paused: RefLike
 ) -> None:
     for command in range(1, MOST):
         traffic = make()
@@ -196,8 +196,8 @@ def test_a_claim_that_settles(make: Callable[[], Traffic]) -> None:
 
 @pytest.mark.parametrize("limits", SETS)
 @pytest.mark.parametrize("more", [0, 1])
-def test_parks(make: Callable[[], Traffic], limits: Sequence[Reference], more: int) -> None:
-    """The first of a line, and one that follows."""
+def test_parks(make: Callable[[], Traffic], limits: Sequence[RefLike], more: int) -> None:
+    """The first task of a line, and one that follows."""
     for command in range(1, MOST):
         traffic = make()
         for _ in range(more):
@@ -307,7 +307,7 @@ def test_tasks_that_are_recalled(make: Callable[[], Traffic]) -> None:
 
 
 def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
-    """It is sent again as it is, as after a reply that did not come."""
+    """The batch is sent again, as after a lost reply."""
 
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
@@ -316,7 +316,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
             traffic.about[str(number)] = limits
-            need = protocol.limiter.need(limits, 1)
+            need = protocol.limiter.require(limits, 1)
             place = Place("q", need.refs, keys.line("q", need.refs))
             batch.add(Entry(place, str(number), 3 - number // 2 % 2, 0, b"message", need.costs))
         call = batch.call("job", max_waiting=None, keep=1.0, closed=True)
@@ -333,7 +333,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
 
 
 def test_tasks_that_are_discarded(make: Callable[[], Traffic]) -> None:
-    """What is discarded again is gone then, and leaves nothing behind."""
+    """A second attempt discards the tasks, and leaves no keys."""
 
     def discard(traffic: Traffic) -> None:
         protocol, left = traffic.protocol, 1

@@ -1,4 +1,4 @@
-"""``broker_wait.lua`` called directly: when tasks that wait at the broker have to come again."""
+"""``broker_wait.lua`` called directly: when tasks that wait at the broker return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from celery_throttle.store.script import Call, script
 from tests.protocol import FOREVER, SECOND, Protocol
 
@@ -32,27 +32,33 @@ class Told:
 class Turns(Protocol):
     def turn(
         self,
-        *limits: Reference,
+        *limits: RefLike,
         turn: int = 0,
         cost: float = 1,
         max_wait: int = FOREVER,
         may_run: bool = True,
     ) -> Told:
-        keys, need = self.keys, self.limiter.need(limits, cost)
+        keys, need = self.keys, self.limiter.require(limits, cost)
         names = [keys.limits]
         self.tokens["holder"] += 1
         holder = f"holder {self.tokens['holder']}"
         args: list[Any] = [self.now, turn, AHEAD, max_wait, holder, 30 * SECOND, int(may_run)]
         for ref, amount in zip(need.refs, need.costs, strict=True):
             state, *pauses = keys.decision(ref)
-            names += [state, keys.entries(ref), *pauses, keys.waits(ref), keys.turns(ref)]
+            names += [
+                state,
+                keys.entries(ref),
+                *pauses,
+                keys.waiting_lists(ref),
+                keys.broker_waits(ref),
+            ]
             args += [ref.name, keys.field(ref), amount]
         outcome, *about = self.store.run(Call(script("broker_wait"), names, args))
         if outcome == b"wait":
             return Told("wait", about[0], about[1])
         return Told(outcome.decode(), about[0])
 
-    def all_told(self, limits: Sequence[Reference], count: int) -> list[Told]:
+    def all_told(self, limits: Sequence[RefLike], count: int) -> list[Told]:
         return [self.turn(*limits) for _ in range(count)]
 
 
@@ -167,13 +173,13 @@ def test_without_a_process_nothing_is_taken(turns: Turns) -> None:
 def test_turns_are_forgotten_once_they_have_passed(turns: Turns) -> None:
     turns.turn("slow")
     turns.turn("slow")
-    key = turns.keys.turns(turns.limiter.need(["slow"], 1).refs[0])
+    key = turns.keys.broker_waits(turns.limiter.require(["slow"], 1).refs[0])
     assert 0 < turns.client.pttl(key) <= 1_000 + 3_600_000  # with a time of one's own, an hour more
 
 
 @pytest.mark.parametrize("step", [-600 * SECOND, -SECOND, -50_000])
 def test_a_turn_comes_nearly_as_soon_though_the_clock_steps_back(turns: Turns, step: int) -> None:
-    """Nobody knows how long after the last call the clock was set: later by that, and by a unit."""
+    """The time between the last call and the change of the clock is unknown: later by a unit."""
     turns.turn("api")
     waiting = [(one.wait, one.turn) for one in turns.all_told(["api"], 3)]
     began = turns.now = turns.now + step

@@ -124,8 +124,8 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("unix+sentinel://one/m", "must start with one of"),
         ("sentinel://one/0", r"must start with one of .*redis\+sentinel://"),
         ("rediss://host?ssl_cert_reqs=perhaps", "perhaps"),
-        ("redis://host/abc", "its database 'abc' is no number"),
-        ("redis+sentinel://one/m/abc", "its database 'abc' is no number"),
+        ("redis://host/abc", "its database 'abc' is not a number"),
+        ("redis+sentinel://one/m/abc", "its database 'abc' is not a number"),
         ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
         ("redis://u:s3?cret=1@host", "percent-encoded"),
         ("redis://u:x/s3?cret=1@host", "percent-encoded"),
@@ -186,7 +186,7 @@ def test_a_url_that_does_not_begin_as_it_must(url: Any, meant: str | None) -> No
     ],
 )
 def test_a_port_that_is_no_number(url: str, port: str) -> None:
-    told = re.escape(f"its port {port!r} is no number from 1 to 65535; write it as in 'redis://")
+    told = re.escape(f"its port {port!r} is not a number from 1 to 65535; write it as in 'redis://")
     with pytest.raises(ConfigurationError, match=told) as caught:
         read_url(url, 5)
     assert "secret" not in str(caught.value)

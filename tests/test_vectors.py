@@ -1,4 +1,4 @@
-"""Agreement with figures from the test suites of other projects, which vectors/gcra.json names.
+"""Agreement with figures from test suites of other projects; vectors/gcra.json names them.
 
 Groups of kind "reservation" book slots for a cost above the capacity, which this package refuses.
 """
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.errors import CostError
-from celery_throttle.handle import BoundLimit
+from celery_throttle.handle import LimitHandle
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
@@ -43,7 +43,7 @@ class Limited(Protocol):
 
 @dataclass
 class InMemory:
-    local: Local
+    local: LocalLimits
     ref: LimitRef
     clock: ManualClock
 
@@ -66,12 +66,14 @@ Make = Callable[[Limit, ManualClock], Limited]
 @pytest.fixture(params=["server", "memory"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     if request.param == "memory":
-        yield lambda limit, clock: InMemory(Local({"api": limit}), LimitRef("api", None), clock)
+        yield lambda limit, clock: InMemory(
+            LocalLimits({"api": limit}), LimitRef("api", None), clock
+        )
         return
     limiters: list[Limiter] = []
     url: str = request.getfixturevalue("redis_url")
 
-    def on_server(limit: Limit, clock: ManualClock) -> BoundLimit:
+    def on_server(limit: Limit, clock: ManualClock) -> LimitHandle:
         limiters.append(Limiter(url, {"api": limit}, clock=clock))
         return limiters[-1]["api"]
 
@@ -82,7 +84,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a step must give; ``slack`` is how far off (us) the clock of its source was."""
+    """The expected result of a step; ``slack``: microseconds by which the source may differ."""
 
     figures: dict[str, Any]
     slack: int

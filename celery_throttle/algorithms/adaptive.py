@@ -1,13 +1,13 @@
-"""A meter whose rate moves between two bounds, by what answers say: AIMD.
+"""A meter whose rate moves between a lowest and a highest rate, by feedback: AIMD.
 
-Additive increase, multiplicative decrease (Chiu and Jain, 1989): while answers are good the rate
-grows by a hundredth of its upper bound in a second; a refusal, or an answer that took longer than
-the limit's ``latency``, lets it fall to ``KEPT`` of what it was. An answer to a request that was
-sent before the last fall says nothing new, and lets it neither fall nor grow.
+Additive increase, multiplicative decrease (Chiu and Jain, 1989). While answers are good, the rate
+increases by a hundredth of the highest rate per second. A refusal, or an answer that took longer
+than the limit's ``latency``, decreases it to ``KEPT_PERCENT``. The answer to a request that was
+sent before the last decrease is ignored.
 
-What is in use are units, which drain at the rate of the moment, so that a change of the rate keeps
-them; at no rate between the bounds more is admitted than by a meter of the upper one. Amounts are
-ticks of the upper rate, see :mod:`celery_throttle.algorithms.meters`. Twin: ``adaptive.lua``.
+Units in use drain at the current rate, so a change of the rate keeps them. No more is admitted than
+by a meter of the highest rate. Amounts are ticks of the highest rate, see
+:mod:`celery_throttle.algorithms.meters`. Twin: ``adaptive.lua``.
 """
 
 from __future__ import annotations
@@ -15,57 +15,57 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from celery_throttle.algorithms.state import Mark, State, divided_up
+from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.limit import FARTHEST, RANGE, Limit
+from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, MAX_BOOKING_US, Limit
 from celery_throttle.limits.rate import MAX_EXACT
 
-#: Microseconds of good answers in which the rate grows by a millionth of its upper bound: by a
-#: hundredth in a second.
-GROWTH = 100
+#: Microseconds of good answers for an increase by a millionth of the highest rate: by a hundredth
+#: per second.
+INCREASE_STEP_US = 100
 
-#: Microseconds without an answer beyond which it does not grow: nobody knows what would have been.
-LONGEST_GROWTH = 1_000_000
+#: One answer accounts for at most this time of good answers: before it the API was not tested.
+MAX_INCREASE_US = 1_000_000
 
-#: The part of a rate, in hundredths, that is left of it when it falls; and when it falls again
-#: within ``AGAIN`` microseconds: then the API's own limit is far below.
-KEPT, KEPT_AGAIN, AGAIN = 93, 85, 2_000_000
+#: The percentage of the rate that is kept in a decrease; and in another decrease within
+#: ``AGAIN_US``, since then the API's own limit is far below.
+KEPT_PERCENT, KEPT_PERCENT_AGAIN, AGAIN_US = 93, 85, 2_000_000
 
-#: Microseconds for which a refusal stops the limit if the answer does not say; twice as long for
-#: each in a row, at most ``LONGEST_REST``.
-REST, LONGEST_REST = 100_000, 10_000_000
+#: The time for which a refusal stops the limit if the answer does not say; it doubles with each
+#: refusal in a row, up to ``MAX_STOP_US``.
+STOP_US, MAX_STOP_US = 100_000, 10_000_000
 
-#: Microseconds for which a rate below the upper bound is remembered after the last answer.
-MEMORY = 3_600_000_000
+#: The time after the last answer for which a reduced rate is stored.
+MEMORY_US = 3_600_000_000
 
 
-class Speed(NamedTuple):
-    """The rate of the moment.
+class AdaptiveRate(NamedTuple):
+    """The current rate.
 
     Attributes:
-        share: in millionths of the upper bound.
-        fell: when it fell last, in microseconds; 0 if it never did.
-        grew: until when good answers are counted in.
-        refusals: since the last good answer.
+        share: the rate in millionths of the highest rate.
+        decreased_at: the time of the last decrease, in microseconds; 0 if there was none.
+        increased_at: the time up to which good answers are included.
+        refusals: the number of refusals since the last good answer.
     """
 
     share: int = MILLION
-    fell: int = 0
-    grew: int = 0
+    decreased_at: int = 0
+    increased_at: int = 0
     refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive(State):
-    """What one limit and key remembers.
+    """Ticks in use, which drain at a rate that adapts.
 
     Attributes:
         at: when this was written: the start of the last take.
-        p: ticks a unit, when this was written; ``q``: ticks a microsecond, at the upper rate.
-        began: since when there was always something in use.
-        taken: ticks that were taken since then, refunded or not.
-        in_use_then: ticks in use at ``at``.
-        speed: the rate.
+        p: ticks per unit, when this was written; ``q``: ticks per microsecond at the highest rate.
+        began: since when there are always units in use.
+        taken: ticks taken since then, refunded or not.
+        level: ticks in use at ``at``.
+        rate: the current rate.
     """
 
     at: int
@@ -73,101 +73,104 @@ class Adaptive(State):
     q: int
     began: int
     taken: int
-    in_use_then: int
-    speed: Speed
+    level: int
+    rate: AdaptiveRate
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> Adaptive:
-        return cls(since, 0, *limit.ticks, 0, 0, 0, Speed())
+        return cls(since, 0, *limit.ticks, 0, 0, 0, AdaptiveRate())
 
-    def is_of(self, limit: Limit) -> bool:
+    def matches(self, limit: Limit) -> bool:
         return (self.p, self.q) == limit.ticks
 
-    def written(self) -> int:
+    def latest_time(self) -> int:
         return self.at
 
-    def moved_back(self, _limit: Limit, now: int) -> Adaptive:
-        fell, grew = min(self.speed.fell, now), min(self.speed.grew, now)
-        speed = self.speed._replace(fell=fell, grew=grew)
-        return replace(self, at=now, began=now, taken=self.in_use_then, speed=speed)
+    def rebase(self, _limit: Limit, now: int) -> Adaptive:
+        rate = self.rate._replace(
+            decreased_at=min(self.rate.decreased_at, now),
+            increased_at=min(self.rate.increased_at, now),
+        )
+        return replace(self, at=now, began=now, taken=self.level, rate=rate)
 
     def used(self, now: int) -> int:
-        """The ticks in use; before ``at`` those that will be, and what drains until then."""
-        drained = (now - self.at) * self.q * self.speed.share // MILLION
-        return max(0, self.in_use_then - drained)
+        """Return the ticks in use. Before ``at``: the level there, and what drains until then."""
+        drained = (now - self.at) * self.q * self.rate.share // MILLION
+        return max(0, self.level - drained)
 
     def in_use(self, at: int) -> int:
-        return divided_up(self.used(max(at, self.at - FARTHEST)) * MILLION, self.p)
+        return ceil_div(self.used(max(at, self.at - MAX_BOOKING_US)) * MILLION, self.p)
 
     def wait(self, limit: Limit, cost: int, now: int) -> int:
-        return self._until(self.in_use_then + self._ticks(cost) - limit.burst * self.p, now)
+        return self._drain_time(self.level + self._to_ticks(cost) - limit.burst * self.p, now)
 
     def take(self, _limit: Limit, cost: int, now: int, at: int) -> Adaptive:
-        ticks, here = self._ticks(cost), self._now(max(at, now), now)
-        return replace(here, taken=here.taken + ticks, in_use_then=here.in_use_then + ticks)
+        ticks, here = self._to_ticks(cost), self._write_at(max(at, now), now)
+        return replace(here, taken=here.taken + ticks, level=here.level + ticks)
 
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
         used = self.used(now)
-        return max(0, limit.burst * self.p - used) * MILLION // self.p, self._until(
-            self.in_use_then, now
+        return max(0, limit.burst * self.p - used) * MILLION // self.p, self._drain_time(
+            self.level, now
         )
 
     def mark(self) -> Mark:
-        """How much had been taken with it."""
+        """Return the ticks taken, up to the end of this take."""
         return Mark(self.taken, self.began)
 
     def settle(self, _limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Adaptive:
-        """Units drain in the order in which they came: those taken after it are still in use."""
-        here = self._now(now, now)
+        """Settle a take. Units drain in the order of the takes: later ones are still in use."""
+        here = self._write_at(now, now)
         if actual < cost:
             after = here.taken - mark.value if mark.more == here.began else here.taken
-            refund = min(self._ticks(cost) - self._ticks(actual), here.in_use_then - after)
-            return replace(here, in_use_then=here.in_use_then - max(0, refund))
-        most = MAX_EXACT // RANGE
-        owed = self._ticks(min(actual - cost, most // self.p * MILLION))
-        used = min(here.in_use_then + owed, max(here.in_use_then, most))
-        return replace(here, taken=here.taken + used - here.in_use_then, in_use_then=used)
+            refund = min(self._to_ticks(cost) - self._to_ticks(actual), here.level - after)
+            return replace(here, level=here.level - max(0, refund))
+        max_ticks = MAX_EXACT // MAX_ADAPTIVE_RATIO
+        debt = self._to_ticks(min(actual - cost, max_ticks // self.p * MILLION))
+        used = min(here.level + debt, max(here.level, max_ticks))
+        return replace(here, taken=here.taken + used - here.level, level=used)
 
-    def answered(self, limit: Limit, now: int, took: int, *, refused: bool) -> tuple[Adaptive, int]:
-        """The state once an answer is known, and microseconds for which the limit should rest.
+    def learn(self, limit: Limit, now: int, took: int, *, refused: bool) -> tuple[Adaptive, int]:
+        """Return the state after an answer, and microseconds for which it stops the limit.
 
         Args:
-            limit: of this.
-            now: when.
+            limit: the limit of this state.
+            now: the time of the answer.
             took: microseconds from the request to the answer.
             refused: whether the answer was a refusal.
         """
-        speed = self.speed
-        if now - took < speed.fell:
+        rate = self.rate
+        if now - took < rate.decreased_at:
             return self, 0
         if refused:
-            rest = min(REST << min(speed.refusals, 10), LONGEST_REST)
-            fallen = _fallen(speed, limit, now)._replace(refusals=speed.refusals + 1)
-            return replace(self._now(now, now), speed=fallen), rest
+            stop = min(STOP_US << min(rate.refusals, 10), MAX_STOP_US)
+            changed = _decrease(rate, limit, now)._replace(refusals=rate.refusals + 1)
+            return replace(self._write_at(now, now), rate=changed), stop
         if limit.latency_us is not None and took > limit.latency_us:
-            return replace(self._now(now, now), speed=_fallen(speed, limit, now)), 0
-        steps = min(max(0, now - speed.grew), LONGEST_GROWTH) // GROWTH
-        if (speed.share == MILLION or steps == 0) and speed.refusals == 0:
+            return replace(self._write_at(now, now), rate=_decrease(rate, limit, now)), 0
+        steps = min(max(0, now - rate.increased_at), MAX_INCREASE_US) // INCREASE_STEP_US
+        if (rate.share == MILLION or steps == 0) and rate.refusals == 0:
             return self, 0
-        grown = speed._replace(share=min(MILLION, speed.share + steps), grew=now, refusals=0)
-        return replace(self._now(now, now), speed=grown), 0
+        share = min(MILLION, rate.share + steps)
+        changed = rate._replace(share=share, increased_at=now, refusals=0)
+        return replace(self._write_at(now, now), rate=changed), 0
 
-    def _now(self, at: int, now: int) -> Adaptive:
-        """The same, written at a time."""
+    def _write_at(self, at: int, now: int) -> Adaptive:
+        """Return the state as written at a time."""
         used = self.used(at)
         if self.used(now):
-            return replace(self, at=at, in_use_then=used)
-        return replace(self, at=at, in_use_then=used, began=now, taken=0)
+            return replace(self, at=at, level=used)
+        return replace(self, at=at, level=used, began=now, taken=0)
 
-    def _ticks(self, cost: int) -> int:
-        return divided_up(cost * self.p, MILLION)
+    def _to_ticks(self, cost: int) -> int:
+        return ceil_div(cost * self.p, MILLION)
 
-    def _until(self, ticks: int, now: int) -> int:
-        """Microseconds from now until so much has drained since this was written."""
-        return max(0, self.at + divided_up(ticks * MILLION, self.q * self.speed.share) - now)
+    def _drain_time(self, ticks: int, now: int) -> int:
+        """Return the microseconds from now until ``ticks`` have drained since ``at``."""
+        return max(0, self.at + ceil_div(ticks * MILLION, self.q * self.rate.share) - now)
 
 
-def _fallen(speed: Speed, limit: Limit, now: int) -> Speed:
-    kept = KEPT_AGAIN if now - speed.fell < AGAIN else KEPT
-    share = max(limit.floor, speed.share * kept // 100)
-    return speed._replace(share=share, fell=now, grew=now)
+def _decrease(rate: AdaptiveRate, limit: Limit, now: int) -> AdaptiveRate:
+    percent = KEPT_PERCENT_AGAIN if now - rate.decreased_at < AGAIN_US else KEPT_PERCENT
+    share = max(limit.lowest_share, rate.share * percent // 100)
+    return rate._replace(share=share, decreased_at=now, increased_at=now)

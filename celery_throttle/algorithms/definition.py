@@ -1,4 +1,4 @@
-"""The limits of a name in force, and what states are worth under them.
+"""Definitions: the limits of a name in force, and how they adopt states written before them.
 
 Twin: ``definition.lua``, and ``adopt`` in ``decide.lua``.
 """
@@ -16,10 +16,11 @@ from celery_throttle.algorithms.state import State, is_ahead
 from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES
-from celery_throttle.limits.limit import Limit, strictest
+from celery_throttle.limits.limit import Limit, Limits, find_strictest
 from celery_throttle.limits.rate import Rate
 
-STATES: Mapping[str, type[State]] = {
+#: The class of the state of each algorithm.
+STATE_CLASSES: Mapping[str, type[State]] = {
     "gcra": Gcra,
     "token-bucket": TokenBucket,
     "leaky-bucket": LeakyBucket,
@@ -34,38 +35,42 @@ STATES: Mapping[str, type[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The limits of a name in force, and what it takes to read states that were written before.
+    """The limits of a name in force, and when the definitions before it came into force.
+
+    All times are microseconds.
 
     Attributes:
         limits: All of them have to allow.
-        since: When they came into force, in microseconds.
-        old_since: When those before came into force; as ``since`` if there were none.
-        older_since: When those before them did.
+        since: When this definition came into force.
+        old_since: When the definition before it did; equal to ``since`` if there was none.
+        older_since: When the definition before that did.
     """
 
-    limits: tuple[Limit, ...]
+    limits: Limits
     since: int
     old_since: int
     older_since: int
 
-    def followed_by(self, limits: tuple[Limit, ...], now: int) -> Definition:
-        """Return the definition that takes the place of this one."""
-        same = [*map(numbers, limits)] == [*map(numbers, self.limits)]
-        if same:
+    def replace_limits(self, limits: Limits, now: int) -> Definition:
+        """Return the definition that replaces this one."""
+        if [*map(decisive_fields, limits)] == [*map(decisive_fields, self.limits)]:
             return replace(self, limits=limits)
         return Definition(limits, now, self.since, self.old_since)
 
     @property
     def max_keys(self) -> int | None:
-        """How many keys may be in use."""
-        return strictest(limit.max_keys for limit in self.limits)
+        """The number of keys that may be in use; None for any number."""
+        return find_strictest(limit.max_keys for limit in self.limits)
 
 
-def numbers(limit: Limit) -> tuple[object, ...]:
-    """What two limits have in common that admit the same, however their rates are written."""
+def decisive_fields(limit: Limit) -> tuple[object, ...]:
+    """Return fields that are equal for limits that make the same decisions.
+
+    ``"60/m"`` and ``"1/s"`` with the same burst are such limits for GCRA.
+    """
     window = isinstance(limit.rate, Rate) and "burst" not in CLAUSES[limit.algorithm]
     period = limit.rate.period_us if window and isinstance(limit.rate, Rate) else None
-    bounds = (limit.floor, limit.latency_us or 0) if limit.algorithm == ADAPTIVE else ()
+    bounds = (limit.lowest_share, limit.latency_us or 0) if limit.algorithm == ADAPTIVE else ()
     kind = limit.algorithm, limit.window, limit.parts, limit.oldest
     return *kind, *bounds, limit.burst, limit.ticks, period
 
@@ -73,44 +78,44 @@ def numbers(limit: Limit) -> tuple[object, ...]:
 States = tuple[State, ...]
 
 
-def current(definition: Definition, states: States | None, now: int) -> tuple[States, bool]:
-    """Return the states under a definition, and whether to keep them even if nothing is taken.
+def adopt(definition: Definition, states: States | None, now: int) -> tuple[States, bool]:
+    """Return the states under a definition, and whether to store them even if nothing is taken.
 
-    What was written under another definition keeps its units, not its time: one unit used under
-    "1/h" holds back one unit, not one hour, when the limit becomes "100/s". Its units count by the
-    old definition until that changed, and from then on as if they had been taken at that moment. If
-    it changed twice since, nothing counts as paid off between these changes, and if more often,
-    nothing since they were taken: too little may be admitted, never too much. Of several limits
-    each goes on with the units of the one in its place, or with the most of any. Slots in use stay
-    in use.
+    A state that was written under another definition keeps its units, not its time: one unit used
+    under "1/h" leaves one unit in use, not one hour, when the limit becomes "100/s". The units
+    drain by the old definition until it was replaced; then they count as taken at that moment. If
+    the definition was replaced twice since, no units drain between the two changes; if more often,
+    none since they were taken. So too little may be admitted, never too much. Of several limits
+    each adopts the units of the limit with the same index, or the most of any. Slots in use stay in
+    use.
 
-    Who reads a state after the clock has stepped back must keep the result, or the time that was
-    forgiven would have to pass anyway.
+    If the clock has been set back, the result must be stored: otherwise the time that was skipped
+    would have to pass in the end.
     """
     limits, since = definition.limits, definition.since
-    kinds = [STATES[limit.algorithm] for limit in limits]
+    kinds = [STATE_CLASSES[limit.algorithm] for limit in limits]
     if states is None:
         return tuple(
             kind.empty(limit, since) for kind, limit in zip(kinds, limits, strict=True)
         ), False
     if [type(state) for state in states] == kinds and all(
-        state.since == since and state.is_of(limit)
+        state.since == since and state.matches(limit)
         for state, limit in zip(states, limits, strict=True)
     ):
-        back = [is_ahead(state.written(), now) for state in states]
-        moved = (
-            state.moved_back(limit, now) if ahead else state
-            for state, limit, ahead in zip(states, limits, back, strict=True)
+        ahead = [is_ahead(state.latest_time(), now) for state in states]
+        rebased = (
+            state.rebase(limit, now) if set_back else state
+            for state, limit, set_back in zip(states, limits, ahead, strict=True)
         )
-        return tuple(moved), any(back)
-    before = _counts_until(definition, states[0].since)
-    carried = _carried_over(definition, states, before, now)
-    back = [isinstance(state, Slots) and is_ahead(state.written(), now) for state in states]
-    return carried, any(back) or now < max(since, before)
+        return tuple(rebased), any(ahead)
+    replaced = _replaced_at(definition, states[0].since)
+    converted = _convert(definition, states, replaced, now)
+    ahead = [isinstance(state, Slots) and is_ahead(state.latest_time(), now) for state in states]
+    return converted, any(ahead) or now < max(since, replaced)
 
 
-def _counts_until(definition: Definition, written_since: int) -> int:
-    """When the definition changed under which a state was written, as far as that is known."""
+def _replaced_at(definition: Definition, written_since: int) -> int:
+    """Return when the definition of a state was replaced, as far as that is known."""
     if written_since == definition.old_since:
         return definition.since
     if written_since == definition.older_since:
@@ -118,18 +123,18 @@ def _counts_until(definition: Definition, written_since: int) -> int:
     return written_since
 
 
-def _carried_over(definition: Definition, states: States, before: int, now: int) -> States:
+def _convert(definition: Definition, states: States, replaced: int, now: int) -> States:
+    """Return the states for a definition, of states of another one."""
     since = definition.since
-    held = next((state for state in states if isinstance(state, Slots)), None)
-    found = [state.in_use(min(before, now)) for state in states if not isinstance(state, Slots)]
-    carried: list[State] = []
-    rest = iter(found)
+    slots = next((state for state in states if isinstance(state, Slots)), None)
+    found = [state.in_use(min(replaced, now)) for state in states if not isinstance(state, Slots)]
+    converted: list[State] = []
+    amounts = iter(found)
     for limit in definition.limits:
-        state = STATES[limit.algorithm].empty(limit, since)
+        state = STATE_CLASSES[limit.algorithm].empty(limit, since)
         if isinstance(state, Slots):
-            carried.append(replace(held.follow_clock(now), since=since) if held else state)
+            converted.append(replace(slots.follow_clock(now), since=since) if slots else state)
             continue
-        in_use = min(next(rest, max(found, default=0)), limit.burst * MILLION)
-        at = min(since, now)
-        carried.append(state.fill(limit, in_use, at))
-    return tuple(carried)
+        in_use = min(next(amounts, max(found, default=0)), limit.burst * MILLION)
+        converted.append(state.fill(limit, in_use, min(since, now)))
+    return tuple(converted)

@@ -1,214 +1,171 @@
-"""Algorithms that drain: GCRA, token bucket and leaky bucket are one rule, kept in three forms.
+"""Algorithms that drain: GCRA, token bucket and leaky bucket are three spellings of one rule.
 
-Their emission interval is p/q microseconds a unit, and amounts are counted in q-ths of a
-microsecond ("ticks"; see :attr:`celery_throttle.limits.limit.Limit.ticks`), so that no rate is ever
-rounded. What is in use drains by q ticks a microsecond. A cost is rounded up to a tick. Twin:
-``meters.lua``.
+Units in use drain at the rate of the limit. The emission interval is p/q microseconds a unit, and
+amounts are counted in ticks, q-ths of a microsecond (see
+:attr:`celery_throttle.limits.limit.Limit.ticks`), so that no rate is ever rounded. Units in use
+drain by q ticks a microsecond. A cost is rounded up to a tick. Twin: ``meters.lua``, which stores
+the ticks in use in three forms: as a theoretical arrival time, as tokens left, or as a level.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import insort
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_throttle.algorithms.state import Mark, State, divided_up
+from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.limits.rate import MAX_EXACT
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
-# How many refunds are told apart; beyond that the oldest count as one.
-REFUNDS = 16
+#: Refunds that are kept apart; beyond that the two oldest are merged.
+MAX_REFUNDS = 16
 
 
-class Busy(NamedTuple):
-    """A time in which there was always something in use.
+class BusyPeriod(NamedTuple):
+    """A period in which there were always units in use.
 
     Attributes:
-        began: when.
-        refunds: what was refunded since, as microseconds to drain: the end of the take (see
-            :meth:`Meter.mark`) and how much. In the order of the ends.
+        began: its start.
+        refunds: the refunds since, each as the end of the take (see :meth:`Meter.mark`) and the
+            amount, both in microseconds to drain; ordered by end.
     """
 
     began: int
     refunds: tuple[tuple[int, int], ...] = ()
 
-    def refunded(self, end: int, amount: int) -> Busy:
-        """The same with one refund more."""
-        found = list(self.refunds)
+    def add_refund(self, end: int, amount: int) -> BusyPeriod:
+        """Return the period with one more refund."""
+        refunds = list(self.refunds)
         if amount:
-            insort(found, (end, amount), key=itemgetter(0))
-        if len(found) > REFUNDS:
-            # As if both were of the earlier take: of those between there is less left, never more.
-            (first, one), (_, other), *rest = found
-            found = [(first, one + other), *rest]
-        return Busy(self.began, tuple(found))
+            insort(refunds, (end, amount), key=itemgetter(0))
+        if len(refunds) > MAX_REFUNDS:
+            # As if both were of the earlier take: less is left of the takes between, never more.
+            (first, one), (_, other), *rest = refunds
+            refunds = [(first, one + other), *rest]
+        return BusyPeriod(self.began, tuple(refunds))
 
 
 @dataclass(frozen=True, slots=True)
 class Meter(State):
-    """What drains.
+    """Ticks in use, which drain.
 
     Attributes:
         at: when this was written: the start of the last take.
-        p: ticks a unit, when this was written; ``q``: ticks a microsecond.
-        busy: the time it was in.
+        p: ticks per unit, when this was written; ``q``: ticks per microsecond.
+        busy: the busy period at that time.
+        level: ticks in use at ``at``.
     """
 
     at: int
     p: int
     q: int
-    busy: Busy
-
-    @classmethod
-    @abstractmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
-        """What to keep when ``used`` ticks are in use at the time ``at``."""
-
-    @abstractmethod
-    def used_then(self) -> int:
-        """The ticks in use when this was written."""
-
-    def used(self, now: int) -> int:
-        """The ticks in use; before ``at`` those that will be, and what drains until then."""
-        return max(0, self.used_then() - (now - self.at) * self.q)
-
-    @classmethod
-    def empty(cls, limit: Limit, since: int) -> Self:
-        return cls.keep(limit, since, 0, 0, Busy(0))
-
-    def is_of(self, limit: Limit) -> bool:
-        return (self.p, self.q) == limit.ticks
-
-    def written(self) -> int:
-        return self.at
-
-    def moved_back(self, limit: Limit, now: int) -> Self:
-        # With another beginning: nothing is refunded of what was taken before.
-        return self.keep(limit, self.since, self.used_then(), now, Busy(now))
-
-    def in_use(self, at: int) -> int:
-        return divided_up(self.used(max(at, self.at - FARTHEST)) * MILLION, self.p)
-
-    def wait(self, limit: Limit, cost: int, now: int) -> int:
-        p, q = limit.ticks
-        over = self.used(now) + _ticks(limit, cost) - limit.burst * p
-        return max(0, divided_up(over, q))
-
-    def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
-        used = self.used(max(at, now)) + _ticks(limit, cost)
-        return self.keep(limit, self.since, used, at, self._busy(now))
-
-    def fill(self, limit: Limit, amount: int, at: int) -> Self:
-        return self.keep(limit, self.since, _ticks(limit, amount), at, Busy(at))
-
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
-        p, q = limit.ticks
-        used = self.used(now)
-        return max(0, limit.burst * p - used) * MILLION // p, divided_up(used, q)
-
-    def mark(self) -> Mark:
-        """The end of the take: microseconds to drain from the beginning on, refunded or not."""
-        began, refunds = self.busy
-        refunded = sum(amount for _, amount in refunds)
-        return Mark(self.at - began + self.used_then() // self.q + refunded, began)
-
-    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
-        """Units drain in the order in which they came: of a take there is left until its end.
-
-        What was refunded of takes before it has brought that end forward.
-        """
-        p, q = limit.ticks
-        used, busy = self.used(now), self._busy(now)
-        if actual < cost:
-            end = mark.value - sum(amount for other, amount in busy.refunds if other <= mark.value)
-            rest = max(0, busy.began + end - now) * q if mark.more == busy.began else 0
-            refund = min(_ticks(limit, cost) - _ticks(limit, actual), rest, used)
-            busy = busy.refunded(mark.value, divided_up(refund, q))
-            used -= refund
-        else:
-            owed = _ticks(limit, min(actual - cost, MAX_EXACT // p * MILLION))
-            used = min(used + owed, max(used, MAX_EXACT))
-        return self.keep(limit, self.since, used, now, busy)
-
-    def _busy(self, now: int) -> Busy:
-        return self.busy if self.used(now) else Busy(now)
-
-
-@dataclass(frozen=True, slots=True)
-class Gcra(Meter):
-    """The generic cell rate algorithm, in its virtual scheduling form (ITU-T I.371, annex A).
-
-    Attributes:
-        tat: The theoretical arrival time, in microseconds: when nothing is in use any more.
-        ticks: What comes on top of it, less than a microsecond.
-    """
-
-    tat: int
-    ticks: int
-
-    @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
-        p, q = limit.ticks
-        microseconds, ticks = divmod(used, q)
-        return cls(since, at, p, q, busy, at + microseconds, ticks)
-
-    def used_then(self) -> int:
-        return (self.tat - self.at) * self.q + self.ticks
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket(Meter):
-    """The token bucket with lazy refill: tokens are added up when somebody looks, not by a timer.
-
-    Attributes:
-        tokens: What was left, in ticks; negative when slots were booked ahead, or units are owed.
-        burst: The capacity in units, when this was written.
-    """
-
-    tokens: int
-    burst: int
-
-    @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
-        p, q = limit.ticks
-        return cls(since, at, p, q, busy, limit.burst * p - used, limit.burst)
-
-    def used_then(self) -> int:
-        return self.burst * self.p - self.tokens
-
-
-@dataclass(frozen=True, slots=True)
-class LeakyBucket(Meter):
-    """The leaky bucket as a meter: what is poured in leaks at a constant rate (Turner, 1986).
-
-    Attributes:
-        level: What was in the bucket, in ticks.
-    """
-
+    busy: BusyPeriod
     level: int
 
     @classmethod
-    def keep(cls, limit: Limit, since: int, used: int, at: int, busy: Busy) -> Self:
-        return cls(since, at, *limit.ticks, busy, used)
+    def empty(cls, limit: Limit, since: int) -> Self:
+        return cls(since, 0, *limit.ticks, BusyPeriod(0), 0)
 
-    def used_then(self) -> int:
-        return self.level
+    def used(self, now: int) -> int:
+        """Return the ticks in use. Before ``at``: the level there, and what drains until then."""
+        return max(0, self.level - (now - self.at) * self.q)
+
+    def matches(self, limit: Limit) -> bool:
+        return (self.p, self.q) == limit.ticks
+
+    def latest_time(self) -> int:
+        return self.at
+
+    def rebase(self, limit: Limit, now: int) -> Self:
+        # In a new busy period, so that earlier takes are not refunded.
+        return self._write(limit, self.level, now, BusyPeriod(now))
+
+    def in_use(self, at: int) -> int:
+        return ceil_div(self.used(max(at, self.at - MAX_BOOKING_US)) * MILLION, self.p)
+
+    def wait(self, limit: Limit, cost: int, now: int) -> int:
+        p, q = limit.ticks
+        excess = self.used(now) + _to_ticks(limit, cost) - limit.burst * p
+        return max(0, ceil_div(excess, q))
+
+    def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
+        used = self.used(max(at, now)) + _to_ticks(limit, cost)
+        return self._write(limit, used, at, self._busy_period(now))
+
+    def fill(self, limit: Limit, amount: int, at: int) -> Self:
+        return self._write(limit, _to_ticks(limit, amount), at, BusyPeriod(at))
+
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
+        p, q = limit.ticks
+        used = self.used(now)
+        return max(0, limit.burst * p - used) * MILLION // p, ceil_div(used, q)
+
+    def mark(self) -> Mark:
+        """Return the end of the take: microseconds to drain since the busy period began.
+
+        Refunded or not.
+        """
+        began, refunds = self.busy
+        refunded = sum(amount for _, amount in refunds)
+        return Mark(self.at - began + self.level // self.q + refunded, began)
+
+    def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
+        """Settle a take. Units drain in the order of the takes: a take lasts until its end.
+
+        Refunds of earlier takes have moved that end forward.
+        """
+        p, q = limit.ticks
+        used, busy = self.used(now), self._busy_period(now)
+        if actual < cost:
+            end = mark.value - sum(amount for other, amount in busy.refunds if other <= mark.value)
+            rest = max(0, busy.began + end - now) * q if mark.more == busy.began else 0
+            refund = min(_to_ticks(limit, cost) - _to_ticks(limit, actual), rest, used)
+            busy = busy.add_refund(mark.value, ceil_div(refund, q))
+            used -= refund
+        else:
+            debt = _to_ticks(limit, min(actual - cost, MAX_EXACT // p * MILLION))
+            used = min(used + debt, max(used, MAX_EXACT))
+        return self._write(limit, used, now, busy)
+
+    def _write(self, limit: Limit, level: int, at: int, busy: BusyPeriod) -> Self:
+        return type(self)(self.since, at, *limit.ticks, busy, level)
+
+    def _busy_period(self, now: int) -> BusyPeriod:
+        return self.busy if self.used(now) else BusyPeriod(now)
 
 
-@dataclass(frozen=True, slots=True)
-class LeakyQueue(LeakyBucket):
-    """The leaky bucket as a queue: what is poured in starts when all before it has leaked."""
+class Gcra(Meter):
+    """The generic cell rate algorithm, in its virtual scheduling form (ITU-T I.371, annex A)."""
+
+    __slots__ = ()
+
+
+class TokenBucket(Meter):
+    """The token bucket with lazy refill: tokens are added at each decision, not by a timer."""
+
+    __slots__ = ()
+
+
+class LeakyBucket(Meter):
+    """The leaky bucket as a meter: units drain at a constant rate (Turner, 1986)."""
+
+    __slots__ = ()
+
+
+class LeakyQueue(Meter):
+    """The leaky bucket as a queue: a request starts when the units before it have drained."""
+
+    __slots__ = ()
 
     def delay(self, now: int) -> int:
-        """Microseconds from ``now`` until what is taken next may start, rounded up."""
-        return divided_up(self.used(now), self.q)
+        """Return the microseconds until the next request may start, rounded up."""
+        return ceil_div(self.used(now), self.q)
 
 
-def _ticks(limit: Limit, cost: int) -> int:
-    return divided_up(cost * limit.ticks[0], MILLION)
+def _to_ticks(limit: Limit, cost: int) -> int:
+    return ceil_div(cost * limit.ticks[0], MILLION)

@@ -1,4 +1,4 @@
-"""Concurrency: leases with a deadline, so that who dies holding one does not hold it for ever.
+"""Concurrency: slots under leases, so that a crashed holder does not keep its slot for ever.
 
 Twin: ``slots.lua``.
 """
@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from celery_throttle.algorithms.state import Mark, State, is_ahead
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.limit import LONGEST_LEASE, Limit
+from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit
 
-#: Microseconds that a lease lasts here.
-LEASE = 30_000_000
+#: The lease of a new slot, in microseconds.
+LEASE_US = 30_000_000
 
 
-class Lease(NamedTuple):
-    """One slot in use, until it is given back or its deadline has come."""
+class SlotLease(NamedTuple):
+    """One slot in use until it is released, or until a time."""
 
     until: int
     number: int
@@ -25,16 +26,16 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slots(State):
-    """Who holds a slot. Each take is one slot, whatever its cost.
+    """The slots in use. Each take is one slot, whatever its cost.
 
     Attributes:
-        leases: the one that ends first is the first.
+        leases: ordered by their ends.
         number: of the last lease.
-        longest: microseconds that the longest of the leases lasts. A deadline farther ahead was
-            written before the clock was set back.
+        longest: the duration of the longest of the leases, in microseconds. If a lease ends later
+            than that, the clock has been set back since it was written.
     """
 
-    leases: tuple[Lease, ...]
+    leases: tuple[SlotLease, ...]
     number: int
     longest: int
 
@@ -42,49 +43,49 @@ class Slots(State):
     def empty(cls, _limit: Limit, since: int) -> Slots:
         return cls(since, (), 0, 0)
 
-    def live(self, now: int) -> tuple[Lease, ...]:
-        """The leases that have not run out."""
+    def live_leases(self, now: int) -> tuple[SlotLease, ...]:
+        """Return the leases that have not run out."""
         return tuple(lease for lease in self.leases if lease.until > now)
 
-    def written(self) -> int:
+    def latest_time(self) -> int:
         return self.leases[-1].until - self.longest if self.leases else 0
 
-    def moved_back(self, _limit: Limit, now: int) -> Slots:
-        return self._moved_back(now)
+    def rebase(self, _limit: Limit, now: int) -> Slots:
+        return self._cut_leases(now)
 
-    def _moved_back(self, now: int) -> Slots:
+    def _cut_leases(self, now: int) -> Slots:
         deadline = now + self.longest
         leases = (one._replace(until=min(one.until, deadline)) for one in self.leases)
         return replace(self, leases=tuple(leases))
 
     def follow_clock(self, now: int) -> Slots:
-        """The state in which no lease lasts longer than before, if the clock was set back."""
-        return self._moved_back(now) if is_ahead(self.written(), now) else self
+        """Return the state with no lease longer than ``longest``, if the clock was set back."""
+        return self._cut_leases(now) if is_ahead(self.latest_time(), now) else self
 
-    def with_longest_unknown(self) -> Slots:
-        """The state once it is forgotten how long the longest lease lasts."""
-        return replace(self, longest=LONGEST_LEASE * 1_000_000)
+    def forget_longest(self) -> Slots:
+        """Return the state with the longest possible lease as ``longest``."""
+        return replace(self, longest=to_us(MAX_LEASE_SECONDS))
 
     def in_use(self, at: int) -> int:
-        return len(self.live(at)) * MILLION
+        return len(self.live_leases(at)) * MILLION
 
     def wait(self, limit: Limit, _cost: int, now: int) -> int:
-        live = self.live(now)
+        live = self.live_leases(now)
         return live[len(live) - limit.burst].until - now if len(live) >= limit.burst else 0
 
     def take(self, _limit: Limit, _cost: int, now: int, at: int) -> Slots:
-        live, lease = self.live(now), Lease(at + LEASE, self.number + 1)
-        lasts = lease.until - now
-        longest = max(self.longest, lasts) if live else lasts
+        live, lease = self.live_leases(now), SlotLease(at + LEASE_US, self.number + 1)
+        duration = lease.until - now
+        longest = max(self.longest, duration) if live else duration
         leases = tuple(sorted((*live, lease)))
         return replace(self, leases=leases, number=lease.number, longest=longest)
 
     def release(self, mark: Mark) -> Slots:
-        """The state once a slot is given back."""
+        """Return the state once a slot is released."""
         return replace(self, leases=tuple(one for one in self.leases if one.number != mark.value))
 
     def renew(self, mark: Mark, lease: int, now: int) -> Slots:
-        """The state once a lease lasts so long from now; one that was given back does not."""
+        """Return the state with a lease of ``lease`` microseconds from now, unless released."""
         until = now + lease
         leases = sorted(
             one._replace(until=until) if one.number == mark.value else one for one in self.leases
@@ -92,12 +93,12 @@ class Slots(State):
         longest = max(self.longest, lease) if leases else self.longest
         return replace(self, leases=tuple(leases), longest=longest)
 
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
-        live = self.live(now)
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
+        live = self.live_leases(now)
         return max(0, limit.burst - len(live)) * MILLION, live[-1].until - now if live else 0
 
     def mark(self) -> Mark:
-        """The number of the lease."""
+        """Return the number of the lease."""
         return Mark(self.number)
 
     def settle(self, _limit: Limit, _mark: Mark, _cost: int, _actual: int, _now: int) -> Slots:

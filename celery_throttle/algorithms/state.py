@@ -1,4 +1,4 @@
-"""What every algorithm's state can do."""
+"""The interface of every algorithm's state."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
 
 class Mark(NamedTuple):
-    """Tells a take from others, see :meth:`State.mark`; some states need more than one number."""
+    """Identifies a take, see :meth:`State.mark`; some algorithms need more than one number."""
 
     value: int
     more: int = 0
@@ -22,12 +22,12 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State(ABC):
-    """What one limit and key remembers.
+    """The state of one limit and key.
 
     All times are microseconds, all amounts millionths of a unit.
 
     Attributes:
-        since: since when the definition is in force under which this was written.
+        since: when the definition came into force under which the state was written.
     """
 
     since: int
@@ -35,63 +35,68 @@ class State(ABC):
     @classmethod
     @abstractmethod
     def empty(cls, limit: Limit, since: int) -> Self:
-        """Nothing in use."""
+        """Return the state with nothing in use."""
 
-    def is_of(self, _limit: Limit) -> bool:
-        """Whether this was written with the numbers of a limit; ``since`` is compared elsewhere."""
+    def matches(self, _limit: Limit) -> bool:
+        """Whether the state was written with the numbers of a limit, ``since`` aside."""
         return True
 
     @abstractmethod
-    def written(self) -> int:
-        """The latest time this knows of: more than ``FARTHEST`` ahead if the clock stepped back."""
+    def latest_time(self) -> int:
+        """Return the latest time in the state.
+
+        If it is more than ``MAX_BOOKING_US`` ahead, the clock has been set back.
+        """
 
     @abstractmethod
-    def moved_back(self, limit: Limit, now: int) -> Self:
-        """The same in use, as if it had been written at ``now``: the clock has stepped back."""
+    def rebase(self, limit: Limit, now: int) -> Self:
+        """Return the state as if it had been written ``now``: the clock has been set back."""
 
     @abstractmethod
     def in_use(self, at: int) -> int:
-        """The amount in use at a time, for another definition to go on with; never too little."""
+        """Return the amount in use at a time, never too little, for another definition to adopt."""
 
     @abstractmethod
     def wait(self, limit: Limit, cost: int, now: int) -> int:
-        """Microseconds until ``cost``, at most the burst, would pass; rounded up."""
+        """Return the microseconds until ``cost``, at most the burst, would pass; rounded up."""
 
     @abstractmethod
     def take(self, limit: Limit, cost: int, now: int, at: int) -> Self:
-        """The state once ``cost`` is taken at ``now`` for a start at ``at``, whatever the limit."""
+        """Return the state once ``cost`` is taken ``now`` for a start ``at``, allowed or not."""
 
     def fill(self, limit: Limit, amount: int, at: int) -> Self:
-        """Of nothing in use, the state as if an amount had been taken at a time."""
+        """Return an empty state as if an amount had been taken at a time."""
         return self.take(limit, amount, at, at) if amount else self
 
     @abstractmethod
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
-        """The amount that could pass now, and microseconds until nothing is in use, rounded up."""
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
+        """Return the amount that could pass now, and microseconds until nothing is in use.
+
+        The microseconds are rounded up.
+        """
 
     @abstractmethod
     def mark(self) -> Mark:
-        """What tells the last take from others, for :meth:`settle`."""
+        """Return what identifies the last take, for :meth:`settle`."""
 
     @abstractmethod
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
-        """The state once it is known that the take of ``mark`` was worth ``actual``, not ``cost``.
+        """Return the state once the take of ``mark`` turns out to be ``actual``, not ``cost``.
 
-        What was refunded is never more than what is left of that take; what is owed may go beyond
-        the burst.
+        A refund is at most what is still in use of that take. A debt may exceed the burst.
         """
 
 
-def free(limit: Limit, in_use: int) -> int:
-    """The amount left of the burst."""
+def free_amount(limit: Limit, in_use: int) -> int:
+    """Return the amount of the burst that is not in use."""
     return max(0, limit.burst * MILLION - in_use)
 
 
 def is_ahead(time: int, now: int) -> bool:
-    """Whether a time that was written lies farther ahead than anything is booked."""
-    return time > now + FARTHEST
+    """Whether a stored time is further ahead than any booking, so the clock has been set back."""
+    return time > now + MAX_BOOKING_US
 
 
-def divided_up(dividend: int, divisor: int) -> int:
+def ceil_div(dividend: int, divisor: int) -> int:
     """Divide and round up."""
     return -(-dividend // divisor)

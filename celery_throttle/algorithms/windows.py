@@ -1,10 +1,10 @@
-"""Algorithms that count in windows. Twin: ``windows.lua``."""
+"""Windows: algorithms that count the units of a window. Twin: ``windows.lua``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from celery_throttle.algorithms.state import Mark, State, divided_up, free
+from celery_throttle.algorithms.state import Mark, State, ceil_div, free_amount
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import FIRST_REQUEST
@@ -14,15 +14,15 @@ from celery_throttle.limits.rate import Rate
 
 @dataclass(frozen=True, slots=True)
 class FixedWindow(State):
-    """One count, from the beginning of a window to its end.
+    """The count of one window.
 
-    A slot may be booked in the next window, up to 20 ms before it begins. From then on the window
-    before it admits nothing.
+    A start may be booked in the next window, up to 20 ms before it begins. From then on the current
+    window admits nothing.
 
     Attributes:
         start, stop: the window; ``start == stop`` before the first request.
-        count: what was taken in it.
-        began: when the first of it was taken.
+        count: the amount taken in it.
+        began: the time of its first take.
     """
 
     start: int
@@ -34,11 +34,11 @@ class FixedWindow(State):
     def empty(cls, _limit: Limit, since: int) -> FixedWindow:
         return cls(since, 0, 0, 0, 0)
 
-    def written(self) -> int:
+    def latest_time(self) -> int:
         return self.start
 
-    def moved_back(self, limit: Limit, now: int) -> FixedWindow:
-        """It begins now, and ends when it would have, but with the next one at the latest."""
+    def rebase(self, limit: Limit, now: int) -> FixedWindow:
+        """Let the window begin now. It keeps its end, but ends with the next window at most."""
         _, stop = _window(limit, now)
         _, next_stop = _window(limit, stop)
         return replace(self, start=now, stop=min(self.stop, next_stop))
@@ -58,18 +58,18 @@ class FixedWindow(State):
             return FixedWindow(self.since, *_window(limit, at), cost, now)
         return replace(self, count=self.count + cost)
 
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
         if now >= self.stop:
             return limit.burst * MILLION, 0
-        remaining = free(limit, self.count) if now >= self.start else 0
+        remaining = free_amount(limit, self.count) if now >= self.start else 0
         return remaining, self.stop - now if self.count else 0
 
     def mark(self) -> Mark:
-        """The window of the take, by its first."""
+        """Return the time of the first take of the window."""
         return Mark(self.began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> FixedWindow:
-        """What is owed counts in the window in which that is known."""
+        """Settle a take. A debt counts in the current window."""
         change = actual - cost
         if now < self.stop and (mark.value == self.began or change > 0):
             return replace(self, count=max(0, self.count + change))
@@ -77,10 +77,10 @@ class FixedWindow(State):
 
 
 def _window(limit: Limit, at: int) -> tuple[int, int]:
-    assert isinstance(limit.rate, Rate)  # noqa: S101  # no algorithm of windows has slots
+    assert isinstance(limit.rate, Rate)  # noqa: S101  # windows have no slots
     if isinstance(limit.window, Calendar):
-        assert limit.period  # noqa: S101  # checked where the limit is made
-        _, start, stop = limit.window.starts(limit.period, at, 2)
+        assert limit.calendar_period  # noqa: S101  # Limit checks it
+        _, start, stop = limit.window.starts(limit.calendar_period, at, 2)
         return start, stop
     period = limit.rate.period_us
     start = at if limit.window == FIRST_REQUEST else at - at % period
@@ -89,16 +89,17 @@ def _window(limit: Limit, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(State):
-    """Counts of the last sub-windows ("parts"); of all but the oldest the whole is in use.
+    """The counts of the last sub-windows ("parts").
 
-    The oldest is weighted by what of it is still within one period, rounded up to a millionth of a
-    unit; or, where the limit says so, it is dropped.
+    The count of the oldest part is weighted by the share of the part that is within one period,
+    rounded up to a millionth of a unit; or it is dropped, if the limit says so. The others count
+    in full.
 
     Attributes:
-        start: the current part.
-        part: microseconds a part.
-        counts: of the current part first. One a part, and one more if the oldest is weighted.
-        began: since when there was always something in use.
+        start: the start of the current part.
+        part: the length of a part in microseconds.
+        counts: one for each part, the current part first; and one more if the oldest is weighted.
+        began: since when there are always units in use.
     """
 
     start: int
@@ -108,19 +109,19 @@ class SlidingWindow(State):
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> SlidingWindow:
-        assert isinstance(limit.rate, Rate)  # noqa: S101  # no algorithm of windows has slots
+        assert isinstance(limit.rate, Rate)  # noqa: S101  # windows have no slots
         counts = (0,) * (limit.parts + (limit.oldest == "weighted"))
         return cls(since, 0, limit.rate.period_us // limit.parts, counts, 0)
 
-    def is_of(self, limit: Limit) -> bool:
+    def matches(self, limit: Limit) -> bool:
         own = self.empty(limit, self.since)
         return (self.part, len(self.counts)) == (own.part, len(own.counts))
 
-    def written(self) -> int:
+    def latest_time(self) -> int:
         return self.start
 
     def at(self, now: int) -> SlidingWindow:
-        """The same with ``now`` in its current part; as it is if what it counts lies ahead."""
+        """Return the state with ``now`` in the current part; unchanged if its counts are ahead."""
         start = now - now % self.part
         shift = (start - self.start) // self.part
         if shift == 0 or (shift < 0 and any(self.counts)):
@@ -129,8 +130,8 @@ class SlidingWindow(State):
         counts = ((0,) * min(shift, size) + self.counts)[:size]
         return replace(self, start=start, counts=counts)
 
-    def moved_back(self, _limit: Limit, now: int) -> SlidingWindow:
-        """All of it in the current part, or a clock that swings would push it out."""
+    def rebase(self, _limit: Limit, now: int) -> SlidingWindow:
+        """Move all counts to the current part: a clock that swings would drop them otherwise."""
         counts = (sum(self.counts), *(0 for _ in self.counts[1:]))
         return replace(self, start=now - now % self.part, counts=counts)
 
@@ -142,8 +143,8 @@ class SlidingWindow(State):
         if limit.oldest == "dropped":
             return sum(current.counts)
         *whole, oldest = current.counts
-        rest = self.part - max(0, now - current.start)
-        return sum(whole) + divided_up(oldest * rest, self.part)
+        left = self.part - max(0, now - current.start)
+        return sum(whole) + ceil_div(oldest * left, self.part)
 
     def wait(self, limit: Limit, cost: int, now: int) -> int:
         room = limit.burst * MILLION - cost
@@ -171,24 +172,24 @@ class SlidingWindow(State):
     def _busy_since(self, now: int) -> int:
         return self.began if any(self.at(now).counts) else now
 
-    def left(self, limit: Limit, now: int) -> tuple[int, int]:
+    def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
         current = self.at(now)
-        counted = [len(self.counts) - place for place, count in enumerate(current.counts) if count]
-        reset = current.start + max(counted) * self.part - now if counted else 0
-        remaining = free(limit, self._used(limit, now)) if now >= current.start else 0
+        ages = [len(self.counts) - index for index, count in enumerate(current.counts) if count]
+        reset = current.start + max(ages) * self.part - now if ages else 0
+        remaining = free_amount(limit, self._used(limit, now)) if now >= current.start else 0
         return remaining, reset
 
     def mark(self) -> Mark:
-        """The part of the take, and since when it counts."""
+        """Return the part of the take, and the start of the busy period."""
         return Mark(self.start, self.began)
 
     def settle(self, _limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> SlidingWindow:
         current, change, began = self.at(now), actual - cost, self._busy_since(now)
-        place = (current.start - mark.value) // self.part
-        if mark.more != began or not 0 <= place < len(self.counts):
+        index = (current.start - mark.value) // self.part
+        if mark.more != began or not 0 <= index < len(self.counts):
             if change < 0:
                 return self
-            place = 0
+            index = 0
         counts = list(current.counts)
-        counts[place] = max(0, counts[place] + change)
+        counts[index] = max(0, counts[index] + change)
         return replace(current, counts=tuple(counts), began=began)

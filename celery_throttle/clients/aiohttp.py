@@ -17,12 +17,12 @@ from aiohttp import (
 
 from celery_throttle.clients.guarded_call import Passage
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.handle import Bounds
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
 
 
 def throttled(
-    limit: Bounds,
+    limit: LimitHandles,
     *,
     key: Callable[[ClientRequest], Any] | None = None,
     cost: Any = None,

@@ -22,16 +22,16 @@ from celery_throttle.errors import (
     Throttled,
     shown,
 )
-from celery_throttle.handle import Bounds, read_bounds
 from celery_throttle.leases import Slot
-from celery_throttle.limiter import Limiter
-from celery_throttle.limits.feedback import UNTOLD, Heard
+from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import Need, has_slots
-from celery_throttle.operations.changes import Plan, Sleep, check_wait
-from celery_throttle.operations.plans import Reserved
+from celery_throttle.limits.requirement import Requirement, has_slots
+from celery_throttle.operations.acquire import Acquisition
+from celery_throttle.operations.plan import Plan, Sleep
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Outbound:
 
     def __init__(
         self,
-        limit: Bounds,
+        limit: LimitHandles,
         *,
         key: Callable[..., Any] | None = None,
         cost: Any = None,
@@ -67,14 +67,14 @@ class Outbound:
         usage: Callable[[Any], Any] | None = None,
         retry_429: int = 0,
     ) -> None:
-        self._bounds = read_bounds(limit)
+        self._bounds = check_handles(limit)
         for name, function in (("key", key), ("usage", usage)):
             if function is not None and not callable(function):
                 raise LimitValueError(f"{name} {shown(function)} is no function; allowed: one")
-        self.limiter: Limiter = self._bounds[0].limiter
+        self.limiter: LimiterCore = self._bounds[0].limiter
         self._key = key
         self._cost: Any = 1 if cost is None else cost
-        self.max_wait = check_wait(max_wait, "max_wait")
+        self.max_wait = check_duration(max_wait, "max_wait")
         self.usage = usage
         if not isinstance(retry_429, int) or isinstance(retry_429, bool) or retry_429 < 0:
             raise LimitValueError(
@@ -88,7 +88,7 @@ class Outbound:
         """One call, of which the client knows this."""
         return Passage(self, self._fixed or self._need(args, kwargs), self.max_wait, self.retry_429)
 
-    def _need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
+    def _need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         refs = [bound.ref for bound in self._bounds]
         if self._key is not None:
             key = self._key(*args, **kwargs)
@@ -98,9 +98,9 @@ class Outbound:
                 for ref in refs
             ]
         cost = self._cost(*args, **kwargs) if callable(self._cost) else self._cost
-        return self.limiter.need(refs, cost)
+        return self.limiter.require(refs, cost)
 
-    def learners(self, need: Need) -> Need | None:
+    def learners(self, need: Requirement) -> Requirement | None:
         """What of a call's need is told of its answer: all of it, unless a client knows better."""
         return need
 
@@ -149,7 +149,12 @@ class Passage:
     """
 
     def __init__(
-        self, outbound: Outbound, need: Need, max_wait: float, resends: int, delay: float = 0.0
+        self,
+        outbound: Outbound,
+        need: Requirement,
+        max_wait: float,
+        resends: int,
+        delay: float = 0.0,
     ) -> None:
         self._outbound = outbound
         self._limiter = outbound.limiter
@@ -158,16 +163,16 @@ class Passage:
         self._resends = resends
         self._delay = delay
         self._stop: float | None = None
-        self._taken: Reserved | None = None
+        self._taken: Acquisition | None = None
         #: The slot that is held until :meth:`end`, if there is one.
         self.slot: Slot | None = None
         if outbound.has_slots:
             self.slot = Slot(self._limiter, need, max_wait, _LEASE)
         self._began = 0.0
 
-    def _taking(self) -> Plan[Reserved]:
+    def _taking(self) -> Plan[Acquisition]:
         mode = "take" if self._outbound.usage is None else "reserve"
-        return self._limiter.taking(self._need, self._max_wait, mode=mode)
+        return self._limiter.acquire_plan(self._need, self._max_wait, mode=mode)
 
     def begin(self) -> None:
         """Take what the call needs."""
@@ -176,7 +181,7 @@ class Passage:
         try:
             if self.slot is not None:
                 self.slot.__enter__()
-                self._taken = self.slot.taken
+                self._taken = self.slot.acquisition
             else:
                 self._taken = self._limiter.run_plan(self._taking())
         except StoreUnavailableError:
@@ -190,7 +195,7 @@ class Passage:
         try:
             if self.slot is not None:
                 await self.slot.__aenter__()
-                self._taken = self.slot.taken
+                self._taken = self.slot.acquisition
             else:
                 self._taken = await self._limiter.arun_plan(self._taking())
         except StoreUnavailableError:
@@ -278,10 +283,10 @@ class Passage:
         return following
 
     def _following(self, heard: Heard) -> Passage | None:
-        wanted = UNTOLD if heard.stop is None else heard.stop
+        wanted = DEFAULT_STOP_SECONDS if heard.stop is None else heard.stop
         told = self._stop is not None
         stop = self._stop if self._stop is not None else wanted
-        if not self._limiter.resend(self._need, self._taken, stop, self._resends):
+        if not self._limiter.may_resend(self._need, self._taken, stop, self._resends):
             return None
         # If the limits were not told, they do not stop the call.
         delay = 0.0 if told else stop

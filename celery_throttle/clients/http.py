@@ -11,9 +11,9 @@ from celery_throttle.clients import answers
 from celery_throttle.clients.answers import Said
 from celery_throttle.clients.guarded_call import Outbound, Passage
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.handle import Bounds
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
-from celery_throttle.limits.requirement import Need
+from celery_throttle.limits.requirement import Requirement
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class HttpOutbound(Outbound):
 
     def __init__(
         self,
-        limit: Bounds,
+        limit: LimitHandles,
         *,
         key: Callable[..., Any] | None = None,
         cost: Any = None,
@@ -69,13 +69,13 @@ class HttpOutbound(Outbound):
         self._learns = self._units if isinstance(unit, Mapping) else names
         self._complained = -COMPLAIN
 
-    def learners(self, need: Need) -> Need | None:
+    def learners(self, need: Requirement) -> Requirement | None:
         """Those limits that are the API's own."""
         both = zip(need.refs, need.costs, strict=True)
         found = [(ref, cost) for ref, cost in both if ref.name in self._learns]
         if len(found) == len(need.refs):
             return need
-        return Need(*map(tuple, zip(*found, strict=True))) if found else None
+        return Requirement(*map(tuple, zip(*found, strict=True))) if found else None
 
     def heard(self, passage: Passage, status: int, headers: Mapping[str, str]) -> Heard:
         """What there is to learn of an answer."""

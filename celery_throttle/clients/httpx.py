@@ -9,8 +9,8 @@ import httpx
 
 from celery_throttle.clients.guarded_call import Passage
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.handle import Bounds
-from celery_throttle.leases import uncancelled
+from celery_throttle.leases import run_to_end
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
 
 
@@ -39,7 +39,7 @@ class ThrottledTransport(httpx.BaseTransport):
 
     def __init__(
         self,
-        limit: Bounds,
+        limit: LimitHandles,
         transport: httpx.BaseTransport | None = None,
         *,
         key: Callable[[httpx.Request], Any] | None = None,
@@ -111,7 +111,7 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
 
     def __init__(
         self,
-        limit: Bounds,
+        limit: LimitHandles,
         transport: httpx.AsyncBaseTransport | None = None,
         *,
         key: Callable[[httpx.Request], Any] | None = None,
@@ -162,7 +162,7 @@ class AsyncThrottledTransport(httpx.AsyncBaseTransport):
                 await response.aread()
             await passage.aanswered(heard, response)
         except BaseException:
-            await uncancelled(response.aclose())
+            await run_to_end(response.aclose())
             await passage.aend()
             raise
         if again:

@@ -11,7 +11,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from celery_throttle.clients.guarded_call import Passage
 from celery_throttle.clients.http import HttpOutbound, Units
-from celery_throttle.handle import Bounds
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
 
 
@@ -35,7 +35,7 @@ class ThrottledAdapter(BaseAdapter):
 
     def __init__(
         self,
-        limit: Bounds,
+        limit: LimitHandles,
         adapter: BaseAdapter | None = None,
         *,
         key: Callable[[requests.PreparedRequest], Any] | None = None,

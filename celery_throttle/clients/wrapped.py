@@ -13,7 +13,7 @@ from celery_throttle.clients import answers
 from celery_throttle.clients.guarded_call import Outbound, Passage
 from celery_throttle.clients.http import heard_of
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.handle import Bounds
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ Reader = Callable[[Exception, Passage], Heard | None]
 
 
 def wrap(
-    limit: Bounds,
+    limit: LimitHandles,
     function: F,
     *,
     key: Callable[..., Any] | None = None,
@@ -35,7 +35,7 @@ def wrap(
     refused: Refused = (),
     retry_429: int = 0,
 ) -> F:
-    """See :meth:`celery_throttle.handle.BoundLimit.wrap`."""
+    """See :meth:`celery_throttle.handle.LimitHandle.wrap`."""
     outbound = Outbound(
         limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
     )

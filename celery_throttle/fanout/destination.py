@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_throttle.errors import FanOutError, shown
+from celery_throttle.limits.duration import to_us
 from celery_throttle.messages.bindings import is_bound
 from celery_throttle.messages.routing import rank_of
-from celery_throttle.operations.changes import to_us
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_throttle.operations.changes import to_us
+from celery_throttle.limits.duration import to_us
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 
@@ -140,6 +140,6 @@ class Batch:
         for queue in self._queues:
             names += keys.queue(queue)
         for queue, ref in self.refs:
-            names += keys.waiting_at(queue, ref)
+            names += keys.line_limit_keys(queue, ref)
             args += (ref.name, keys.field(ref))
         return Call(script("enlist"), [*names, *self._lines], [*args, *self._heads, *self._tasks])

@@ -18,8 +18,8 @@ from celery_throttle.extras import needed
 from celery_throttle.fanout.progress import Progress
 from celery_throttle.fanout.retry import insist
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
-from celery_throttle.operations.changes import seconds_paused
-from celery_throttle.store.keys import FAN_OUT, FAN_OUT_NUMBERS, fan_out_ref
+from celery_throttle.limits.duration import pause_to_seconds
+from celery_throttle.store.keys import FAN_OUT_LIMIT, FAN_OUT_NUMBERS, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 
 if TYPE_CHECKING:
@@ -135,12 +135,14 @@ class FanOut:
         """
         progress, throttle = self.progress(), self._throttle
         for _ in range(_LOOKS):
-            told = throttle.run_plan(throttle.outlook.of_fan_out(self._record, progress.rate))
+            told = throttle.run_plan(
+                throttle.forecast_reader.of_fan_out(self._record, progress.rate)
+            )
             known = told.seconds is None or told.bound_by == WORKERS
             if known or not is_slower(told.waiting, progress.rate, told.seconds or 0.0):
                 break
             time.sleep(_BETWEEN)  # workers that are too slow are seen between two claims of theirs
-        return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT else told
+        return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT_LIMIT else told
 
     def watch(self, timeout: float | None = None) -> Progress:
         """:meth:`wait` with a bar on the terminal (standard error)."""
@@ -224,7 +226,7 @@ class FanOut:
         if not texts:
             raise self._unknown()
         facts = dict(zip(texts[::2], texts[1::2], strict=True))
-        return int(now), seconds_paused(int(paused)), facts
+        return int(now), pause_to_seconds(int(paused)), facts
 
     def _unknown(self) -> UnknownFanOutError:
         return UnknownFanOutError(

@@ -16,11 +16,11 @@ from celery_throttle.errors import ThrottleError
 from celery_throttle.fanout.capturing_producer import Keeping, Sent
 from celery_throttle.fanout.destination import Places
 from celery_throttle.messages import packing
-from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.operations.park import WaitingTask, park_call
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
-    from celery_throttle.limits.requirement import Need
+    from celery_throttle.limits.requirement import Requirement
     from celery_throttle.store.script import Call
     from celery_throttle.tasks.task import TaskLimits
 
@@ -68,13 +68,13 @@ class Delaying:
         return bool(outcome == b"parked")
 
     @staticmethod
-    def _need(sent: Sent, limits: TaskLimits) -> Need:
+    def _need(sent: Sent, limits: TaskLimits) -> Requirement:
         args, kwargs, _ = sent.payload
         return limits.fixed or limits.need(args, kwargs)
 
     def _call(self, sent: Sent, limits: TaskLimits) -> Call:
         """It takes no unit for a task that was sent just now."""
-        waiter = Waiter(
+        waiter = WaitingTask(
             task_id=sent.headers["id"],
             queue=self._places.queue_of(sent),
             rank=self._places.rank_of(sent),

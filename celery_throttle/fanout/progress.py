@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from celery_throttle.operations.changes import MICROSECONDS
+from celery_throttle.limits.duration import MICROSECONDS
 
 #: Seconds over which it is seen how fast tasks end; and after the last end until that says nothing.
 SEEN, STALE = 5.0, 10.0

@@ -22,14 +22,14 @@ from celery_throttle.errors import (
 from celery_throttle.fanout.enlist import Batch, Entry, Reply
 from celery_throttle.fanout.entries import Entries
 from celery_throttle.fanout.retry import insist
-from celery_throttle.operations.changes import MICROSECONDS, unknown_limit
-from celery_throttle.operations.plans import cost_too_high
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
 
     from celery_throttle.app import Throttle
-    from celery_throttle.store.client import Begun
+    from celery_throttle.store.client import PendingCall
     from celery_throttle.store.script import Call
 
 #: Seconds between two looks whether more tasks may wait.
@@ -74,7 +74,7 @@ class Publisher:
         self._show = show
         self.dealt = self.sent = 0
         self._entries = Entries(throttle, name)
-        self._on_way: tuple[Batch, bool, Begun | None] | None = None
+        self._on_way: tuple[Batch, bool, PendingCall | None] | None = None
         self.cancelled = False
 
     def publish(self, signatures: Iterable[Signature]) -> None:
@@ -158,7 +158,7 @@ class Publisher:
         if self._show is not None:
             self._show(self.dealt, reply.waiting)
 
-    def _first_reply(self, begun: Begun | None) -> Reply | None:
+    def _first_reply(self, begun: PendingCall | None) -> Reply | None:
         try:
             return None if begun is None else Reply.read(self._throttle.store.finish(begun))
         except StoreUnavailableError:
@@ -173,7 +173,7 @@ class Publisher:
         index, now = reply.about
         refs = [ref for _, ref in batch.refs]
         if again:
-            raise unknown_limit(refs[index - 1].name, self._throttle.limits)
+            raise unknown_limit_error(refs[index - 1].name, self._throttle.limits)
         plans = self._throttle.plans
         insist(lambda: self._throttle.run_plan(plans.register_missing(refs, now)), self._name)
 
@@ -182,7 +182,8 @@ class Publisher:
         if reply.outcome == "never":
             index, burst = reply.about
             raise self._refused(
-                cost_too_high(entry.costs[index - 1], entry.place.refs[index - 1], burst), entry
+                cost_too_high_error(entry.costs[index - 1], entry.place.refs[index - 1], burst),
+                entry,
             )
         wait = LOOK
         if reply.outcome == "crowded":

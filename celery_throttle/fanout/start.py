@@ -14,7 +14,7 @@ from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.extras import needed
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.publisher import Publisher
-from celery_throttle.operations.changes import check_wait
+from celery_throttle.limits.duration import check_duration
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
@@ -85,6 +85,6 @@ def _check(throttle: Throttle, name: str | None, max_waiting: int | None, keep: 
         raise FanOutError(
             f"max_waiting is {shown(max_waiting)}; allowed: a whole number, 1 or more"
         )
-    if check_wait(keep, "keep") < _LEAST_KEEP:
+    if check_duration(keep, "keep") < _LEAST_KEEP:
         raise FanOutError(f"keep is {keep}; allowed: seconds, {_LEAST_KEEP:g} or more")
     return name

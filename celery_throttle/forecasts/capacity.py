@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MICROSECONDS, is_endless
 from celery_throttle.limits.grammar import FIRST_REQUEST
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Concurrency, Rate
-from celery_throttle.operations.changes import MICROSECONDS, is_endless
 
 #: What is less than this share of a unit, or of what a limit can store, is rounding.
 DUST = 1e-9
@@ -159,7 +159,7 @@ def _steps(limit: Limit, rate: Rate, stock: Stock, now: int) -> tuple[tuple[floa
 def _windows(limit: Limit, stock: Stock, period: int, now: int) -> list[int]:
     """Microseconds until each of the next windows begins."""
     if isinstance(limit.window, Calendar):
-        starts = limit.window.starts(limit.period or "", now, _WINDOWS)
+        starts = limit.window.starts(limit.calendar_period or "", now, _WINDOWS)
         return [start - now for start in starts if start > now]
     if limit.window == FIRST_REQUEST:
         return _every(stock.full or period, period)

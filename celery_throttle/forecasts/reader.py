@@ -24,7 +24,8 @@ from celery_throttle.forecasts.solver import (
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.changes import Changes, Plan
+from celery_throttle.operations.define import DefinePlans
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 
@@ -39,7 +40,7 @@ _AT_ONCE = 200
 _UNKNOWN = -2
 
 
-class Outlook(Changes):
+class Outlook(DefinePlans):
     """Forecasts of the limits of one prefix."""
 
     __slots__ = ()
@@ -55,7 +56,7 @@ class Outlook(Changes):
             raise LimitValueError(
                 f"measured is {shown(measured)}; allowed: tasks a second, above 0, or None"
             )
-        yield from self._check_known(ref)
+        yield from self.check_known(ref)
         return (yield from self.of(needing(ref), measured))
 
     def of_fan_out(self, key: str, measured: float | None = None) -> Plan[Forecast]:
@@ -97,7 +98,9 @@ class Outlook(Changes):
         for name in names:
             cursor = b""
             while cursor != _END:
-                call = Call(script("list_queues"), [self.keys.waited(name)], [cursor or "0"])
+                call = Call(
+                    script("list_queues"), [self.keys.waiting_list_index(name)], [cursor or "0"]
+                )
                 cursor, found = yield call
                 queues.update((due.decode().removeprefix(head), None) for due in found)
         return list(queues)

@@ -12,8 +12,8 @@ from celery_throttle.forecasts.capacity import Supply
 from celery_throttle.forecasts.fluid import Line
 from celery_throttle.forecasts.groups import empty_times
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.changes import MICROSECONDS
 
 #: What ``bound_by`` says where limits have room and processes are what is missing.
 WORKERS = "workers"

@@ -17,13 +17,13 @@ from celery_throttle.errors import (
     Throttled,
     shown,
 )
-from celery_throttle.handle import Bounds
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, Rules
 from celery_throttle.leases import Slot
+from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.requirement import Need, slot_places
-from celery_throttle.operations.changes import check_wait
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Door:
     @classmethod
     def read(
         cls,
-        limits: Bounds,
+        limits: LimitHandles,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,
@@ -116,11 +116,11 @@ class Door:
         if outage not in OUTAGES:
             allowed = ", ".join(OUTAGES)
             raise ConfigurationError(f"outage {shown(outage)} is unknown; allowed: {allowed}")
-        rules.limiter.slot(rules.refs, max_wait=max_wait, lease=lease)  # checks both
+        Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both
         _ = rules.limiter.store  # of a Celery app it reads the URL, which may be wrong
         queued = any(one.algorithm == "leaky-queue" for of in rules.limits.values() for one in of)
         # A queue lets nobody begin before their turn has come.
-        waits = check_wait(max_wait, "max_wait") > 0 or queued
+        waits = check_duration(max_wait, "max_wait") > 0 or queued
         policies = Policies.of(rules.limits)
         known = max_wait if waits else None
         return cls(rules, known, lease, outage, policies, headers, Outage(outage))
@@ -179,12 +179,12 @@ class Door:
             except StoreError as error:
                 self.outage.begins(error)
 
-    def _slot(self, need: Need) -> Slot | None:
-        if slot_places((ref.name for ref in need.refs), self.rules.limiter.limits):
+    def _slot(self, need: Requirement) -> Slot | None:
+        if find_slot_indexes((ref.name for ref in need.refs), self.rules.limiter.limits):
             return Slot(self.rules.limiter, need, self.max_wait or 0.0, self.lease)
         return None
 
-    def _decided(self, need: Need, decision: Decision, slot: Slot | None) -> Admission:
+    def _decided(self, need: Requirement, decision: Decision, slot: Slot | None) -> Admission:
         self.outage.ends()
         if not decision.allowed:
             name = str(decision.bound_by)

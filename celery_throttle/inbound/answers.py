@@ -14,9 +14,9 @@ from math import ceil, gcd, inf
 
 from celery_throttle.errors import StoreError, Throttled
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
-from celery_throttle.operations.changes import Limits
 
 #: Names and values of header fields.
 Fields = Sequence[tuple[str, str]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from celery_throttle.handle import Bounds
 from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Answer, Fields
 from celery_throttle.inbound.rules import CostSpec, KeySpec
 from celery_throttle.inbound.wsgi import DECISION, check_app
+from celery_throttle.limiter_core import LimitHandles
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -49,7 +49,7 @@ class ThrottledASGI:
     def __init__(
         self,
         app: ASGIApp,
-        limits: Bounds,
+        limits: LimitHandles,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,

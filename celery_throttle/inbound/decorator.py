@@ -16,11 +16,11 @@ from inspect import (
 from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.handle import Bounds
 from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
-from celery_throttle.limits.key import ArgumentReader
+from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limits.key_template import ArgumentReader
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ class _Call(NamedTuple):
 
 
 def throttled(
-    limits: Bounds,
+    limits: LimitHandles,
     *,
     key: KeySpec | None = None,
     cost: CostSpec = 1,

@@ -12,12 +12,12 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
-from celery_throttle.handle import Bounds, read_bounds
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
 from celery_throttle.limits.key import LimitRef, encode_key
-from celery_throttle.limits.reference import as_refs
-from celery_throttle.limits.requirement import Costs, Need, needed
-from celery_throttle.operations.changes import Limits, unknown_limit
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.reference import parse_refs
+from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.operations.replies import unknown_limit_error
 
 #: Tells who is asking: anything that can be a key, or None.
 KeyFunction = Callable[..., Any]
@@ -39,14 +39,14 @@ class Rules:
         cost: units, for all or by name, or what tells them.
     """
 
-    limiter: Limiter
+    limiter: LimiterCore
     refs: tuple[LimitRef, ...]
     key: KeySpec | None
     cost: CostSpec
-    _always: Need | None = None
+    _always: Requirement | None = None
 
     @classmethod
-    def read(cls, limits: Bounds, key: KeySpec | None, cost: CostSpec) -> Rules:
+    def read(cls, limits: LimitHandles, key: KeySpec | None, cost: CostSpec) -> Rules:
         """What a user wrote, checked.
 
         Raises:
@@ -55,18 +55,18 @@ class Rules:
             LimitError: these are no limits of one limiter, or one is named twice, or the cost could
                 never pass.
         """
-        bounds = read_bounds(limits)
+        bounds = check_handles(limits)
         limiter = bounds[0].limiter
-        refs = tuple(as_refs([bound.ref for bound in bounds]))
+        refs = tuple(parse_refs([bound.ref for bound in bounds]))
         for ref in refs:
             if ref.name not in limiter.limits:
-                raise unknown_limit(ref.name, limiter.limits)
+                raise unknown_limit_error(ref.name, limiter.limits)
         _check_key(key, refs)
         rules = cls(limiter, refs, key, cost)
         if callable(cost):
             check_function(cost, "cost")
             return rules
-        need = needed(refs, cost)
+        need = make_requirement(refs, cost)
         for ref, amount in zip(refs, rules.costs(cost, refs), strict=True):
             for limit in limiter.limits[ref.name]:
                 limit.check_cost(amount, ref.name)
@@ -84,7 +84,7 @@ class Rules:
         """The limits by name, as the code defines them."""
         return {ref.name: self.limiter.limits[ref.name] for ref in self.refs}
 
-    def need(self, request: Any) -> Need | None:
+    def need(self, request: Any) -> Requirement | None:
         """What a request needs; None: no limit counts for it.
 
         Raises:
@@ -99,9 +99,9 @@ class Rules:
         cost: Any = self.cost(request) if callable(self.cost) else self.cost
         if isinstance(cost, Mapping):
             unknown = set(cost) - {ref.name for ref in self.refs}
-            names = {ref.name for ref in refs} | unknown  # of which needed() complains
+            names = {ref.name for ref in refs} | unknown  # of which make_requirement() complains
             cost = {name: units for name, units in cost.items() if name in names}
-        return needed(refs, cost)
+        return make_requirement(refs, cost)
 
     def _split(self, request: Any) -> tuple[LimitRef, ...]:
         """The limits with the keys of a request; each once, as a client may name a fixed key."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.handle import Bounds
 from celery_throttle.inbound.admitter import Admission, Door
 from celery_throttle.inbound.answers import Fields
 from celery_throttle.inbound.rules import CostSpec, KeySpec
+from celery_throttle.limiter_core import LimitHandles
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -50,7 +50,7 @@ class ThrottledWSGI:
     def __init__(
         self,
         app: WSGIApplication,
-        limits: Bounds,
+        limits: LimitHandles,
         *,
         key: KeySpec | None = None,
         cost: CostSpec = 1,

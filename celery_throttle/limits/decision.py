@@ -1,4 +1,4 @@
-"""Decision: what a limiter answers."""
+"""Decision: the answer of a limiter to one request."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from typing import NamedTuple
 class Decision(NamedTuple):
     """The answer to one request. It is true when the request is allowed.
 
-    The examples continue one another: a limit ``"stripe"`` of ``"10/s burst 5"``, full at the
-    start, is asked for 4 units and at once for 3 more. Times are seconds from the decision, by the
-    server's clock, rounded up to the microsecond: who waits that long is not early. When several
-    limits decide together, ``limit`` and ``remaining`` are those of the limit that binds; of the
-    one with the least remaining when all allow.
+    The examples continue one another: two requests to the limit ``"stripe"`` of ``"10/s burst 5"``,
+    which has its full burst at the start. The first takes 4 units; the second asks for 3 more at
+    the same moment. Times are seconds from the decision by the server's clock, rounded up to the
+    microsecond, so that a request repeated after that time is not early. When several limits
+    decide together, ``limit`` and ``remaining`` are those of the limit that refuses, or, if all
+    allow, of the limit with the least remaining.
 
     Attributes:
-        allowed: Whether the units were taken (by a peek: whether they could be). True, then False.
-            A refusal takes nothing, from none of the limits.
-        limit: The capacity, that is the burst: the most that can ever pass at once. 5, and 5.
-        remaining: The whole units that could pass right now, after this decision. 1, and still 1.
-        retry_after: The time until this same request could pass, if nobody takes units before.
-            0.0 when allowed; then 0.2, as 2 of the 3 units are missing and one is emitted every
-            0.1 s. None when nobody knows: the limit is paused until it is resumed.
-        reset_after: The time until the limit is full again, if nobody takes units before; the
-            longest one of several limits. 0.4, and 0.4; 0.0 when it is full. Infinity while one of
-            them is paused until it is resumed.
-        bound_by: The name of the limit that makes the request wait longest. None when allowed;
+        allowed: Whether the units were taken (of a peek: whether they could be). True, then False.
+            A refusal takes nothing from any limit.
+        limit: The capacity, that is the burst: the most units that can ever pass at once. 5, and 5.
+        remaining: The whole units that could pass right after this decision. 1, and still 1.
+        retry_after: The time until the same request could pass if no other request takes units
+            before. 0.0 when allowed; then 0.2, since 2 of the 3 units are missing and one is
+            emitted every 0.1 s. None if the limit is paused until it is resumed.
+        reset_after: The time until the full burst is available again if no other request takes
+            units before; the longest of several limits. 0.4, and 0.4; 0.0 when it is available.
+            Infinity while one of the limits is paused until it is resumed.
+        bound_by: The name of the limit for which the request would wait longest. None when allowed;
             then "stripe".
-        granted: The units that were taken: the cost, or 0; of
-            :meth:`~celery_throttle.limiter.Limiter.acquire_up_to` what there was. 4, then 0.
-        delay: The time that has to pass before what was taken may start: above 0 in a
-            ``leaky-queue``, which takes what comes later, and with ``max_wait``, where it has
-            passed already. 0.0, and 0.0.
-        paused: The time for which the limit of ``bound_by`` is paused, itself or this key of it.
-            0.0 when it is not, and when the request is allowed: 0.0, and 0.0; after a
-            ``pause(30)`` both requests would be refused, with 30.0 here and as ``retry_after``.
-            Infinity until it is resumed.
+        granted: The units that were taken: the cost, or 0. After
+            :meth:`~celery_throttle.limiter.Limiter.acquire_up_to` the units that were available.
+            4, then 0.
+        delay: The time after which the request may start. Above 0 for a ``leaky-queue``, which
+            takes units for later starts; with ``max_wait`` that time has passed already. 0.0, and
+            0.0.
+        paused: The time for which the limit ``bound_by``, or this key of it, is paused. 0.0 when
+            it is not paused, and when the request is allowed: 0.0, and 0.0. After ``pause(30)``
+            both requests would be refused, with 30.0 here and as ``retry_after``. Infinity if it is
+            paused until it is resumed.
     """
 
     allowed: bool
@@ -52,8 +54,8 @@ class Decision(NamedTuple):
     def __bool__(self) -> bool:
         return self.allowed
 
-    def while_paused(self, seconds: float) -> Decision:
-        """The same refusal by a limit that is paused for so long."""
+    def with_pause(self, seconds: float) -> Decision:
+        """Return this refusal as that of a limit that is paused for ``seconds``."""
         if seconds == inf:
             return self._replace(retry_after=None, reset_after=inf, paused=inf)
         return self._replace(paused=seconds)

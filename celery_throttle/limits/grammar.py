@@ -1,4 +1,4 @@
-"""The words of a limit's text, and the fields of a limit that they mean."""
+"""The grammar of a limit's text, and the fields of a limit that each clause sets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.limits.calendar import Calendar
-from celery_throttle.limits.rate import Concurrency, Rate, parse_lowest, parse_period, parse_whole
+from celery_throttle.limits.rate import (
+    Concurrency,
+    Rate,
+    parse_adaptive_rate,
+    parse_period,
+    parse_whole,
+)
 
-#: Each algorithm that ``using`` names, and the clauses that mean something to it.
+#: Each algorithm that ``using`` selects, and the clauses that apply to it.
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "gcra": ("burst",),
     "token-bucket": ("burst",),
@@ -23,31 +29,31 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
 CONCURRENCY = "concurrency"
 ADAPTIVE = "adaptive"
 
-#: The same of every rate: one between two bounds is written in words of its own.
+#: The same for every rate, adaptive ones included, which have a syntax of their own.
 CLAUSES: Mapping[str, tuple[str, ...]] = {**ALGORITHMS, ADAPTIVE: ("burst", "latency")}
 FIRST_REQUEST = "first-request"
 
-#: The clauses that mean something to every algorithm, and to a number of slots.
-BOUNDS = ("max-keys", "max-waiting", "outage")
+#: The clauses that apply to every limit.
+COMMON_CLAUSES = ("max-keys", "max-waiting", "outage")
 
-#: What workers may do while the server of the limits cannot be reached.
-OUTAGES = ("local", "open", "closed")
+#: What workers do with tasks of the limit during an outage of the server.
+OUTAGE_MODES = ("local", "open", "closed")
 
-#: What may follow a number of slots, for messages.
-WITH_SLOTS = f"allowed with it: {', '.join(BOUNDS)}"
+#: The clauses that apply to a number of slots, for messages.
+SLOT_CLAUSES = f"allowed with it: {', '.join(COMMON_CLAUSES)}"
 
-_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", "latency", *BOUNDS)
+_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", "latency", *COMMON_CLAUSES)
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
 _ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
 _AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
 
 
-def read(text: str) -> dict[str, Any]:
-    """The fields that a limit's text gives; see :meth:`celery_throttle.limits.limit.Limit.parse`.
+def parse_fields(text: str) -> dict[str, Any]:
+    """Parse a limit's text to fields; see :meth:`celery_throttle.limits.limit.Limit.parse`.
 
     Raises:
-        LimitSyntaxError: it is not of that form.
-        LimitValueError: a clause that means nothing to the algorithm, or a number out of range.
+        LimitSyntaxError: the text does not have that form.
+        LimitValueError: a clause does not apply to the algorithm, or a number is out of range.
     """
     bare = text.strip()
     at_once = _AT_ONCE.match(bare)
@@ -56,43 +62,43 @@ def read(text: str) -> dict[str, Any]:
     clauses = dict(zip(keywords, map(str.strip, rest[1::2]), strict=True))
     if len(clauses) < len(keywords):
         raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
-    bounds = _take_bounds(clauses, text)
+    common = _pop_common_clauses(clauses, text)
     adaptive = _ADAPTIVE.match(head)
     if adaptive:
-        return {**_of_bounds(head[adaptive.end() :]), **_of_rate(clauses, text, ADAPTIVE), **bounds}
+        lowest, rate = parse_adaptive_rate(head[adaptive.end() :])
+        fields = _rate_fields(clauses, text, ADAPTIVE)
+        return {"lowest": lowest, "rate": rate, **fields, **common}
     if not at_once or head:
-        return {"rate": Rate.parse(head.strip()), **_of_rate(clauses, text), **bounds}
+        return {"rate": Rate.parse(head.strip()), **_rate_fields(clauses, text), **common}
     if clauses:
         keyword = next(iter(clauses))
-        raise LimitValueError(f"'{keyword}' means nothing to '{at_once[0]}'; {WITH_SLOTS}")
-    return {"rate": Concurrency(parse_whole("number of slots", at_once[1], text)), **bounds}
+        raise LimitValueError(f"'{keyword}' does not apply to '{at_once[0]}'; {SLOT_CLAUSES}")
+    return {"rate": Concurrency(parse_whole("number of slots", at_once[1], text)), **common}
 
 
-def _take_bounds(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    """Take the clauses that mean something to all out of the others."""
-    bounds: dict[str, Any] = {}
-    for keyword in BOUNDS:
+def _pop_common_clauses(clauses: dict[str, str], text: str) -> dict[str, Any]:
+    """Remove the common clauses from ``clauses`` and return their fields."""
+    fields: dict[str, Any] = {}
+    for keyword in COMMON_CLAUSES:
         if keyword in clauses:
-            told = clauses.pop(keyword)
-            value = told.lower() if keyword == "outage" else parse_whole(keyword, told, text)
-            bounds[keyword.replace("-", "_")] = value
-    return bounds
+            value = clauses.pop(keyword)
+            fields[keyword.replace("-", "_")] = (
+                value.lower() if keyword == "outage" else parse_whole(keyword, value, text)
+            )
+    return fields
 
 
-def _of_bounds(text: str) -> dict[str, Any]:
-    """The fields that ``"10..100/s"`` gives, of an adaptive limit."""
-    lowest, rate = parse_lowest(text)
-    return {"lowest": lowest, "rate": rate}
+def _rate_fields(clauses: dict[str, str], text: str, known: str | None = None) -> dict[str, Any]:
+    """Return the fields of the clauses of a rate.
 
-
-def _of_rate(clauses: dict[str, str], text: str, known: str | None = None) -> dict[str, Any]:
-    """The fields that clauses give to an algorithm: one that is known, or that they name."""
+    ``known`` is the algorithm if the syntax has determined it; otherwise ``using`` names it.
+    """
     if known and "using" in clauses:
         raise LimitSyntaxError(f"{shown(text)} names two algorithms; allowed: one")
     algorithm = known or clauses.pop("using", "gcra").lower()
     for keyword in clauses:
         if keyword not in CLAUSES.get(algorithm, _KEYWORDS):
-            raise meaningless(keyword, algorithm)
+            raise wrong_clause_error(keyword, algorithm)
     fields: dict[str, Any] = {"algorithm": algorithm}
     for keyword in ("burst", "parts"):
         if keyword in clauses:
@@ -101,11 +107,11 @@ def _of_rate(clauses: dict[str, str], text: str, known: str | None = None) -> di
         fields["latency_us"] = parse_period(clauses["latency"], text)
     if "oldest" in clauses:
         fields["oldest"] = clauses["oldest"].lower()
-    return {**fields, **_of_window(clauses, text)}
+    return {**fields, **_window_field(clauses, text)}
 
 
-def _of_window(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    """The field that tells where windows begin, if anything does."""
+def _window_field(clauses: dict[str, str], text: str) -> dict[str, Any]:
+    """Return the field ``window`` if a clause says where windows begin."""
     if "in" in clauses or "at" in clauses:
         if "from" in clauses:
             raise LimitSyntaxError(
@@ -116,7 +122,7 @@ def _of_window(clauses: dict[str, str], text: str) -> dict[str, Any]:
     return {"window": clauses["from"].lower()} if "from" in clauses else {}
 
 
-def meaningless(keyword: str, algorithm: str) -> LimitValueError:
-    """The error for a clause that an algorithm does not have."""
-    takers = ", ".join(name for name, keywords in CLAUSES.items() if keyword in keywords)
-    return LimitValueError(f"'{keyword}' means nothing to {algorithm}; it is for {takers}")
+def wrong_clause_error(keyword: str, algorithm: str) -> LimitValueError:
+    """Return the error for a clause that does not apply to an algorithm."""
+    algorithms = ", ".join(name for name, keywords in CLAUSES.items() if keyword in keywords)
+    return LimitValueError(f"'{keyword}' does not apply to {algorithm}; it is for {algorithms}")

@@ -1,7 +1,7 @@
-"""Limit: what users write as ``"100/s burst 20 using token-bucket"``, as an immutable value.
+"""Limit: the immutable value of ``"100/s burst 20 using token-bucket"``.
 
-``str(limit)`` is for people, and parses back to an equal limit. What the scripts on the server
-read of a limit is made in :mod:`celery_throttle.store.definitions`.
+``str(limit)`` is for people; it parses to an equal limit. :mod:`celery_throttle.store.definitions`
+packs limits for the scripts on the server.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, LimitValueError, shown
 from celery_throttle.limits import grammar
-from celery_throttle.limits.calendar import PERIODS, Calendar
-from celery_throttle.limits.cost import MILLION, Cost, millionths
+from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
+from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.grammar import (
     ADAPTIVE,
     ALGORITHMS,
     CLAUSES,
     CONCURRENCY,
     FIRST_REQUEST,
-    OUTAGES,
-    WITH_SLOTS,
-    meaningless,
+    OUTAGE_MODES,
+    SLOT_CLAUSES,
+    wrong_clause_error,
 )
 from celery_throttle.limits.rate import (
     GRAMMAR,
@@ -34,20 +34,20 @@ from celery_throttle.limits.rate import (
     Concurrency,
     Rate,
     check_whole,
-    show_period,
+    format_period,
 )
 from celery_throttle.limits.suggestions import suggest
 
-#: The farthest a slot is ever booked ahead, in microseconds. A state that was written farther in
-#: the future can only come from a clock that stepped back since.
-FARTHEST = 20_000
+#: Microseconds by which a start is booked ahead at most. If a state was written further in the
+#: future, the clock has been set back since.
+MAX_BOOKING_US = 20_000
 
-#: The longest that the lease of a slot, or of a worker's claims, may last, in seconds.
-LONGEST_LEASE = 3600
+#: The longest lease of a slot, or of a worker's claims.
+MAX_LEASE_SECONDS = 3600
 
-#: An adaptive limit's lower bound is at least its upper bound divided by this: what it counts stays
-#: exact at any rate between.
-RANGE = 1000
+#: An adaptive limit's highest rate divided by its lowest is at most this: amounts stay exact at
+#: every rate between.
+MAX_ADAPTIVE_RATIO = 1000
 
 MAX_PARTS = 100
 MAX_KEYS = MAX_WAITING = 10**9
@@ -57,30 +57,32 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rate and the algorithm that counts, or how many may be in progress at once.
+    """A rate and its algorithm, or a number of slots.
 
     Attributes:
-        rate: :class:`Rate`, or :class:`Concurrency`.
+        rate: A :class:`Rate`, or :class:`Concurrency` for a number of slots.
         burst: The capacity: the units that can pass at once. For algorithms without the clause it
-            is the count of the rate; for the others 1 unless given, so that units pass evenly
-            spaced, one every emission interval. For ``leaky-queue`` it is the length of the queue.
-        algorithm: One of ``ALGORITHMS``, ``"gcra"`` unless given; or ``"adaptive"``.
+            is the count of the rate. For the others the default is 1: units pass evenly spaced, one
+            every emission interval. For ``leaky-queue`` it is the length of the queue.
+        algorithm: One of ``ALGORITHMS``, default ``"gcra"``; or ``"adaptive"``.
         window: Where the windows of ``fixed-window`` begin: ``"epoch"`` (multiples of the period
-            since 1970), ``"first-request"``, or a :class:`Calendar`.
-        parts: Sub-windows of ``sliding-window``; with the one before them if ``oldest`` is
-            ``"weighted"``, without it if ``"dropped"``.
-        max_keys: How many keys of the name may be in use at once; None for any number.
-        max_waiting: How many tasks may wait in lines at the name, or at one key of it; None for
-            any number. Of several limits of a name the least counts, of this and of ``max_keys``.
-        lowest: Of an adaptive limit, the count to which its rate may fall; of the rate's period.
-        latency_us: Answers that take longer, in microseconds, let an adaptive limit's rate fall;
-            None if only refusals do.
-        outage: What workers do with its tasks while the server cannot be reached: one of
-            ``OUTAGES``, ``"local"`` unless given.
+            since 1970, the default), ``"first-request"``, or a :class:`Calendar`.
+        parts: The number of sub-windows of ``sliding-window``, default 1.
+        oldest: Whether the sub-window before them counts, too: ``"weighted"`` (the default) by the
+            part of it that is still within one period, ``"dropped"`` not at all.
+        max_keys: The number of keys of the name that may be in use at once; None for any number.
+        max_waiting: The number of tasks that may wait in lines for the name, or for one key of it;
+            None for any number. Of several limits of a name the least value counts, as for
+            ``max_keys``.
+        lowest: The count to which the rate of an adaptive limit may fall, in the same period.
+        latency_us: Answers that take longer than this, in microseconds, reduce the rate of an
+            adaptive limit; None if only refusals do.
+        outage: What workers do with tasks of the limit while the server cannot be reached: one of
+            ``OUTAGE_MODES``, default ``"local"``.
 
     Raises:
-        LimitValueError: an unknown algorithm, a clause that means nothing to it, or a number out of
-            range or too large to be counted exactly.
+        LimitValueError: the algorithm is unknown, a clause does not apply to it, or a number is out
+            of range or too large to be counted exactly.
     """
 
     rate: Rate | Concurrency
@@ -96,18 +98,18 @@ class Limit:
     outage: str = "local"
 
     def __post_init__(self) -> None:
-        self._check_bounds()
+        self._check_common()
         if isinstance(self.rate, Concurrency):
             self._check_slots(self.rate)
             return
         if not isinstance(self.rate, Rate):
-            raise LimitValueError(f"{shown(self.rate)} is no Rate; Limit.parse() reads text")
+            raise LimitValueError(f"{shown(self.rate)} is not a Rate; Limit.parse() parses text")
         if self.algorithm not in tuple(CLAUSES):
             allowed = ", ".join(ALGORITHMS)
             raise LimitValueError(f"unknown algorithm {shown(self.algorithm)}; allowed: {allowed}")
         if "burst" not in CLAUSES[self.algorithm]:
             if self.burst not in (None, self.rate.count):
-                raise meaningless("burst", self.algorithm)
+                raise wrong_clause_error("burst", self.algorithm)
             self._set(burst=self.rate.count)
         elif self.burst is None:
             self._set(burst=1)
@@ -119,29 +121,32 @@ class Limit:
 
     def _check_slots(self, slots: Concurrency) -> None:
         given = self.burst, self.algorithm, self.window, self.parts, self.oldest
-        plain = "epoch", 1, "weighted"
+        defaults = "epoch", 1, "weighted"
         adaptive = self.lowest is not None or self.latency_us is not None
-        if adaptive or given not in ((None, "gcra", *plain), (slots.slots, CONCURRENCY, *plain)):
-            raise LimitValueError(f"'{slots}' is all there is to say; {WITH_SLOTS}")
+        if adaptive or given not in (
+            (None, "gcra", *defaults),
+            (slots.slots, CONCURRENCY, *defaults),
+        ):
+            raise LimitValueError(f"'{slots}' takes no other clauses; {SLOT_CLAUSES}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
-    def _check_bounds(self) -> None:
+    def _check_common(self) -> None:
         if self.max_keys is not None:
             check_whole("max-keys", self.max_keys, MAX_KEYS)
         if self.max_waiting is not None:
             check_whole("max-waiting", self.max_waiting, MAX_WAITING)
-        if self.outage not in OUTAGES:
-            allowed = ", ".join(OUTAGES)
+        if self.outage not in OUTAGE_MODES:
+            allowed = ", ".join(OUTAGE_MODES)
             raise LimitValueError(f"outage {shown(self.outage)} is unknown; allowed: {allowed}")
 
     @property
-    def _most_exact(self) -> int:
+    def _max_exact_ticks(self) -> int:
         """The largest amount, in ticks, that is counted exactly."""
-        return MAX_EXACT // (RANGE if self.algorithm == ADAPTIVE else 1)
+        return MAX_EXACT // (MAX_ADAPTIVE_RATIO if self.algorithm == ADAPTIVE else 1)
 
     def _check_exact(self, rate: Rate) -> None:
         numerator, _ = rate.interval
-        most = self._most_exact // numerator
+        most = self._max_exact_ticks // numerator
         if "burst" in CLAUSES[self.algorithm] and self.burst > most:
             raise LimitValueError(
                 f"burst {self.burst} is too large to be counted exactly at {rate}; "
@@ -151,33 +156,39 @@ class Limit:
     def _check_adaptive(self, rate: Rate) -> None:
         if self.algorithm != ADAPTIVE:
             if self.lowest is not None or self.latency_us is not None:
-                raise meaningless("latency", self.algorithm)
+                raise wrong_clause_error("latency", self.algorithm)
             return
         if self.lowest is None:
             raise LimitValueError(
-                f"an adaptive limit has two bounds; allowed: '{ADAPTIVE} <lowest>..{rate}'"
+                f"an adaptive limit has no lowest rate; allowed: '{ADAPTIVE} <lowest>..{rate}'"
             )
         check_whole("lowest count", self.lowest, rate.count, "(the highest)")
-        if self.lowest * RANGE < rate.count:
+        if self.lowest * MAX_ADAPTIVE_RATIO < rate.count:
             raise LimitValueError(
                 f"the lowest count {self.lowest} is too far from the highest; "
-                f"allowed: at least a {RANGE}th of {rate.count}"
+                f"allowed: at least a {MAX_ADAPTIVE_RATIO}th of {rate.count}"
             )
         if self.latency_us is not None:
             check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
     def _check_window(self, rate: Rate) -> None:
         if self.algorithm != "fixed-window" and self.window != "epoch":
-            raise meaningless("from" if self.window == FIRST_REQUEST else "in", self.algorithm)
-        if self.window == "epoch" and self.period == "month" and self.algorithm == "fixed-window":
+            raise wrong_clause_error(
+                "from" if self.window == FIRST_REQUEST else "in", self.algorithm
+            )
+        if (
+            self.window == "epoch"
+            and self.calendar_period == "month"
+            and self.algorithm == "fixed-window"
+        ):
             self._set(window=Calendar())
         if isinstance(self.window, Calendar):
-            if self.period is None:
+            if self.calendar_period is None:
                 raise LimitValueError(
                     f"windows in a time zone, or at a time of a day, cannot be those of {rate}; "
                     "allowed: a period of one day, one week or one month"
                 )
-            self.window.check(self.period)
+            self.window.check(self.calendar_period)
         elif self.window not in ("epoch", FIRST_REQUEST):
             raise LimitValueError(
                 f"windows cannot begin from {shown(self.window)}; allowed: {FIRST_REQUEST!r}"
@@ -186,12 +197,12 @@ class Limit:
     def _check_parts(self, rate: Rate) -> None:
         if self.algorithm != "sliding-window":
             if self.parts != 1 or self.oldest != "weighted":
-                raise meaningless("parts" if self.parts != 1 else "oldest", self.algorithm)
+                raise wrong_clause_error("parts" if self.parts != 1 else "oldest", self.algorithm)
             return
         check_whole("number of parts", self.parts, MAX_PARTS)
         if rate.period_us % self.parts:
             raise LimitValueError(
-                f"{self.parts} parts of {rate.period_us} us are no whole microseconds; "
+                f"{self.parts} parts of {rate.period_us} us are not whole microseconds; "
                 "allowed: a number of parts that divides the period"
             )
         if self.oldest not in ("weighted", "dropped"):
@@ -205,10 +216,10 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read ``"10 at once"``, or a rate and its clauses: ``"100/s burst 20 using gcra"``.
+        """Parse a rate and its clauses (``"100/s burst 20"``), or a number of slots.
 
-        Or ``"adaptive 10..100/s"``: a rate between two bounds. The clauses may come in any order,
-        each at most once:
+        A number of slots is ``"10 at once"``. A rate that adapts between two bounds is ``"adaptive
+        10..100/s"``. The clauses may come in any order, each at most once:
 
         - ``using <algorithm>``
         - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive
@@ -217,72 +228,72 @@ class Limit:
         - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
         - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
         - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
-          ``outage closed``: all, and after ``at once``, too
+          ``outage closed``: all, also after ``at once``
 
         Raises:
-            LimitSyntaxError: if ``text`` is not of that form.
+            LimitSyntaxError: ``text`` does not have that form.
             LimitValueError: see :class:`Limit`.
         """
         if not isinstance(text, str):
             raise LimitSyntaxError(f"{shown(text)} is not a limit; {GRAMMAR}")
         try:
-            return cls(**grammar.read(text))
+            return cls(**grammar.parse_fields(text))
         except LimitError as error:
-            what = str(error) if shown(text) in str(error) else f"{shown(text)}: {error}"
-            meant = suggest(text, _is_limit)
-            if meant is not None and meant != text.strip():
-                wrong, _, _ = what.partition("; allowed: ")
-                several = "the list " if isinstance(meant, list) else ""
-                raise LimitSyntaxError(f"{wrong}; allowed: write {several}{shown(meant)}") from None
-            raise type(error)(what) from None
+            message = str(error) if shown(text) in str(error) else f"{shown(text)}: {error}"
+            suggestion = suggest(text, _is_limit)
+            if suggestion is not None and suggestion != text.strip():
+                problem, _, _ = message.partition("; allowed: ")
+                written = f"{'the list ' * isinstance(suggestion, list)}{shown(suggestion)}"
+                raise LimitSyntaxError(f"{problem}; allowed: write {written}") from None
+            raise type(error)(message) from None
 
     @classmethod
     def of(cls, limit: str | Limit) -> Limit:
-        """Return ``limit`` itself, or the limit its text means. Raises as ``parse`` does."""
+        """Return ``limit`` itself, or parse its text. Raises as :meth:`parse`."""
         return limit if isinstance(limit, Limit) else cls.parse(limit)
 
     @property
-    def period(self) -> str | None:
-        """The period, if it is one of those that a calendar has: ``"d"``, ``"w"``, ``"month"``."""
+    def calendar_period(self) -> str | None:
+        """The period if it is a day, a week or a month: ``"d"``, ``"w"``, ``"month"``; or None."""
         if isinstance(self.rate, Concurrency):
             return None
-        return next((unit for unit in PERIODS if UNITS[unit] == self.rate.period_us), None)
+        return next((unit for unit in CALENDAR_PERIODS if UNITS[unit] == self.rate.period_us), None)
 
     @property
     def ticks(self) -> tuple[int, int]:
-        """The emission interval in microseconds, as a fraction that is not reduced.
+        """Ticks per unit and ticks per microsecond; ``(0, 1)`` for a number of slots.
 
-        Amounts are counted in parts of a microsecond, of which its denominator tells the number
-        ("ticks"), and one unit is as many as its numerator: a million times as many as a millionth
-        of a unit, if that can be counted exactly. ``(0, 1)`` for a number of slots.
+        Algorithms that drain count in ticks, fractions of a microsecond. The quotient of the two
+        numbers is the emission interval in microseconds. A unit is a multiple of a million ticks,
+        so that a millionth of a unit is a whole number of them, if that can be counted exactly.
         """
         if isinstance(self.rate, Concurrency):
             return 0, 1
         p, q = self.rate.interval
         finest = MILLION // gcd(p, MILLION)
         for finer in (finest, *(10**digits for digits in range(5, 0, -1))):
-            exact = self.burst * p * finer <= self._most_exact // 2
-            # A rate between two bounds is told in millionths.
-            longest = FARTHEST if self.algorithm != ADAPTIVE else MILLION
+            exact = self.burst * p * finer <= self._max_exact_ticks // 2
+            # The scripts keep an adaptive rate in millionths of the highest.
+            longest = MAX_BOOKING_US if self.algorithm != ADAPTIVE else MILLION
             if exact and longest * q * finer <= MAX_EXACT // 4:
                 return p * finer, q * finer
         return p, q
 
     @property
-    def floor(self) -> int:
+    def lowest_share(self) -> int:
         """The lowest rate of an adaptive limit, in millionths of its highest, rounded up."""
-        assert isinstance(self.rate, Rate) and self.lowest  # noqa: PT018, S101  # only these have one
+        assert isinstance(self.rate, Rate) and self.lowest  # noqa: PT018, S101  # it is adaptive
         return -(-self.lowest * MILLION // self.rate.count)
 
     def check_cost(self, cost: Cost, name: str, *, allow_zero: bool = False) -> int:
-        """Return a cost in millionths of a unit if this limit can ever admit it.
+        """Convert a cost to millionths of a unit, and check that this limit can ever admit it.
 
-        ``name`` is the name of this limit, for the message. Zero is for a peek.
+        ``name`` is the name of this limit, for the message. A peek may have a cost of 0.
 
         Raises:
-            CostError: it is no number, not above zero, or above the burst.
+            CostError: it is not a number, not above 0, or above the burst.
         """
-        amount = millionths(cost, allow_zero=allow_zero)
+        amount = to_millionths(cost, allow_zero=allow_zero)
         if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:
             raise CostError(
                 f"cost {shown(cost)} can never fit in limit {shown(name)} ({self}); "
@@ -291,31 +302,31 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        return " ".join([*self._clauses(), *self._bounds()])
+        return " ".join([*self._format_rate(), *self._format_common()])
 
-    def _clauses(self) -> list[str]:
+    def _format_rate(self) -> list[str]:
         if isinstance(self.rate, Concurrency):
             return [str(self.rate)]
         adaptive = self.algorithm == ADAPTIVE
-        told = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
+        clauses = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
         if "burst" in CLAUSES[self.algorithm] and self.burst != 1:
-            told.append(f"burst {self.burst}")
+            clauses.append(f"burst {self.burst}")
         if self.latency_us is not None:
-            told.append(f"latency {show_period(self.latency_us)}")
+            clauses.append(f"latency {format_period(self.latency_us)}")
         if self.algorithm != "gcra" and not adaptive:
-            told.append(f"using {self.algorithm}")
+            clauses.append(f"using {self.algorithm}")
         if isinstance(self.window, Calendar):
             at = "" if self.window.at == "00:00" else f"at {self.window.at} "
-            told.append(f"{at}in {self.window.zone}")
+            clauses.append(f"{at}in {self.window.zone}")
         elif self.window != "epoch":
-            told.append(f"from {self.window}")
+            clauses.append(f"from {self.window}")
         if self.parts != 1:
-            told.append(f"parts {self.parts}")
+            clauses.append(f"parts {self.parts}")
         if self.oldest != "weighted":
-            told.append(f"oldest {self.oldest}")
-        return told
+            clauses.append(f"oldest {self.oldest}")
+        return clauses
 
-    def _bounds(self) -> Iterator[str]:
+    def _format_common(self) -> Iterator[str]:
         if self.max_keys is not None:
             yield f"max-keys {self.max_keys}"
         if self.max_waiting is not None:
@@ -324,21 +335,25 @@ class Limit:
             yield f"outage {self.outage}"
 
 
+#: The limits of one name; all of them have to allow.
+Limits = tuple[Limit, ...]
+
+
 def _is_limit(text: str) -> bool:
     try:
-        Limit(**grammar.read(text))
+        Limit(**grammar.parse_fields(text))
     except LimitError:
         return False
     return True
 
 
-def strictest(bounds: Iterable[int | None]) -> int | None:
-    """Of the ``max_keys``, or the ``max_waiting``, of several limits the one that counts."""
-    return min((bound for bound in bounds if bound is not None), default=None)
+def find_strictest(values: Iterable[int | None]) -> int | None:
+    """Return the least ``max_keys``, or ``max_waiting``, of several limits; None if none has it."""
+    return min((value for value in values if value is not None), default=None)
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a limit can have it, and raise LimitSyntaxError if not."""
+    """Return ``name`` if it is allowed for a limit; raise LimitSyntaxError otherwise."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise LimitSyntaxError(

@@ -1,7 +1,7 @@
-"""Rate: how many units in how much time, read from ``"5/10s"``. The numbers and units of limits.
+"""Rate: a number of units per period, parsed from ``"5/10s"``. Numbers and time units of limits.
 
-The scripts on the server count in doubles, which are exact for whole numbers up to 2**53. What they
-multiply stays within ``MAX_EXACT``, and that is what bounds the numbers here.
+The scripts on the server calculate in doubles, which are exact for whole numbers up to 2**53. Their
+products must not exceed ``MAX_EXACT``; the ranges of numbers here follow from that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from math import gcd
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 
-# Each unit under the symbol that str() writes, from the longest to the shortest, in microseconds.
-# A month is a twelfth of the Gregorian mean year; only calendar windows know each one's own length.
+#: Microseconds of each time unit, by the symbol that str() writes; the longest first. A month is a
+#: twelfth of the Gregorian mean year; only calendar windows have the length of their own month.
 UNITS = {
     "month": 2_629_746_000_000,
     "w": 604_800_000_000,
@@ -41,6 +41,8 @@ _SPELLINGS = {
 MAX_UNITS = 10**9
 MAX_SLOTS = 100_000
 MAX_PERIOD_US = 366 * UNITS["d"]
+
+#: The largest product that the scripts may calculate.
 MAX_EXACT = 2**52
 _MAX_DIGITS = 30
 
@@ -60,8 +62,8 @@ class Rate:
     """``count`` units in every ``period_us`` microseconds.
 
     Raises:
-        LimitValueError: if ``count`` is not from 1 to a thousand million, or the period not from 1
-            microsecond to 366 days.
+        LimitValueError: ``count`` is not from 1 to 1e9, or the period not from 1 microsecond to 366
+            days.
     """
 
     count: int
@@ -73,21 +75,21 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read ``"<count>/<period>"``: ``"100/s"``, ``"5/10s"``, ``"1/500ms"``, ``"5000/day"``.
+        """Parse ``"<count>/<period>"``: ``"100/s"``, ``"5/10s"``, ``"1/500ms"``, ``"5000/day"``.
 
-        Units are us, ms, s, m, h, d, w and month, or words such as min, hours, day; case does not
-        matter.
+        Time units are us, ms, s, m, h, d, w and month, or words such as min, hours, day, in any
+        case.
 
         Raises:
-            LimitSyntaxError: if ``text`` is not of that form.
-            LimitValueError: if a number is out of range.
+            LimitSyntaxError: ``text`` does not have that form.
+            LimitValueError: a number is out of range.
         """
         match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise LimitSyntaxError(f"{shown(text)} is not a rate; {GRAMMAR}")
         count, multiple, unit = (part.strip() for part in match.groups())
         period = _period(multiple or "1", unit, text)
-        with naming(text):
+        with name_text_in_errors(text):
             return cls(parse_whole("count", count, text), period)
 
     @property
@@ -103,10 +105,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How many may be in progress at once: ``"10 at once"``.
+    """A number of slots: how many operations may be in progress at once, ``"10 at once"``.
 
     Raises:
-        LimitValueError: if it is not from 1 to a hundred thousand.
+        LimitValueError: it is not from 1 to 100,000.
     """
 
     slots: int
@@ -118,32 +120,32 @@ class Concurrency:
         return f"{self.slots} at once"
 
 
-def parse_lowest(text: str) -> tuple[int, Rate]:
-    """Read ``"10..100/s"``: the lower bound, as a count in the same period, and the upper one.
+def parse_adaptive_rate(text: str) -> tuple[int, Rate]:
+    """Parse ``"10..100/s"`` to the lowest count and the highest rate.
 
     Raises:
-        LimitSyntaxError: it is not of that form.
+        LimitSyntaxError: the text does not have that form.
         LimitValueError: a number is out of range.
     """
-    lowest, between, highest = text.partition("..")
-    if not between:
+    lowest, separator, highest = text.partition("..")
+    if not separator:
         raise LimitSyntaxError(
-            f"{shown(text)} tells no two bounds; allowed: '<lowest>..<highest>/<period>', such as "
-            "'adaptive 10..100/s'"
+            f"{shown(text)} is not a range of rates; allowed: '<lowest>..<highest>/<period>', such "
+            "as 'adaptive 10..100/s'"
         )
     return parse_whole("lowest count", lowest.strip(), text), Rate.parse(highest)
 
 
 def parse_period(period: str, text: str) -> int:
-    """Read ``"500ms"``, in microseconds; the whole ``text`` is for the message.
+    """Parse ``"500ms"`` to microseconds. ``text`` is the text of the limit, for the message.
 
     Raises:
-        LimitSyntaxError: it is not of that form.
+        LimitSyntaxError: the period does not have that form.
         LimitValueError: it has too many digits.
     """
     match = _PERIOD.fullmatch(period.strip())
     if match is None:
-        raise LimitSyntaxError(f"{shown(period)} in {shown(text)} is no time; allowed: '500ms'")
+        raise LimitSyntaxError(f"{shown(period)} in {shown(text)} is not a time; allowed: '500ms'")
     return _period(match[1].strip(), match[2], text)
 
 
@@ -155,8 +157,8 @@ def _period(multiple: str, unit: str, text: str) -> int:
     return parse_whole("period", multiple, text) * UNITS[symbol]
 
 
-def show_period(us: int) -> str:
-    """Microseconds in the longest unit of which they are a multiple: ``"500ms"``."""
+def format_period(us: int) -> str:
+    """Format microseconds in the longest time unit of which they are a multiple: ``"500ms"``."""
     multiple, symbol = _in_longest_unit(us)
     return f"{multiple}{symbol}"
 
@@ -166,33 +168,33 @@ def _in_longest_unit(us: int) -> tuple[int, str]:
     return us // UNITS[symbol], symbol
 
 
-def parse_whole(what: str, number: str, text: str) -> int:
-    """A whole number; ``what`` it is and the whole ``text`` are for the message.
+def parse_whole(name: str, number: str, text: str) -> int:
+    """Parse a whole number. Its ``name`` and the ``text`` of the limit are for the message.
 
     Raises:
-        LimitSyntaxError: it is none.
+        LimitSyntaxError: it is not a whole number.
         LimitValueError: it has too many digits.
     """
     if not _WHOLE_NUMBER.fullmatch(number):
         raise LimitSyntaxError(
-            f"{what} {shown(number)} in {shown(text)} is not a whole number; {GRAMMAR}"
+            f"{name} {shown(number)} in {shown(text)} is not a whole number; {GRAMMAR}"
         )
-    if len(number) > _MAX_DIGITS:  # int() refuses some thousand digits with an error of its own
-        raise LimitValueError(f"{what} {shown(number)} is out of range; allowed: fewer digits")
+    if len(number) > _MAX_DIGITS:  # int() raises an error of its own for some thousand digits
+        raise LimitValueError(f"{name} {shown(number)} is out of range; allowed: fewer digits")
     return int(number)
 
 
-def check_whole(what: str, value: int, highest: int, meaning: str = "") -> None:
+def check_whole(name: str, value: int, highest: int, meaning: str = "") -> None:
     """Raise LimitValueError unless ``value`` is a whole number from 1 to ``highest``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not 1 <= value <= highest:
         allowed = f"whole numbers from 1 to {highest} {meaning}".rstrip()
-        raise LimitValueError(f"{what} {shown(value)} is out of range; allowed: {allowed}")
+        raise LimitValueError(f"{name} {shown(value)} is out of range; allowed: {allowed}")
 
 
 @contextmanager
-def naming(text: str) -> Iterator[None]:
-    """Put the text that was read in front of what is wrong with its numbers."""
+def name_text_in_errors(text: str) -> Iterator[None]:
+    """Prefix the message of a LimitValueError with the text that was parsed."""
     try:
         yield
     except LimitValueError as error:

@@ -1,4 +1,4 @@
-"""Reference: a limit as a caller may write it, by its name, or by its name and key."""
+"""References to limits as callers write them: a name, or a pair of name and key."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import check_name
 
-#: A name, or a pair of name and key.
-Reference = str | tuple[str, Any] | LimitRef
+#: A name, a pair of name and key, or a parsed reference.
+RefLike = str | tuple[str, Any] | LimitRef
 
 
-def is_plain(limits: Iterable[Reference]) -> bool:
-    """Whether a dict can tell them from others: it takes 1 and True for the same key.
+def are_cacheable(limits: Iterable[RefLike]) -> bool:
+    """Whether these references are safe as parts of a dict key.
 
-    And a reference, whose key is encoded, for a pair.
+    Others are not: ``1 == True``, and a LimitRef, whose key is encoded, equals a pair.
     """
     for item in limits:
         if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
@@ -27,33 +27,38 @@ def is_plain(limits: Iterable[Reference]) -> bool:
     return True
 
 
-def as_ref(item: Reference) -> LimitRef:
-    """A reference as a caller may write it."""
+def parse_ref(item: RefLike) -> LimitRef:
+    """Parse a reference as a caller writes it.
+
+    Raises:
+        LimitError: it is not a name that a limit can have, or a pair of name and key.
+        KeyValueError: the key is of a type that cannot be a key.
+    """
     if isinstance(item, LimitRef):
         return item
     if isinstance(item, tuple):
         if len(item) != len(("name", "key")):
-            raise LimitValueError(f"{shown(item)} is no reference: give a name, or name and key")
+            raise LimitValueError(f"{shown(item)} is not a limit; allowed: a name, or name and key")
         name, key = item
         return LimitRef(check_name(name), encode_key(key))
     if isinstance(item, str) and ":" in item:
         name, _, key = item.partition(":")
         raise LimitSyntaxError(
-            f"{shown(item)} is no name; allowed: a name, or a pair such as {(name, key)!r}"
+            f"{shown(item)} is not a name; allowed: a name, or a pair such as {(name, key)!r}"
         )
     return LimitRef(check_name(item), None)
 
 
-def keyed(name: str, key: Any) -> LimitRef:
-    """The limit of a name, or its key if that is not None."""
-    return as_ref(name if key is None else (name, key))
+def make_ref(name: str, key: Any) -> LimitRef:
+    """Return the reference to a key of a limit; key None is the limit itself."""
+    return parse_ref(name if key is None else (name, key))
 
 
-def as_refs(items: Iterable[Reference]) -> list[LimitRef]:
-    """References as a caller may write them; a single text is one name, not its letters."""
-    refs = [as_ref(items)] if isinstance(items, str) else [as_ref(item) for item in items]
+def parse_refs(items: Iterable[RefLike]) -> list[LimitRef]:
+    """Parse references as a caller writes them; a single text is one name."""
+    refs = [parse_ref(items)] if isinstance(items, str) else [parse_ref(item) for item in items]
     if not refs:
-        raise LimitValueError("no limit was named: give at least one")
+        raise LimitValueError("no limit was named; allowed: one or more")
     if len(set(refs)) != len(refs):
         raise LimitValueError(f"the same limit and key is named twice: {', '.join(map(str, refs))}")
     return refs

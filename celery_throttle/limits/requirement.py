@@ -1,43 +1,43 @@
-"""Need: which names and keys of limits a task or a call needs, and how much of each."""
+"""Requirements: the limits and keys that a task or a call needs, and the cost of each.
+
+Also the parsing of what users write for limits and costs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from celery_throttle.errors import LimitError, LimitValueError, shown
-from celery_throttle.limits.cost import Cost, in_units, millionths
+from celery_throttle.limits.cost import Cost, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, check_name
+from celery_throttle.limits.limit import Limit, Limits, check_name
 
-if TYPE_CHECKING:
-    from celery_throttle.store.script import Call
+#: The limits of one name as users write them: one, or several that all have to allow.
+LimitsLike = str | Limit | Sequence[str | Limit]
 
-#: What users write for one name: a limit, or several that all have to allow.
-Written = str | Limit | Sequence[str | Limit]
+MAX_LIMITS_PER_NAME = 20
 
-#: Limits that one name may have.
-MAX_LIMITS = 20
+#: The limits and keys of one call, or one task. A script handles all of them in one go, and the
+#: server does nothing else meanwhile.
+MAX_REFS_PER_CALL = 1000
 
-#: Limits and keys that one call, or one task, may name: a script deals with all of them at once,
-#: and the server with nothing else meanwhile.
-MAX_REFS = 1000
-
-#: A cost for all limits, or by the name of the limit; 1 for those it does not name.
+#: A cost for all limits, or a mapping of limit name to cost; the default for a name is 1.
 Costs = Cost | Mapping[str, Cost]
 
 
-class Need:
-    """Names and keys, and of each the cost in millionths of a unit.
+class Requirement:
+    """Limits and keys, and the cost of each in millionths of a unit.
 
-    Immutable, and kept by those who need the same again and again: it remembers its hash, and the
-    calls that were made for it.
+    Immutable. Callers cache requirements that recur, so a requirement caches its hash and the calls
+    that were built for it.
 
     Attributes:
-        refs, costs: one cost for each.
+        refs, costs: the limits and keys, and one cost for each.
         units: the first cost, in units.
-        calls: by what they are for; see :class:`celery_throttle.operations.plans.Plans`.
+        calls: calls to the server by purpose; see
+            :meth:`celery_throttle.operations.acquire.AcquirePlans.cached_call`.
     """
 
     __slots__ = ("_hash", "calls", "costs", "refs", "units")
@@ -45,8 +45,8 @@ class Need:
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> None:
         self.refs = refs
         self.costs = costs
-        self.units = in_units(costs[0])
-        self.calls: dict[tuple[str, str], Call] = {}
+        self.units = to_units(costs[0])
+        self.calls: dict[tuple[str, str], Any] = {}
         self._hash = hash((refs, costs))
 
     def __hash__(self) -> int:
@@ -55,41 +55,43 @@ class Need:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Need):
+        if not isinstance(other, Requirement):
             return NotImplemented
         return (self.refs, self.costs) == (other.refs, other.costs)
 
     def __repr__(self) -> str:
-        return f"Need(refs={self.refs!r}, costs={self.costs!r})"
+        return f"Requirement(refs={self.refs!r}, costs={self.costs!r})"
 
 
-def read_limits(limits: Mapping[str, Written]) -> dict[str, tuple[Limit, ...]]:
-    """Name to limits, checked.
+def parse_definitions(limits: Mapping[str, LimitsLike]) -> dict[str, Limits]:
+    """Parse a mapping of name to limits.
 
     Raises:
         LimitError: a name or a limit is wrong.
     """
     if not isinstance(limits, Mapping):
-        raise LimitError(f"{shown(limits)} are no limits; allowed: a dict of name to limit")
-    return {check_name(name): read(written, name) for name, written in limits.items()}
+        raise LimitError(f"limits are {shown(limits)}; allowed: a dict of name to limit")
+    return {check_name(name): parse_limits(written, name) for name, written in limits.items()}
 
 
-def read(written: Written, name: str) -> tuple[Limit, ...]:
-    """The limits that users write for one name.
+def parse_limits(written: LimitsLike, name: str) -> Limits:
+    """Parse the limits of one name.
 
     Raises:
-        LimitError: one is wrong, there are none, too many, or two numbers of slots.
+        LimitError: a limit is wrong, there are none or too many, or two are numbers of slots.
     """
     several = isinstance(written, Sequence) and not isinstance(written, (str, bytes))
     try:
         limits = tuple(map(Limit.of, written if several else [written]))  # type: ignore[arg-type]  # Limit.of checks the type
     except LimitError as error:
         raise type(error)(f"limit {name!r}: {error}") from None
-    if not 1 <= len(limits) <= MAX_LIMITS:
-        raise LimitValueError(f"{name!r} has {len(limits)} limits; allowed: 1 to {MAX_LIMITS}")
+    if not 1 <= len(limits) <= MAX_LIMITS_PER_NAME:
+        raise LimitValueError(
+            f"{name!r} has {len(limits)} limits; allowed: 1 to {MAX_LIMITS_PER_NAME}"
+        )
     if sum(map(has_slots, limits)) > 1:
         raise LimitValueError(
-            f"{shown(written)} for {name!r} says twice how many at once; allowed: once"
+            f"{shown(written)} for {name!r} has two numbers of slots; allowed: one"
         )
     return limits
 
@@ -99,41 +101,41 @@ def has_slots(limit: Limit) -> bool:
     return limit.algorithm == CONCURRENCY
 
 
-def slot_places(names: Iterable[str], known: Mapping[str, Sequence[Limit]]) -> tuple[int, ...]:
-    """The places of the names that are known to have slots."""
+def find_slot_indexes(names: Iterable[str], known: Mapping[str, Limits]) -> tuple[int, ...]:
+    """Return the indexes of the names that have slots, as far as they are ``known``."""
     return tuple(
-        place for place, name in enumerate(names) if any(map(has_slots, known.get(name, ())))
+        index for index, name in enumerate(names) if any(map(has_slots, known.get(name, ())))
     )
 
 
-def needed(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> Need:
-    """What a call needs.
+def make_requirement(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> Requirement:
+    """Return the requirement of a call.
 
     Args:
-        refs: names and keys.
+        refs: limits and keys, at most 1,000.
         cost: units, for all of them or by name.
         least: 0 if a cost may be 0.
 
     Raises:
-        CostError: a cost is no number that can be a cost.
+        CostError: a cost is not a number, or too small.
         LimitError: a cost is given for a limit that is not named, or too many are named.
     """
-    check_count(refs)
-    return Need(tuple(refs), costs_of(refs, cost, least))
+    check_ref_count(refs)
+    return Requirement(tuple(refs), parse_costs(refs, cost, least))
 
 
-def check_count(named: Sequence[object]) -> None:
-    """Raise LimitValueError if more limits and keys are named than one call deals with."""
-    if len(named) > MAX_REFS:
+def check_ref_count(refs: Sequence[object]) -> None:
+    """Raise LimitValueError if there are more limits and keys than one call may name."""
+    if len(refs) > MAX_REFS_PER_CALL:
         raise LimitValueError(
-            f"{len(named)} limits and keys are named at once; allowed: at most {MAX_REFS}"
+            f"{len(refs)} limits and keys are named at once; allowed: at most {MAX_REFS_PER_CALL}"
         )
 
 
-def costs_of(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> tuple[int, ...]:
-    """The cost of each limit in millionths. Raises as :func:`needed`."""
+def parse_costs(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> tuple[int, ...]:
+    """Return the cost of each limit in millionths. Raises as :func:`make_requirement`."""
     if not isinstance(cost, Mapping):
-        return (millionths(cost, allow_zero=least == 0),) * len(refs)
+        return (to_millionths(cost, allow_zero=least == 0),) * len(refs)
     names = [ref.name for ref in refs]
     unknown = sorted(set(cost) - set(names), key=str)
     if unknown:
@@ -141,12 +143,12 @@ def costs_of(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> tuple[int
             f"a cost is given for {shown(unknown[0])}, which is not named; "
             f"allowed: {', '.join(dict.fromkeys(names))}"
         )
-    return tuple(millionths(cost.get(name, 1), allow_zero=least == 0) for name in names)
+    return tuple(to_millionths(cost.get(name, 1), allow_zero=least == 0) for name in names)
 
 
-def too_many_keys(name: str, max_keys: int) -> LimitValueError:
-    """The error for a call that names more keys of a limit than may ever be in use."""
+def too_many_keys_error(name: str, max_keys: int) -> LimitValueError:
+    """Return the error for a call that names more keys of a limit than may ever be in use."""
     return LimitValueError(
-        f"there is never room for all keys of limit {name!r} that are named at once; "
+        f"one call names more keys of limit {name!r} than can ever be in use; "
         f"allowed: at most {max_keys} (max-keys)"
     )

@@ -1,5 +1,4 @@
-"""Each operation on limits as a plan: which scripts to run, and what their replies mean.
+"""Operations on limits as plans without I/O: which scripts to call, and what their replies mean.
 
-A plan does no I/O itself. May import :mod:`celery_throttle.limits` and
-:mod:`celery_throttle.store`.
+May import :mod:`celery_throttle.limits` and :mod:`celery_throttle.store`.
 """

@@ -1,72 +1,73 @@
-"""Plans that discard the tasks waiting in the lines of a queue."""
+"""Plans that discard or count the tasks in the lines of a queue."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from celery_throttle.operations.changes import Plan, to_us
+from celery_throttle.limits.duration import to_us
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 
-#: Tasks that one call discards at most: the server does nothing else meanwhile.
-_AT_ONCE = 500
+#: The number of tasks that one call discards at most; the server does nothing else meanwhile.
+DISCARD_BATCH_SIZE = 500
 
 _END = b"0"
 
 
-class Consumed(NamedTuple):
-    """Where workers say which queues they consume, see ``consumed_queues.lua``.
+class ConsumedQueues(NamedTuple):
+    """A set of queues that workers consume, see ``consumed_queues.lua``.
 
     Attributes:
-        name: of the set.
-        lease: seconds for which a worker is taken to consume what it said.
+        key: the key of the set.
+        lease: seconds after a worker's report for which the queue counts as consumed.
     """
 
-    name: str
+    key: str
     lease: float
 
 
-def discard(keys: Keys, queue: str, unless: Consumed | None = None) -> Plan[int]:
-    """Discard the tasks that wait in a queue; gives how many there were.
+def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Plan[int]:
+    """Discard the tasks in the lines of a queue; return how many were discarded.
 
-    Tasks that a worker has claimed go on, as what a broker has delivered does. Cut short, it is
-    finished by carrying it out again.
+    Claimed tasks are not discarded, as a broker does not discard delivered messages. If the plan is
+    interrupted, running it again completes it.
 
     Args:
         keys: the names in Redis.
-        queue: named with its broker.
-        unless: nothing is done while a worker consumes the queue.
+        queue: the queue, named with its broker.
+        unless: discard nothing while a worker consumes the queue.
     """
     names = list(keys.queue(queue))
-    args: list[Argument] = ["", _AT_ONCE]
+    args: list[Argument] = ["", DISCARD_BATCH_SIZE]
     if unless is not None:
-        names.append(unless.name)
+        names.append(unless.key)
         args.append(to_us(unless.lease))
     discarded, left = 0, 1
     while left > 0:
-        some, left = yield Call(script("discard"), names, args)
-        discarded += some
+        count, left = yield Call(script("discard"), names, args)
+        discarded += count
     if left == 0:
-        discarded += yield from _discard_aside(keys, queue)
+        discarded += yield from _discard_quarantined(keys, queue)
     return discarded
 
 
-def count_waiting(keys: Keys, queue: str, unless: Consumed, again: float) -> Plan[int]:
-    """How many tasks wait in a queue that no worker consumes; below zero if one does.
+def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: float) -> Plan[int]:
+    """Return the number of tasks in lines of a queue; below zero if a worker consumes it.
 
-    It is taken to be consumed for some seconds then, so that not all workers count.
+    The queue then counts as consumed for ``interval`` seconds, so that not every worker counts.
     """
-    names = [*keys.queue(queue), unless.name]
-    reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(again)])
+    names = [*keys.queue(queue), unless.key]
+    reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
     return int(reply[1])
 
 
-def _discard_aside(keys: Keys, queue: str) -> Plan[int]:
-    """Those that no worker had code for."""
+def _discard_quarantined(keys: Keys, queue: str) -> Plan[int]:
+    """Discard the quarantined tasks of a queue."""
     discarded = 0
     cursor: Argument = "0"
     while cursor != _END:
-        names = [keys.aside, keys.queue(queue).lines]
-        cursor, some = yield Call(script("discard_quarantined"), names, ["", cursor])
-        discarded += some
+        names = [keys.quarantine, keys.queue(queue).lines]
+        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
+        discarded += count
     return discarded

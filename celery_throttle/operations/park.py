@@ -1,26 +1,26 @@
-"""The call of ``park.lua``, for workers that park tasks and for who sends a task to its line."""
+"""The call of ``park.lua``, by which workers and producers put a task into its line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import to_us
+from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 
 
-class Waiter(NamedTuple):
-    """A task that may have to wait.
+class WaitingTask(NamedTuple):
+    """A task to be parked.
 
     Attributes:
-        task_id: of the task.
-        queue: where its message is, or would be; named with its broker.
-        rank: of its priority, 0 to 255, the lowest first.
-        expires: when, in microseconds since the epoch; 0 for never.
+        task_id: the id of the task.
+        queue: the queue of its message, named with its broker.
+        rank: the rank of its priority, 0 to 255, the lowest first.
+        expires: when the task expires, in microseconds since the epoch; 0 for never.
         max_wait: seconds that it may wait; None for any time.
-        packed: its message.
+        packed: its packed message.
     """
 
     task_id: str
@@ -33,8 +33,8 @@ class Waiter(NamedTuple):
 
 def park_call(
     keys: Keys,
-    waiter: Waiter,
-    need: Need,
+    task: WaitingTask,
+    requirement: Requirement,
     mode: str,
     *,
     identity: str = "",
@@ -45,42 +45,47 @@ def park_call(
     acknowledged: Sequence[str] = (),
     temporary: bool = False,
 ) -> Call:
-    """The call for one task.
+    """Return the call that parks one task, or admits it.
 
     Args:
         keys: the names in Redis.
-        waiter: the task.
-        need: its limits and costs.
-        mode: ``"1"``: it may run now; ``"0"``: there is no process for it; ``"behind"``: it is only
-            to join others that wait.
-        identity: of the message.
-        redelivered: whether the broker delivered it before.
-        remember: seconds for which the identity is remembered.
-        holder: who takes a slot.
-        lease: seconds for which it is taken at first.
-        acknowledged: identities whose acknowledgement is done.
+        task: the task.
+        requirement: its limits and costs.
+        mode: ``"1"``: it may run now; ``"0"``: no process is free; ``"behind"``: it only joins a
+            line that has tasks.
+        identity: the identity of the message.
+        redelivered: whether the broker has delivered the message before.
+        remember: seconds for which the identity is stored.
+        holder: the name under which the task would hold slots.
+        lease: seconds of the first lease of these slots.
+        acknowledged: identities of messages that have been acknowledged.
         temporary: whether the broker deletes the queue with its last consumer.
     """
-    queue = waiter.queue
-    names = [keys.limits, keys.parks, keys.line(queue, need.refs), *keys.queue(queue)]
+    queue = task.queue
+    names = [
+        keys.limits,
+        keys.unacknowledged,
+        keys.line(queue, requirement.refs),
+        *keys.queue(queue),
+    ]
     args: list[Argument] = [
         "",
-        waiter.task_id,
+        task.task_id,
         identity,
         int(redelivered),
-        waiter.rank,
-        waiter.expires,
-        -1 if waiter.max_wait is None else to_us(waiter.max_wait),
+        task.rank,
+        task.expires,
+        -1 if task.max_wait is None else to_us(task.max_wait),
         to_us(remember),
-        waiter.packed,
+        task.packed,
         holder,
         to_us(lease),
         mode,
-        len(need.refs),
+        len(requirement.refs),
     ]
-    for ref, cost in zip(need.refs, need.costs, strict=True):
-        names += keys.waiting_at(queue, ref)
+    for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
+        names += keys.line_limit_keys(queue, ref)
         args += (ref.name, keys.field(ref), cost)
     if temporary:
-        names.append(keys.temporary)
+        names.append(keys.temporary_queues)
     return Call(script("park"), names, [*args, *acknowledged])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.demo.record import percentile
-from celery_throttle.limits.cost import MILLION, in_units, millionths
+from celery_throttle.limits.cost import MILLION, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.simulation import MICROSECONDS
 from celery_throttle.simulation.run import Run, window
@@ -65,7 +65,7 @@ def figures(run: Run, memory: int | None = None) -> Figures:
         limit=str(run.limit),
         admitted=len(waits),
         refused=len(run.refused),
-        fullest_window=in_units(fullest(run).amount),
+        fullest_window=to_units(fullest(run).amount),
         window_s=None if slots else window(run.limit, run.hold) / MICROSECONDS,
         wait_p50_s=percentile(waits, 0.5),
         wait_p95_s=percentile(waits, 0.95),
@@ -80,7 +80,7 @@ def fullest(run: Run, *, by_count: bool = False) -> Fullest:
     admitted = run.admitted
     times = [time for time, _ in admitted]
     alike = by_count or run.limit.algorithm == CONCURRENCY
-    amounts = [MILLION if alike else millionths(arrival.cost) for _, arrival in admitted]
+    amounts = [MILLION if alike else to_millionths(arrival.cost) for _, arrival in admitted]
     return _fullest(times, amounts, window(run.limit, run.hold))
 
 

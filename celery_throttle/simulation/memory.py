@@ -22,7 +22,7 @@ from celery_throttle.demo.server import start_server
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.plans import Holder
+from celery_throttle.operations.acquire import Holder
 from celery_throttle.simulation import MICROSECONDS
 from celery_throttle.simulation.figures import fullest
 from celery_throttle.simulation.run import Run
@@ -97,7 +97,7 @@ def _used(limiter: Limiter, client: Any) -> int:
 
 def _take(limiter: Limiter, clock: ManualClock, run: Run, number: int) -> None:
     clock.now, arrival = run.admitted[number]
-    need = limiter.need([_REF], arrival.cost)
+    need = limiter.require([_REF], arrival.cost)
     if run.limit.algorithm == CONCURRENCY:
         # Named as a held slot names its holder: a process id and a random number.
         holder = Holder(f"{12345} {number:032x}", run.hold / MICROSECONDS)

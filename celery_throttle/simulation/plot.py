@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
-from celery_throttle.limits.cost import MILLION, millionths
+from celery_throttle.limits.cost import MILLION, to_millionths
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.simulation import MICROSECONDS
 from celery_throttle.simulation.figures import figures, fullest
@@ -82,7 +82,7 @@ class Bins:
         """Units in each column."""
         sums = [0] * self.count
         for time, arrival in arrivals:
-            sums[(time - self.origin) // self.width] += millionths(arrival.cost)
+            sums[(time - self.origin) // self.width] += to_millionths(arrival.cost)
         return [amount / MILLION for amount in sums]
 
 

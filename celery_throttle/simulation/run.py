@@ -9,7 +9,7 @@ from enum import Enum
 from fractions import Fraction
 from math import ceil
 
-from celery_throttle.algorithms import Local
+from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.errors import CostError
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
@@ -111,7 +111,7 @@ class _Asked:
     def __init__(self, limit: Limit, hold: int) -> None:
         self._limit = limit
         self._hold = hold
-        self._local = Local({_LIMIT.name: limit})
+        self._local = LocalLimits({_LIMIT.name: limit})
         self._ask = self._decision()
 
     def _decision(self) -> Callable[[Cost, int], Decision]:

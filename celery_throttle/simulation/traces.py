@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from celery_throttle.errors import CostError, shown
-from celery_throttle.limits.cost import Cost, millionths
+from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.rate import UNITS
 from celery_throttle.simulation import SimulateError
 from celery_throttle.simulation.times import NUMBER, Form, moment, parse_time
@@ -97,7 +97,7 @@ def parse_cost(text: str) -> Cost:
         return 1
     number = Decimal(text) if NUMBER.fullmatch(text) else None
     try:
-        millionths(text if number is None else number)  # type: ignore[arg-type]  # it says so
+        to_millionths(text if number is None else number)  # type: ignore[arg-type]  # it says so
     except CostError as error:
         raise SimulateError(str(error)) from None
     assert number is not None  # noqa: S101  # text is no cost

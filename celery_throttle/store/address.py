@@ -1,4 +1,4 @@
-"""Where a server is, and how redis-py connects to it."""
+"""The address of a server, and connections of redis-py to it."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _ASYNC_CONNECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is, and how one connects to it.
+    """The address of a server, with the options for connections to it.
 
     Attributes:
         kind: ``tcp``, ``tls`` or ``unix``.
-        options: as redis-py's connections take them; passwords are among them.
+        options: keyword arguments of redis-py's connections, passwords among them.
     """
 
     kind: str
     options: Mapping[str, Any] = field(repr=False)
 
-    def at(self, host: str, port: int) -> Address:
-        """Another server, to which one connects in the same way; without a host, at this one."""
+    def with_host(self, host: str, port: int) -> Address:
+        """Return the address of another server, with the same options; no host means this one."""
         kind = "tcp" if self.kind == "unix" else self.kind
         options = {name: value for name, value in self.options.items() if name != "path"}
         return Address(kind, options | {"host": host or self.host, "port": port})
 
     @property
     def host(self) -> str:
-        """Its host; of a socket in the file system this one."""
+        """The host; ``localhost`` for a Unix socket."""
         return str(self.options.get("host", "localhost"))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Address:
 
 
 def make_connection(address: Address, *, asynchronous: bool = False) -> Any:
-    """A connection of redis-py that is not connected yet.
+    """Make a connection of redis-py, without connecting.
 
     Raises:
         TypeError, ValueError, RedisError: an option is wrong.
@@ -69,14 +69,14 @@ def make_connection(address: Address, *, asynchronous: bool = False) -> Any:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Let what redis-py raises when it connects be an ``OSError`` or a ``ReplyError``."""
+def translate_errors() -> Iterator[None]:
+    """Translate errors of redis-py while it connects to ``OSError`` or ``hiredis.ReplyError``."""
     try:
         yield
     except RedisTimeoutError as error:
         raise TimeoutError(str(error)) from error
     except RedisError as error:
-        # redis-py takes a wrong password for a lost connection.
+        # To redis-py, a wrong password is a ConnectionError.
         if isinstance(error, AuthenticationError) or not isinstance(error, RedisConnectionError):
             raise hiredis.ReplyError(str(error)) from error
         raise ConnectionError(str(error)) from error

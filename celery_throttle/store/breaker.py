@@ -1,6 +1,6 @@
-"""The circuit breaker: keeps calls from a server that does not answer.
+"""The circuit breaker: stops calls to a server that does not answer.
 
-Each of them would wait for its timeout, and whoever waits does nothing else meanwhile.
+Each call would block its thread, or its worker, for the timeout.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Callable
 
 from celery_throttle.errors import StoreUnavailableError
 
-#: Seconds after which a call tries again, if nobody else does.
-PAUSE = 1.0
+#: Seconds between two calls that test whether the server is back, without a watcher.
+RETRY_SECONDS = 1.0
 
 
-class Breaker:
-    """Of one store. It is open from a call that got no answer until one that did.
+class CircuitBreaker:
+    """The circuit breaker of one store. It is open from a call without an answer to one with it.
 
-    A connection that is cut does not open it: the next call makes a new one.
+    A broken connection does not open it: the next call makes a new one.
 
     Attributes:
-        is_open: whether the server is taken not to answer.
-        watcher: called with each error that opens it; finds out for all others when the server is
-            back, so that none of them waits for a timeout. None: they find out by themselves.
+        is_open: whether the last call got no answer.
+        watcher: called with each error that opens the breaker. It tests when the server is back, so
+            that no other call waits for a timeout. None: one call per second tests it.
     """
 
-    __slots__ = ("_pid", "_until", "_why", "is_open", "watcher")
+    __slots__ = ("_message", "_pid", "_retry_at", "is_open", "watcher")
 
     def __init__(self) -> None:
         self._begin()
@@ -34,34 +34,34 @@ class Breaker:
     def _begin(self) -> None:
         self.is_open = False
         self.watcher: Callable[[StoreUnavailableError], None] | None = None
-        self._until = 0.0
-        self._why = ""
+        self._retry_at = 0.0
+        self._message = ""
         self._pid = os.getpid()
 
     def check(self) -> None:
-        """While it is open, let one call a second pass; none, if somebody watches.
+        """Allow one call per second while the breaker is open; none, if there is a watcher.
 
         Raises:
-            StoreUnavailableError: this call is not to be made.
+            StoreUnavailableError: this call must not be made.
         """
-        if self._pid != os.getpid():  # the watcher is not in this process, nor are its connections
+        if self._pid != os.getpid():  # after a fork: the watcher is in the parent
             self._begin()
             return
         now = time.monotonic()
-        if self.watcher or now < self._until:
-            raise StoreUnavailableError(self._why)
-        self._until = now + PAUSE
+        if self.watcher or now < self._retry_at:
+            raise StoreUnavailableError(self._message)
+        self._retry_at = now + RETRY_SECONDS
 
     def trip(self, error: StoreUnavailableError) -> None:
-        """A call got no answer."""
+        """Open the breaker: a call got no answer."""
         if self._pid != os.getpid():
             self._begin()
         self.is_open = True
-        self._until = time.monotonic() + PAUSE
-        self._why = str(error)
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._message = str(error)
         if self.watcher:
             self.watcher(error)
 
     def close(self) -> None:
-        """A call got its answer."""
+        """Close the breaker: a call got its answer."""
         self.is_open = False

@@ -1,9 +1,8 @@
-"""Runs each :class:`~celery_throttle.store.script.Call` on the server that keeps the limits.
+"""The store: runs each :class:`~celery_throttle.store.script.Call` on the server of the limits.
 
-Both ends, :meth:`Store.run` and :meth:`Store.arun`, hold wires of their own instead of a client's
-pool: the per-call checks of a pool cost more than a decision does. A wire belongs to one call at a
-time, so threads, greenlets and asyncio tasks may share a store. After a fork the child opens wires
-of its own.
+A store pools its connections itself: the checks of a client's pool cost more than a decision. A
+connection serves one call at a time, so threads, greenlets and asyncio tasks may share a store.
+After a fork the child opens connections of its own.
 """
 
 from __future__ import annotations
@@ -19,40 +18,44 @@ import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
 from celery_throttle.store.address import Address
-from celery_throttle.store.breaker import Breaker
-from celery_throttle.store.connection import AnyWire, AsyncWire, Wire
-from celery_throttle.store.connection_plan import Ask, Connect, Steps, aperform, perform
+from celery_throttle.store.breaker import CircuitBreaker
+from celery_throttle.store.connection import AnyConnection, AsyncConnection, Connection
+from celery_throttle.store.connection_plan import Connect, ConnectionPlan, Send, aperform, perform
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
-from celery_throttle.store.script import Call, pack
-from celery_throttle.store.server_errors import Means, Refusal
+from celery_throttle.store.script import Call, pack_command
+from celery_throttle.store.server_errors import ErrorReply, Remedy
 from celery_throttle.store.url import is_cluster_url, read_url, safe_url
 
-#: Errors that one call may meet and get over: a script to load, nodes that send it on.
-_DETOURS = 5
+#: Error replies that one call may recover from: a script to load, redirections of nodes.
+_MAX_RECOVERIES = 5
 
-_ASKING = pack("ASKING")
-_PING = pack("PING")
+_ASKING = pack_command("ASKING")
+_PING = pack_command("PING")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A call on its way."""
+class PendingCall:
+    """A call whose reply has not been read."""
 
     call: Call
-    wire: Wire
+    connection: Connection
 
 
 class Store:
     """Runs scripts on a Redis or Valkey server.
 
     Args:
-        url: the server, or where to find it; see :mod:`celery_throttle.store.url`.
+        url: the server, Sentinels or nodes; see :mod:`celery_throttle.store.url`.
         timeout: seconds for connecting and for each reply; default 1.
-        prefix: of all names in Redis; in a cluster it must have a hash tag.
+        prefix: the prefix of all keys; in a cluster it must have a hash tag.
+
+    Attributes:
+        url: the URL without secrets.
+        breaker: the circuit breaker.
 
     Raises:
-        ConfigurationError: the URL is of no server that can keep limits, or the prefix is of none
-            that a cluster can keep.
+        ConfigurationError: the URL cannot be used, or the server is a cluster and the prefix has no
+            hash tag.
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:
@@ -61,251 +64,255 @@ class Store:
         self._prefix = prefix
         self._timeout = timeout
         if is_cluster_url(url) and not has_hash_tag(prefix):
-            raise ConfigurationError(f"{self.url} is a cluster: {_untagged(prefix)}")
-        self.breaker = Breaker()
-        self._idle: deque[Wire] = deque()
+            raise ConfigurationError(f"{self.url} is a cluster: {_hash_tag_error(prefix)}")
+        self.breaker = CircuitBreaker()
+        self._idle: deque[Connection] = deque()
         self._pid = os.getpid()
-        self._aidle: dict[asyncio.AbstractEventLoop, deque[AsyncWire]] = {}
+        self._async_idle: dict[asyncio.AbstractEventLoop, deque[AsyncConnection]] = {}
 
     @property
     def generation(self) -> int:
-        """Grows when the server may be another one than before: for who holds a connection."""
+        """Increases when another server may be in charge, so connections must be replaced."""
         return self._servers.generation
 
     def connection(self) -> Any:
-        """A new connection of redis-py, for subscriptions. Raises as :meth:`run`."""
+        """Open a connection of redis-py, for subscriptions. Raises as :meth:`run`."""
         return self._open().release()
 
     def run(self, call: Call) -> Any:
-        """Run a script and give its reply, texts as bytes.
+        """Run a script and return its reply, with strings as bytes.
 
         Raises:
-            StoreUnavailableError: no server can be reached, or answers in time, or can serve now.
-            StoreError: the server answered with another error.
+            StoreUnavailableError: no server can be reached, replies in time, or can serve now.
+            StoreError: the server replied with another error.
         """
         if self.breaker.is_open:
             self.breaker.check()
         return self.probe(call)
 
     def probe(self, call: Call) -> Any:
-        """:meth:`run`, though the server is taken to be out: to find out."""
-        wire = self._take()
+        """Run a script even if the circuit breaker is open: a test whether the server is back."""
+        connection = self._take()
         try:
-            wire.send(call.packed)
-            reply = wire.read()
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, wire)
+            connection.send(call.packed)
+            reply = connection.read()
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, connection)
         if type(reply) is not list or self.breaker.is_open:
-            return self._done(wire, call, reply)
-        self._idle.append(wire)  # all there is to do for most
+            return self._conclude(connection, call, reply)
+        self._idle.append(connection)  # the usual case
         return reply
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run several in one round trip, in order: their replies, or the errors of those refused.
+        """Run several scripts in one round trip, in order; return the reply or error of each.
 
         Raises:
-            StoreError: as :meth:`run`; nobody knows, then, which of them were carried out.
+            StoreError: as :meth:`run`; it is unknown which of the scripts were executed.
         """
-        if len(calls) < 2 or self.breaker.is_open:  # noqa: PLR2004  # the way of most
+        if len(calls) < 2 or self.breaker.is_open:  # noqa: PLR2004  # a single call
             return [self.run(call) for call in calls]
-        wire = self._take()
+        connection = self._take()
         try:
-            wire.send(b"".join(call.packed for call in calls))
-            replies = [wire.read() for _ in calls]
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, wire)
-        self._idle.append(wire)
-        return [self._settled(*each) for each in zip(calls, replies, strict=True)]
+            connection.send(b"".join(call.packed for call in calls))
+            replies = [connection.read() for _ in calls]
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, connection)
+        self._idle.append(connection)
+        return [self._resolve(*pair) for pair in zip(calls, replies, strict=True)]
 
-    def _settled(self, call: Call, reply: Any) -> Any:
-        """What the server has not begun may take a detour by itself."""
+    def _resolve(self, call: Call, reply: Any) -> Any:
+        """Run a call of several again by itself, if the server refused it before it began."""
         try:
             if not isinstance(reply, hiredis.ReplyError):
                 return reply
-            begun = Refusal(str(reply)).means is Means.NEVER
-            return self._valid(reply) if begun else self.run(call)
+            began = ErrorReply(str(reply)).remedy is Remedy.NONE
+            return self._check_reply(reply) if began else self.run(call)
         except StoreError as error:
             return error
 
     def confirm(self, replicas: int) -> None:
-        """Wait until so many replicas have all that was written before.
+        """Wait until a number of replicas have received all earlier writes.
 
         Raises:
-            StoreError: in half the time for a reply they do not.
+            StoreError: fewer replicas confirmed them within half the timeout.
             StoreUnavailableError: see :meth:`run`.
         """
-        wait = pack("WAIT", replicas, max(1, round(self._timeout * 500)))
-        wire = self._take()
-        # A connection waits for what had been written at its last command.
-        confirmed = perform(self._ask(wire, _PING, wait))
-        self._idle.append(wire)
-        if self._valid(confirmed) < replicas:
+        wait = pack_command("WAIT", replicas, max(1, round(self._timeout * 500)))
+        connection = self._take()
+        # WAIT covers the writes up to the last command of its own connection.
+        confirmed = perform(self._send(connection, _PING, wait))
+        self._idle.append(connection)
+        if self._check_reply(confirmed) < replicas:
             raise StoreError(
-                f"of the replicas of the server at {self.url} only {confirmed} confirmed what was "
-                f"written, not {replicas} (throttle_replicas)"
+                f"only {confirmed} of {replicas} replicas (throttle_replicas) of the server at "
+                f"{self.url} confirmed a write"
             )
 
-    def begin(self, call: Call) -> Begun:
-        """Send a script's call; :meth:`finish` waits for the reply. Raises as :meth:`run`."""
+    def begin(self, call: Call) -> PendingCall:
+        """Send a call without waiting; :meth:`finish` reads the reply. Raises as :meth:`run`."""
         if self.breaker.is_open:
             self.breaker.check()
-        wire = self._take()
+        connection = self._take()
         try:
-            wire.send(call.packed)
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, wire)
-        return Begun(call, wire)
+            connection.send(call.packed)
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, connection)
+        return PendingCall(call, connection)
 
-    def finish(self, begun: Begun) -> Any:
-        """Give the reply to a call that was begun, once. Raises as :meth:`run`."""
+    def finish(self, pending: PendingCall) -> Any:
+        """Read the reply to a call of :meth:`begin`, once. Raises as :meth:`run`."""
         try:
-            reply = begun.wire.read()
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, begun.wire)
-        return self._done(begun.wire, begun.call, reply)
+            reply = pending.connection.read()
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, pending.connection)
+        return self._conclude(pending.connection, pending.call, reply)
 
-    def _done(self, wire: Wire, call: Call, reply: Any) -> Any:
+    def _conclude(self, connection: Connection, call: Call, reply: Any) -> Any:
         if isinstance(reply, hiredis.ReplyError):
-            wire, reply = perform(self._detour(call, wire, reply))
-        self._idle.append(wire)
-        return self._valid(reply)
+            connection, reply = perform(self._recover(call, connection, reply))
+        self._idle.append(connection)
+        return self._check_reply(reply)
 
-    def _take(self) -> Wire:
+    def _take(self) -> Connection:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
         idle = self._idle
         while idle:
             try:
-                wire = idle.pop()
-            except IndexError:  # another thread was faster
+                connection = idle.pop()
+            except IndexError:  # another thread took it
                 break
-            if wire.is_fresh() or self._is_good(wire):
-                return wire
-            wire.close()
+            if connection.is_fresh() or self._is_good(connection):
+                return connection
+            connection.close()
         return self._open()
 
-    def _open(self) -> Wire:
-        wire: Wire = perform(self._find())
-        return wire
+    def _open(self) -> Connection:
+        connection: Connection = perform(self._find())
+        return connection
 
     async def arun(self, call: Call) -> Any:
-        """The same as :meth:`run` for asyncio."""
+        """:meth:`run` for asyncio."""
         if self.breaker.is_open:
             self.breaker.check()
         idle = self._idle_of(asyncio.get_running_loop())
-        wire = await self._atake(idle)
+        connection = await self._take_async(idle)
         try:
-            wire.send(call.packed)
-            reply = await wire.read()
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, wire)
+            connection.send(call.packed)
+            reply = await connection.read()
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, connection)
         if isinstance(reply, hiredis.ReplyError):
-            wire, reply = await aperform(self._detour(call, wire, reply))
-        idle.append(wire)
-        return self._valid(reply)
+            connection, reply = await aperform(self._recover(call, connection, reply))
+        idle.append(connection)
+        return self._check_reply(reply)
 
-    def _idle_of(self, loop: asyncio.AbstractEventLoop) -> deque[AsyncWire]:
-        if loop not in self._aidle:
-            # A wire holds its loop, so weak references would never let go of either.
-            for ended in [one for one in list(self._aidle) if one.is_closed()]:
-                self._aidle.pop(ended, None)
-            self._aidle[loop] = deque()
-        return self._aidle[loop]
+    def _idle_of(self, loop: asyncio.AbstractEventLoop) -> deque[AsyncConnection]:
+        if loop not in self._async_idle:
+            # A connection refers to its loop, so a weak reference to the loop would not help.
+            for closed in [one for one in list(self._async_idle) if one.is_closed()]:
+                self._async_idle.pop(closed, None)
+            self._async_idle[loop] = deque()
+        return self._async_idle[loop]
 
-    async def _atake(self, idle: deque[AsyncWire]) -> AsyncWire:
+    async def _take_async(self, idle: deque[AsyncConnection]) -> AsyncConnection:
         while idle:
-            wire = idle.pop()
-            if wire.is_fresh() or self._is_good(wire):
-                return wire
-            wire.close()
-        found: AsyncWire = await aperform(self._find())
-        return found
+            connection = idle.pop()
+            if connection.is_fresh() or self._is_good(connection):
+                return connection
+            connection.close()
+        opened: AsyncConnection = await aperform(self._find())
+        return opened
 
-    # What is rare, for both ends.
+    # Rare cases, for blocking code and asyncio.
 
-    def _is_good(self, wire: AnyWire) -> bool:
-        return wire.generation == self._servers.generation and wire.is_open()
+    def _is_good(self, connection: AnyConnection) -> bool:
+        return connection.generation == self._servers.generation and connection.is_open()
 
-    def _find(self) -> Steps[Any]:
+    def _find(self) -> ConnectionPlan[Any]:
         try:
             return (yield from self._servers.find())
-        except BaseException as error:  # noqa: BLE001  # raised there
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error)
 
-    def _ask(self, wire: AnyWire, *commands: bytes) -> Steps[Any]:
+    def _send(self, connection: AnyConnection, *commands: bytes) -> ConnectionPlan[Any]:
         try:
-            return (yield Ask(wire, commands))
-        except BaseException as error:  # noqa: BLE001  # raised there
-            self._fail(error, wire)
+            return (yield Send(connection, commands))
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
+            self._fail(error, connection)
 
-    def _detour(self, call: Call, wire: Any, reply: Any) -> Steps[tuple[Any, Any]]:
-        """Do what an error asks for. Gives the wire that is used at the end, and the last reply."""
-        met: list[str] = []
-        while isinstance(reply, hiredis.ReplyError) and len(met) < _DETOURS:
-            refusal = Refusal(str(reply))
-            if refusal.means is Means.LOAD:
-                reply = yield from self._ask(wire, _load(call), call.packed)
-            elif refusal.means is Means.ASK:
-                reply = yield from self._ask_there(call, wire.address.at(*refusal.redirect))
-            elif refusal.text not in met and self._is_elsewhere(wire, refusal):
-                wire.close()
-                wire = yield from self._find()
-                reply = yield from self._ask(wire, call.packed)
+    def _recover(self, call: Call, connection: Any, reply: Any) -> ConnectionPlan[tuple[Any, Any]]:
+        """Apply the remedies of error replies. Returns the last connection and the last reply."""
+        seen: list[str] = []
+        while isinstance(reply, hiredis.ReplyError) and len(seen) < _MAX_RECOVERIES:
+            error = ErrorReply(str(reply))
+            if error.remedy is Remedy.LOAD:
+                reply = yield from self._send(connection, _load(call), call.packed)
+            elif error.remedy is Remedy.ASK:
+                reply = yield from self._send_asking(
+                    call, connection.address.with_host(*error.redirect)
+                )
+            elif error.text not in seen and self._may_move(connection, error):
+                connection.close()
+                connection = yield from self._find()
+                reply = yield from self._send(connection, call.packed)
             else:
                 break
-            met.append(refusal.text)
-        return wire, reply
+            seen.append(error.text)
+        return connection, reply
 
-    def _is_elsewhere(self, wire: AnyWire, refusal: Refusal) -> bool:
-        """Whether another server may carry a call out; it is the one that is found next."""
-        if refusal.means is Means.MOVED and has_hash_tag(self._prefix):
-            self._servers.moved(wire, refusal.redirect)
+    def _may_move(self, connection: AnyConnection, error: ErrorReply) -> bool:
+        """Whether another server may execute the call. If so, :meth:`_find` connects to it."""
+        if error.remedy is Remedy.MOVED and has_hash_tag(self._prefix):
+            self._servers.report_moved(connection, error.redirect)
             return True
-        return refusal.means is Means.ELSEWHERE and self._servers.lost(wire)
+        return error.remedy is Remedy.ANOTHER_SERVER and self._servers.report_lost(connection)
 
-    def _ask_there(self, call: Call, address: Address) -> Steps[Any]:
-        """Ask a node to which a slot is moving. It serves those that say so, one by one."""
+    def _send_asking(self, call: Call, address: Address) -> ConnectionPlan[Any]:
+        """Send a call to the node to which a hash slot is being moved. ASKING covers one call."""
         try:
-            wire = yield Connect(address)
-        except BaseException as error:  # noqa: BLE001  # raised there
+            connection = yield Connect(address)
+        except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error)
-        reply = yield from self._ask(wire, _load(call), _ASKING, call.packed)
-        wire.close()
+        reply = yield from self._send(connection, _load(call), _ASKING, call.packed)
+        connection.close()
         return reply
 
-    def _fail(self, error: BaseException, wire: AnyWire | None = None) -> NoReturn:
-        """Raise what a call raises that got no reply.
+    def _fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
+        """Raise the error of a call that got no reply.
 
-        Here it is known which of two it was. Without a wire, or out of time, the server is out:
-        the next call would wait as long. Otherwise an open connection was cut in the middle of a
-        call: nobody knows whether that was carried out, but the server may answer the next one.
+        Without a connection, or after a timeout, the circuit breaker opens: the next call would
+        wait as long. Otherwise a connection broke in the middle of a call. It is unknown whether
+        the call was executed, but the server may answer the next one.
         """
-        if wire is not None:
-            wire.close()
+        if connection is not None:
+            connection.close()
         if isinstance(error, hiredis.HiredisError):
-            refusal = Refusal(str(error))
-            raise StoreError(f"the server at {self.url} refused a connection: {refusal}") from error
+            reply = ErrorReply(str(error))
+            raise StoreError(f"the server at {self.url} refused a connection: {reply}") from error
         if not isinstance(error, OSError):
             raise error
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
-        if wire is not None:
-            self._servers.lost(wire)
-        if wire is None or isinstance(error, (TimeoutError, BlockingIOError)):
+        if connection is not None:
+            self._servers.report_lost(connection)
+        if connection is None or isinstance(error, (TimeoutError, BlockingIOError)):
             self.breaker.trip(unavailable)
         raise unavailable from error
 
-    def _valid(self, reply: Any) -> Any:
-        """A reply that is no error."""
+    def _check_reply(self, reply: Any) -> Any:
+        """Return a reply, or raise its error."""
         if not isinstance(reply, hiredis.ReplyError):
             self.breaker.close()
             return reply
-        refusal = Refusal(str(reply))
-        if refusal.code in ("CROSSSLOT", "MOVED") and not has_hash_tag(self._prefix):
-            raise StoreError(f"the server at {self.url} is a cluster: {_untagged(self._prefix)}")
-        if refusal.means in (Means.NEVER, Means.FULL):
+        error = ErrorReply(str(reply))
+        if error.code in ("CROSSSLOT", "MOVED") and not has_hash_tag(self._prefix):
+            raise StoreError(
+                f"the server at {self.url} is a cluster: {_hash_tag_error(self._prefix)}"
+            )
+        if error.remedy in (Remedy.NONE, Remedy.FREE_MEMORY):
             self.breaker.close()
-            raise StoreError(f"the server at {self.url} refused a call: {refusal}")
-        unavailable = StoreUnavailableError(f"the server at {self.url} cannot serve now: {refusal}")
+            raise StoreError(f"the server at {self.url} refused a call: {error}")
+        unavailable = StoreUnavailableError(f"the server at {self.url} cannot serve now: {error}")
         self.breaker.trip(unavailable)
         raise unavailable
 
@@ -316,16 +323,16 @@ class Store:
 
     async def aclose(self) -> None:
         """Close the idle connections of the running event loop."""
-        for wire in self._aidle.pop(asyncio.get_running_loop(), ()):
-            await wire.aclose()
+        for connection in self._async_idle.pop(asyncio.get_running_loop(), ()):
+            await connection.aclose()
 
 
 def _load(call: Call) -> bytes:
-    return pack("SCRIPT", "LOAD", call.script.source)
+    return pack_command("SCRIPT", "LOAD", call.script.source)
 
 
-def _untagged(prefix: str) -> str:
+def _hash_tag_error(prefix: str) -> str:
     return (
-        f"the prefix {prefix!r} must have a hash tag, which keeps all names on one node, "
-        f"such as {DEFAULT_PREFIX!r} (throttle_prefix)"
+        f"throttle_prefix {prefix!r} has no hash tag, which keeps all keys on one node; allowed: "
+        f"such as {DEFAULT_PREFIX!r}"
     )

@@ -1,10 +1,10 @@
-"""One connection to one server, for code that waits and for asyncio.
+"""One connection to one server, blocking or for asyncio.
 
-redis-py connects (names, TLS, passwords). After that the socket is written to and read directly:
-what a client does besides for each call costs more than a decision does.
+redis-py connects (host names, TLS, passwords). After that the socket is written to and read
+directly: the overhead of a client for each call exceeds the cost of a decision.
 
-Where no reply comes, an ``OSError`` is raised. An error that the server replied is given, not
-raised; only when one connects it is raised, as ``hiredis.ReplyError``.
+If no reply arrives, an ``OSError`` is raised. An error reply is returned, not raised; only while
+connecting it is raised, as ``hiredis.ReplyError``.
 """
 
 from __future__ import annotations
@@ -21,54 +21,55 @@ import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_throttle.store.address import Address, make_connection, plain_errors
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.store.address import Address, make_connection, translate_errors
 
-#: Seconds for which an idle connection is taken to be open still: no server restarts in less.
-_FRESH = 0.05
+#: Seconds for which an idle connection need not be tested: no server restarts in less.
+_FRESH_SECONDS = 0.05
 
-_READ = 65536
+_READ_SIZE = 65536
 
-_SILENT = "no reply in time"
+_TIMED_OUT = "no reply in time"
 _CLOSED = "the server closed the connection"
 
 
-class Wire:
-    """A connection for code that waits; used by one call at a time.
+class Connection:
+    """A blocking connection, for one call at a time.
 
     Attributes:
-        address: where it goes.
-        generation: set by who opened it, see :class:`~celery_throttle.store.topology.Servers`.
+        address: of the server.
+        generation: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
     """
 
-    __slots__ = ("_connection", "_reader", "_socket", "_used", "address", "generation")
+    __slots__ = ("_connection", "_last_used", "_reader", "_socket", "address", "generation")
 
     def __init__(self, address: Address, connection: Any) -> None:
         self.address = address
         self.generation = 0
         self._connection = connection
-        self._socket: Any = connection._sock  # noqa: SLF001  # see the module
+        self._socket: Any = connection._sock  # noqa: SLF001  # see the module docstring
         self._reader = hiredis.Reader()
-        self._used = time.monotonic()
-        _time_in_kernel(self._socket)
+        self._last_used = time.monotonic()
+        _set_kernel_timeout(self._socket)
 
     @classmethod
-    def open(cls, address: Address) -> Wire:
-        """Connect."""
+    def open(cls, address: Address) -> Connection:
+        """Connect to a server."""
         connection = make_connection(address)
-        with plain_errors():
+        with translate_errors():
             connection.connect()
         return cls(address, connection)
 
     def is_fresh(self) -> bool:
-        """Whether it was in use a moment ago, as it is now again."""
-        used, self._used = self._used, time.monotonic()
-        return self._used - used <= _FRESH
+        """Whether it was used a moment ago. Records a use now."""
+        last, self._last_used = self._last_used, time.monotonic()
+        return self._last_used - last <= _FRESH_SECONDS
 
     def is_open(self) -> bool:
-        """Whether it can be used still. A server that restarted has closed what lay idle.
+        """Whether the server has not closed it. A restart closes idle connections.
 
-        Seen before anything is sent, that costs a new connection; seen afterwards, nobody could
-        tell whether the call was carried out.
+        A test before a call costs a new connection at most; an error in the middle of a call leaves
+        open whether the call was executed.
         """
         try:
             return not self._connection.can_read(0)
@@ -79,18 +80,18 @@ class Wire:
         """Send commands."""
         try:
             self._socket.sendall(data)
-        except BlockingIOError:  # how the kernel says that the time is up
-            raise TimeoutError(_SILENT) from None
+        except BlockingIOError:  # the kernel reports its timeout so
+            raise TimeoutError(_TIMED_OUT) from None
 
     def read(self) -> Any:
-        """One reply."""
+        """Read one reply."""
         reader = self._reader
         reply = reader.gets()
         while reply is False:
             try:
-                data = self._socket.recv(_READ)
+                data = self._socket.recv(_READ_SIZE)
             except BlockingIOError:  # as above
-                raise TimeoutError(_SILENT) from None
+                raise TimeoutError(_TIMED_OUT) from None
             if not data:
                 raise ConnectionResetError(_CLOSED)
             reader.feed(data)
@@ -98,24 +99,24 @@ class Wire:
         return reply
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.disconnect()
 
     def release(self) -> Any:
-        """Give redis-py's connection to someone who goes on with it alone."""
+        """Return the connection of redis-py, which this object then no longer uses."""
         self._socket.settimeout(self._connection.socket_timeout)
         return self._connection
 
 
-class AsyncWire:
-    """A connection for one event loop; otherwise as :class:`Wire`."""
+class AsyncConnection:
+    """A connection for one event loop; otherwise as :class:`Connection`."""
 
     __slots__ = (
+        "_last_used",
         "_loop",
         "_reader",
         "_stream",
         "_timeout",
-        "_used",
         "_writer",
         "address",
         "generation",
@@ -126,17 +127,17 @@ class AsyncWire:
         self.generation = 0
         self._loop = asyncio.get_running_loop()
         self._timeout = connection.socket_timeout
-        self._used = time.monotonic()
+        self._last_used = time.monotonic()
         self._reader = hiredis.Reader()
-        # Taken away from redis-py, which would close them with its connection.
-        self._stream, self._writer = connection._reader, connection._writer  # noqa: SLF001  # see the module
-        connection._reader = connection._writer = None  # noqa: SLF001  # see the module
+        # Remove them from redis-py, which would close them with its connection.
+        self._stream, self._writer = connection._reader, connection._writer  # noqa: SLF001  # see the module docstring
+        connection._reader = connection._writer = None  # noqa: SLF001  # see the module docstring
 
     @classmethod
-    async def open(cls, address: Address) -> AsyncWire:
-        """Connect."""
+    async def open(cls, address: Address) -> AsyncConnection:
+        """Connect to a server."""
         connection = make_connection(address, asynchronous=True)
-        with plain_errors():
+        with translate_errors():
             try:
                 await connection.connect()
             except BaseException:
@@ -145,29 +146,29 @@ class AsyncWire:
         return cls(address, connection)
 
     def is_fresh(self) -> bool:
-        """See :meth:`Wire.is_fresh`. If its end has come meanwhile, the loop has seen that."""
-        used, self._used = self._used, time.monotonic()
+        """See :meth:`Connection.is_fresh`; False once the loop has seen the end of the stream."""
+        last, self._last_used = self._last_used, time.monotonic()
         ended = self._stream.at_eof() or self._writer.is_closing()
-        return self._used - used <= _FRESH and not ended
+        return self._last_used - last <= _FRESH_SECONDS and not ended
 
     def is_open(self) -> bool:
-        """See :meth:`Wire.is_open`. The loop need not have turned since the server closed it."""
+        """See :meth:`Connection.is_open`. The loop may not have seen the end of the stream yet."""
         ended = self._stream.at_eof() or self._writer.is_closing()
         return not (ended or _has_input(self._writer.get_extra_info("socket")))
 
     def send(self, data: bytes) -> None:
-        """Send commands. Nobody waits until they are gone: the reply is waited for."""
+        """Send commands, without waiting until they are written: the caller awaits the reply."""
         self._writer.write(data)
 
     async def read(self) -> Any:
-        """One reply."""
+        """Read one reply."""
         reader = self._reader
         reply = reader.gets()
         if reply is False:
-            alarm = self._loop.call_later(self._timeout, self._give_up)
+            alarm = self._loop.call_later(self._timeout, self._time_out)
             try:
                 while reply is False:
-                    data = await self._stream.read(_READ)
+                    data = await self._stream.read(_READ_SIZE)
                     if not data:
                         raise ConnectionResetError(_CLOSED)
                     reader.feed(data)
@@ -177,37 +178,37 @@ class AsyncWire:
         return reply
 
     # Cheaper than asyncio's timeouts.
-    def _give_up(self) -> None:
-        self._stream.set_exception(TimeoutError(_SILENT))
+    def _time_out(self) -> None:
+        self._stream.set_exception(TimeoutError(_TIMED_OUT))
 
     def close(self) -> None:
-        """Close it."""
-        with suppress(RuntimeError):  # its loop has been closed; the socket goes with the garbage
+        """Close the connection."""
+        with suppress(RuntimeError):  # the loop is closed; garbage collection closes the socket
             self._writer.close()
 
     async def aclose(self) -> None:
-        """Close it, and wait until that is done."""
+        """Close the connection and wait until it is closed."""
         self.close()
-        with suppress(OSError):  # gone in any case
+        with suppress(OSError):  # it is closed in any case
             await self._writer.wait_closed()
 
 
-AnyWire = Wire | AsyncWire
+AnyConnection = Connection | AsyncConnection
 
 
 def _has_input(sock: Any) -> bool:
-    """Whether there is something to read, the end included."""
+    """Whether there are data to read, or the end of the stream."""
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _time_in_kernel(sock: Any) -> None:
-    """Let the kernel watch the timeout of a plain socket: Python's own costs a call each time."""
+def _set_kernel_timeout(sock: Any) -> None:
+    """Move the timeout of a plain socket to the kernel: Python's own costs a system call."""
     timeout = sock.gettimeout()
     if type(sock) is not socket.socket or socket.socket.__module__ != "socket" or not timeout:
-        return  # TLS and gevent have ways of their own
-    value = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
+        return  # TLS and gevent have timeouts of their own
+    value = struct.pack("@ll", int(timeout), int(timeout % 1 * MICROSECONDS))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
     sock.settimeout(None)

@@ -1,7 +1,7 @@
-"""Steps over wires, written once and carried out by code that waits or by asyncio.
+"""Connection plans: I/O in several steps, written once for blocking code and for asyncio.
 
-What takes several, such as finding the server that is in charge, is a generator of
-:class:`Connect` and :class:`Ask`.
+A plan, such as finding the server in charge, is a generator that yields :class:`Connect` and
+:class:`Send`. :func:`perform` and :func:`aperform` execute its steps.
 """
 
 from __future__ import annotations
@@ -11,79 +11,79 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from celery_throttle.store.address import Address
-from celery_throttle.store.connection import AsyncWire, Wire
+from celery_throttle.store.connection import AsyncConnection, Connection
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A step that gives a new wire."""
+    """A step whose result is a new connection."""
 
     address: Address
 
-    def run(self) -> Wire:
-        """Carry it out."""
-        return Wire.open(self.address)
+    def run(self) -> Connection:
+        """Execute the step."""
+        return Connection.open(self.address)
 
-    async def arun(self) -> AsyncWire:
-        """The same for asyncio."""
-        return await AsyncWire.open(self.address)
+    async def arun(self) -> AsyncConnection:
+        """:meth:`run` for asyncio."""
+        return await AsyncConnection.open(self.address)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A step that sends commands and gives the last reply to them.
+class Send:
+    """A step that sends commands; its result is the reply to the last one.
 
     Attributes:
-        wire: of the kind of the end that carries it out.
-        commands: packed.
+        connection: a :class:`Connection`, or an :class:`AsyncConnection` for :func:`aperform`.
+        commands: packed commands.
     """
 
-    wire: Any
+    connection: Any
     commands: tuple[bytes, ...]
 
     def run(self) -> Any:
-        """Carry it out."""
-        self.wire.send(b"".join(self.commands))
-        return [self.wire.read() for _ in self.commands][-1]
+        """Execute the step."""
+        self.connection.send(b"".join(self.commands))
+        return [self.connection.read() for _ in self.commands][-1]
 
     async def arun(self) -> Any:
-        """The same for asyncio."""
-        self.wire.send(b"".join(self.commands))
-        return [await self.wire.read() for _ in self.commands][-1]
+        """:meth:`run` for asyncio."""
+        self.connection.send(b"".join(self.commands))
+        return [await self.connection.read() for _ in self.commands][-1]
 
 
-Steps = Generator[Connect | Ask, Any, T]
+ConnectionPlan = Generator[Connect | Send, Any, T]
 
 
-def perform(steps: Steps[T]) -> T:
-    """Carry out steps, waiting for each. What one raises is raised where it was yielded."""
-    answer: Any = None
+def perform(plan: ConnectionPlan[T]) -> T:
+    """Execute a plan, blocking. An error of a step is raised in the plan, where it was yielded."""
+    result: Any = None
     failure: BaseException | None = None
     while True:
         try:
-            step = steps.send(answer) if failure is None else steps.throw(failure)
+            step = plan.send(result) if failure is None else plan.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-        answer = failure = None
+        result = failure = None
         try:
-            answer = step.run()
-        except BaseException as error:  # noqa: BLE001  # raised above
+            result = step.run()
+        except BaseException as error:  # noqa: BLE001  # raised in the plan
             failure = error
 
 
-async def aperform(steps: Steps[T]) -> T:
+async def aperform(plan: ConnectionPlan[T]) -> T:
     """:func:`perform` for asyncio."""
-    answer: Any = None
+    result: Any = None
     failure: BaseException | None = None
     while True:
         try:
-            step = steps.send(answer) if failure is None else steps.throw(failure)
+            step = plan.send(result) if failure is None else plan.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-        answer = failure = None
+        result = failure = None
         try:
-            answer = await step.arun()
-        except BaseException as error:  # noqa: BLE001  # raised above
+            result = await step.arun()
+        except BaseException as error:  # noqa: BLE001  # raised in the plan
             failure = error

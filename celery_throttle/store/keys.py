@@ -1,10 +1,10 @@
-"""Every name in Redis, and nothing else.
+"""The names of all Redis keys and channels.
 
-All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster every key
-lies in one slot and one decision over several limits stays atomic. A limit's key part is encoded
-by :func:`celery_throttle.limits.key.encode_key`, so it holds no braces, spaces or newlines. A queue
-is named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`; up to version 0.1 it was
-named without.
+All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster all keys are
+in one hash slot, and a decision over several limits is atomic. Keys of limits are encoded by
+:func:`celery_throttle.limits.key.encode_key`, so they contain no braces, spaces or newlines. A
+queue is named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`; up to version 0.1
+without it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from celery_throttle.limits.key import LimitRef, encode_key
 DEFAULT_PREFIX = "{throttle}"
 
 #: A limit that no user can name. Each fan-out is a key of it, so that it can be paused.
-FAN_OUT = "@fan-out"
+FAN_OUT_LIMIT = "@fan-out"
 
-#: Over so many numbers the tasks of a fan-out are spread.
+#: The number of parts into which the tasks of a fan-out are divided, by their ids.
 FAN_OUT_NUMBERS = 64
 
 
 def fan_out_ref(name: str) -> LimitRef:
-    """The key of that limit that a fan-out is."""
-    return LimitRef(FAN_OUT, encode_key(name))
+    """Return the key of :data:`FAN_OUT_LIMIT` for a fan-out."""
+    return LimitRef(FAN_OUT_LIMIT, encode_key(name))
 
 
 def has_hash_tag(prefix: str) -> bool:
-    """Whether names with this prefix are all on one node of a cluster."""
+    """Whether a cluster keeps all names with this prefix on one node."""
     _, _, rest = prefix.partition("{")
     tag, closed, _ = rest.partition("}")
     return bool(tag and closed)
@@ -38,165 +38,178 @@ def has_hash_tag(prefix: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """What one queue of the broker keeps in Redis while tasks of it wait; see ``lines.lua``."""
+    """The keys of one queue of the broker; see ``lines.lua``.
+
+    Attributes:
+        lines: hash: the lines of the queue.
+        messages: hash: packed messages by task id.
+        due: sorted set: waiting lists, by when their limits next have room.
+        polls: sorted set: wake-up channels of workers, by when the workers poll next.
+    """
 
     lines: str
     messages: str
     due: str
-    asks: str
+    polls: str
 
     def __iter__(self) -> Iterator[str]:
-        """In the scripts' order."""
-        return iter((self.lines, self.messages, self.due, self.asks))
+        """Iterate in the scripts' order."""
+        return iter((self.lines, self.messages, self.due, self.polls))
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names of keys and channels under one prefix."""
+    """The names of keys and channels with one prefix."""
 
     prefix: str = DEFAULT_PREFIX
 
     @property
     def limits(self) -> str:
-        """Hash: definitions of limits, by :meth:`field`, and weights, by :meth:`weight`."""
+        """Hash: packed definitions by :meth:`field`, and weights by :meth:`weight`."""
         return f"{self.prefix}:limits"
 
     @property
     def workers(self) -> str:
-        """Sorted set: workers by the end of their lease."""
+        """Sorted set: workers, by the ends of their leases."""
         return f"{self.prefix}:workers"
 
     @property
-    def fleet(self) -> str:
-        """Sorted set: workers that live, by the time until which they are taken to."""
+    def membership(self) -> str:
+        """Sorted set: live workers, by when their heartbeats expire."""
         return f"{self.prefix}:fleet"
 
     @property
-    def parks(self) -> str:
-        """Sorted set: parked messages whose acknowledgement is not known to be done."""
+    def unacknowledged(self) -> str:
+        """Sorted set: parked messages that the broker may still deliver again."""
         return f"{self.prefix}:parks"
 
     @property
-    def aside(self) -> str:
+    def quarantine(self) -> str:
         """Hash: tasks that a worker took from a line and has no code for, by task id."""
         return f"{self.prefix}:aside"
 
     @property
-    def rights(self) -> str:
-        """String: written for a second, to find out which commands the user may run."""
+    def permission_probe(self) -> str:
+        """String: exists for a second, while a worker tests which commands its user may run."""
         return f"{self.prefix}:rights"
 
     @property
-    def temporary(self) -> str:
-        """Sorted set: queues with tasks that the broker deletes with their last consumer."""
+    def temporary_queues(self) -> str:
+        """Sorted set: queues with tasks that the broker deletes with their last consumer.
+
+        By when a worker last reported that it consumes the queue.
+        """
         return f"{self.prefix}:temporary"
 
     @property
-    def consumed(self) -> str:
-        """Sorted set: other queues that hold tasks, by when a worker last said it consumes them."""
+    def consumed_queues(self) -> str:
+        """Sorted set: other queues with tasks, by when a worker last reported to consume them."""
         return f"{self.prefix}:consumed"
 
     def claims(self, worker: str) -> str:
         """Hash: the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"
 
-    def channel(self, worker: str) -> str:
-        """Channel on which a sleeping worker is woken."""
+    def wakeup_channel(self, worker: str) -> str:
+        """Return the pub/sub channel that wakes a worker."""
         return f"{self.prefix}:wake:{worker}"
 
     @staticmethod
     def field(ref: LimitRef) -> str:
-        """Field of a limit, or of one key of it, in the hash of definitions."""
+        """Return the field of a limit, or of one key of it, in the hash of definitions."""
         return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
 
     @classmethod
     def weight(cls, ref: LimitRef) -> str:
-        """Field of the weight of a limit, or of one key of it, in the same hash."""
+        """Return the field of the weight of a limit, or of one key of it, in the same hash."""
         return f"weight {cls.field(ref)}"
 
     def state(self, ref: LimitRef) -> str:
-        """String: what the algorithm remembers of one limit and key."""
+        """String: the state of the algorithm for one limit and key."""
         return f"{self.prefix}:state:{self.field(ref)}"
 
     def entries(self, ref: LimitRef) -> str:
-        """Sorted set: who holds a slot. With ``+`` and a number: the log of that limit of it."""
+        """Sorted set: holders of slots, by the ends of their leases.
+
+        With ``+`` and a number appended: the sliding log of that limit of the name.
+        """
         return f"{self.prefix}:entries:{self.field(ref)}"
 
-    def crowd(self, name: str) -> str:
-        """Sorted set: the keys of a limit that are in use, where there may be only so many.
+    def key_cap(self, name: str) -> str:
+        """Sorted set: the keys in use of a limit with ``max-keys``.
 
-        The definition of the limit holds this name, and scripts find it there.
+        Scripts find this name in the definition of the limit.
         """
         return f"{self.prefix}:crowd:{name}"
 
-    def crowd_of(self, entries: str) -> str:
-        """The :meth:`crowd` of the limit whose :meth:`entries` have a name."""
+    def key_cap_of(self, entries: str) -> str:
+        """Return the :meth:`key_cap` of the limit with these :meth:`entries`."""
         name, _, _ = entries.removeprefix(f"{self.prefix}:entries:").partition(":")
-        return self.crowd(name)
+        return self.key_cap(name)
 
     def state_of(self, entries: str) -> str:
-        """The :meth:`state` of the limit and key whose :meth:`entries` have a name."""
+        """Return the :meth:`state` of the limit and key with these :meth:`entries`."""
         return f"{self.prefix}:state:{entries.removeprefix(f'{self.prefix}:entries:')}"
 
     def pause(self, ref: LimitRef) -> str:
-        """String: until when one limit and key is paused; without a key, all of the limit."""
+        """String: until when a limit and key is paused; without a key, all keys of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"
 
     def backlog(self, ref: LimitRef) -> str:
-        """String: how many tasks wait in lines at one limit and key, over all queues."""
+        """String: the number of tasks in lines at one limit and key, of all queues."""
         return f"{self.prefix}:backlog:{self.field(ref)}"
 
     def decision(self, ref: LimitRef) -> tuple[str, str, str]:
-        """The keys of one limit and key that a decision reads, in the scripts' order."""
+        """Return the keys of a limit and key that a decision reads, in the scripts' order."""
         whole = LimitRef(ref.name, None)
         return self.state(ref), self.pause(whole), self.pause(ref)
 
-    def turns(self, ref: LimitRef) -> str:
-        """String: when the last of the tasks has its turn that wait at the broker."""
+    def broker_waits(self, ref: LimitRef) -> str:
+        """String: when the last of the tasks that wait at the broker may run."""
         return f"{self.prefix}:turns:{self.field(ref)}"
 
-    def waits(self, ref: LimitRef) -> str:
-        """Hash: the waiting lists of one limit and key, over all queues."""
+    def waiting_lists(self, ref: LimitRef) -> str:
+        """Hash: the waiting lists of one limit and key, of all queues."""
         return f"{self.prefix}:waits:{self.field(ref)}"
 
-    def waited(self, name: str) -> str:
-        """Set: the :meth:`waits` of a limit, over all its keys."""
+    def waiting_list_index(self, name: str) -> str:
+        """Set: the :meth:`waiting_lists` of all keys of a limit."""
         return f"{self.prefix}:waited:{name}"
 
-    def waiting(self, queue: str, ref: LimitRef) -> str:
-        """Sorted set: lines of one queue that wait at one limit and key, the next first."""
+    def waiting_list(self, queue: str, ref: LimitRef) -> str:
+        """Sorted set: the lines of one queue that wait at one limit and key, the next first."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
-    def waiting_at(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
-        """The keys of one limit and key that a line of a queue has to do with.
+    def line_limit_keys(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
+        """Return the keys of one limit of a line, in the scripts' order.
 
-        In the scripts' order: state, entries, pause, pause of the key, backlog, waiting, waits,
-        waited.
+        State, entries, pause, pause of the key, backlog, waiting list, waiting lists, their index.
         """
         state, *pauses = self.decision(ref)
-        lists = self.waiting(queue, ref), self.waits(ref), self.waited(ref.name)
-        return state, self.entries(ref), *pauses, self.backlog(ref), *lists
+        waiting = self.waiting_list(queue, ref), self.waiting_lists(ref)
+        index = self.waiting_list_index(ref.name)
+        return state, self.entries(ref), *pauses, self.backlog(ref), *waiting, index
 
     def queue(self, name: str) -> QueueKeys:
-        """The keys of one queue."""
+        """Return the keys of one queue."""
         return QueueKeys(
             *(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks"))
         )
 
     def fan_out(self, name: str) -> str:
-        """Hash: what is known of a fan-out; and the head of more names, see ``fan_out.lua``."""
+        """Hash: the record of a fan-out; and the prefix of further names, see ``fan_out.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
 
     @staticmethod
     def fan_out_number(task_id: str) -> int:
-        """The number of a task in its fan-out. Twin: ``number_of`` of ``fan_out.lua``."""
+        """Return the number of the part that a task belongs to. Twin: in ``fan_out.lua``."""
         data = task_id.encode("utf-8", "surrogatepass")
         return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 
     def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
         """Sorted set: the line of a queue for a set of limits and keys.
 
-        Named by a digest: neither the length nor the content of queue and keys is bounded.
+        The name contains a digest, since a queue and keys may have any length and content.
         """
         digest = blake2b(digest_size=16)
         for text in (queue, *(self.field(ref) for ref in refs)):

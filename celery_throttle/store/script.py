@@ -1,14 +1,13 @@
-"""The Lua scripts, and the calls of them.
+"""The Lua scripts, and calls of them.
 
 Each operation on the server is one script in ``store/scripts/``. A script names the files that it
-includes, which are in ``store/scripts/lib/`` and ``algorithms/``; an included file may include
-others:
+includes, from ``store/scripts/lib/`` and ``algorithms/``; an included file may include others:
 
-* ``-- uses: name`` puts the file before the script.
-* ``-- uses rarely: name`` makes the file one function of that name, which returns what the file
-  returns at its end. The server runs a script from its first line at each call, so each function
-  that it defines costs time even if it is never called.
-* ``-- first: name`` puts the file before all others.
+* ``-- uses: name`` inserts the file before the script.
+* ``-- uses rarely: name`` inserts the file as a function of that name, whose result is the file's
+  own. Each call runs a script from its first line, so each function that a script defines costs
+  time even if it is never called.
+* ``-- first: name`` inserts the file before all others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-#: Where scripts are, and where the files are that they include.
+#: The folder of the scripts, and the folders of included files.
 _SCRIPTS = "store/scripts"
 _INCLUDES = ("store/scripts/lib", "algorithms")
 
@@ -33,7 +32,7 @@ Argument = str | bytes | int | float
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script as the server sees it."""
+    """One script with its includes, as the server gets it."""
 
     name: str
     source: bytes
@@ -42,10 +41,10 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script to run with its keys and arguments: what the core builds, and an end sends.
+    """One script to run, with its keys and arguments.
 
     Attributes:
-        packed: the command in the Redis protocol; made once, as a call may be sent many times.
+        packed: the command in the Redis protocol, packed once, as a call may be sent many times.
     """
 
     script: Script
@@ -55,11 +54,11 @@ class Call:
 
     def __post_init__(self) -> None:
         command = ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
-        object.__setattr__(self, "packed", pack(*command))
+        object.__setattr__(self, "packed", pack_command(*command))
 
 
-def pack(*parts: Argument) -> bytes:
-    """One command in the Redis protocol."""
+def pack_command(*parts: Argument) -> bytes:
+    """Pack one command in the Redis protocol."""
     chunks = [b"*%d\r\n" % len(parts)]
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
@@ -68,10 +67,10 @@ def pack(*parts: Argument) -> bytes:
 
 
 def source_of(name: str, folders: Sequence[str] = _INCLUDES) -> str:
-    """Return the text of one Lua file, without those that it includes.
+    """Return the text of one Lua file, without its includes.
 
     Raises:
-        FileNotFoundError: there is no such file in the folders.
+        FileNotFoundError: no folder has the file.
     """
     package = files("celery_throttle")
     for folder in folders:
@@ -82,25 +81,25 @@ def source_of(name: str, folders: Sequence[str] = _INCLUDES) -> str:
 
 
 def script_names() -> list[str]:
-    """Return the names of all scripts, without included files."""
+    """Return the names of all scripts, includes not among them."""
     folder = files("celery_throttle") / _SCRIPTS
     return sorted(file.name[:-4] for file in folder.iterdir() if file.name.endswith(".lua"))
 
 
 def _with_includes(text: str, seen: list[str]) -> str:
-    """Put before a file those that it includes and that are not there yet."""
+    """Insert the includes of a file before it, except those in ``seen``."""
 
-    def included(name: str) -> str:
+    def include(name: str) -> str:
         if name in seen:
             return ""
         seen.append(name)
         return _with_includes(source_of(name), seen)
 
-    before = [included(name) for name in (*_names(_FIRST, text), *_names(_USES, text))]
-    rarely = [
-        f"local function {name}()\n{included(name)}end\n" for name in _names(_USES_RARELY, text)
+    includes = [include(name) for name in (*_names(_FIRST, text), *_names(_USES, text))]
+    functions = [
+        f"local function {name}()\n{include(name)}end\n" for name in _names(_USES_RARELY, text)
     ]
-    return "".join((*before, *rarely, text, "\n"))
+    return "".join((*includes, *functions, text, "\n"))
 
 
 def _names(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -109,7 +108,7 @@ def _names(pattern: re.Pattern[str], text: str) -> list[str]:
 
 @cache
 def script(name: str) -> Script:
-    """The script of that name with its libraries; read once."""
+    """Return the script of that name with its includes, cached."""
     source = _with_includes(source_of(name, [_SCRIPTS]), []).encode()
-    # Redis names scripts by SHA-1; nothing is secured by it.
+    # Redis identifies scripts by SHA-1; no security depends on it.
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest())

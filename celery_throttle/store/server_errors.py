@@ -1,9 +1,9 @@
-"""What an error that the server replied means for the call that met it.
+"""Error replies of the server, and the remedy for each.
 
-Every error with a meaning of its own (:data:`_MEANS`) is replied before anything was written: a
-script's first write is where the server refuses, and what the cluster refuses it has not begun. Any
-other may come from the middle of a script, such as for a right that is missing, and the server
-takes nothing back of what the script did until then.
+The server replies an error with a remedy of its own (:data:`_REMEDIES`) before anything was
+written: it refuses a script at its first write, and a cluster refuses a script before it begins.
+Any other error may come from the middle of a script, such as for a missing permission, and the
+server does not undo what the script did until then.
 """
 
 from __future__ import annotations
@@ -17,74 +17,74 @@ from typing import NamedTuple
 _CODE = re.compile(r"(?:ERR Error running script .*?: -)?([A-Z]+)", re.DOTALL)
 
 
-class Means(Enum):
+class Remedy(Enum):
     """What to do about an error."""
 
-    LOAD = auto()  #: the script is not known here: load it
-    MOVED = auto()  #: another node of the cluster serves the keys from now on
-    ASK = auto()  #: another node serves them this once: their slot is on its way there
-    ELSEWHERE = auto()  #: not this server, or not now: another one may be in charge
-    LATER = auto()  #: this server, but not now
-    FULL = auto()  #: nothing can be added now; what takes something away may pass
-    NEVER = auto()  #: the call is wrong, or not allowed; part of it may have been carried out
+    LOAD = auto()  #: load the script: the server does not have it
+    MOVED = auto()  #: call another node of the cluster, now and later
+    ASK = auto()  #: call another node once: the hash slot is being moved there
+    ANOTHER_SERVER = auto()  #: find the server in charge: it is not this one, or not now
+    LATER = auto()  #: call this server again later
+    FREE_MEMORY = auto()  #: the server accepts no writes that add data
+    NONE = auto()  #: the call is wrong or not permitted; part of it may have been executed
 
 
-_MEANS = {
-    "NOSCRIPT": Means.LOAD,
-    "MOVED": Means.MOVED,
-    "ASK": Means.ASK,
-    "READONLY": Means.ELSEWHERE,
-    "MASTERDOWN": Means.ELSEWHERE,
-    "LOADING": Means.ELSEWHERE,
-    "CLUSTERDOWN": Means.ELSEWHERE,
-    "NOREPLICAS": Means.ELSEWHERE,
-    "TRYAGAIN": Means.LATER,
-    "BUSY": Means.LATER,
-    "OOM": Means.FULL,
-    "MISCONF": Means.LATER,
+_REMEDIES = {
+    "NOSCRIPT": Remedy.LOAD,
+    "MOVED": Remedy.MOVED,
+    "ASK": Remedy.ASK,
+    "READONLY": Remedy.ANOTHER_SERVER,
+    "MASTERDOWN": Remedy.ANOTHER_SERVER,
+    "LOADING": Remedy.ANOTHER_SERVER,
+    "CLUSTERDOWN": Remedy.ANOTHER_SERVER,
+    "NOREPLICAS": Remedy.ANOTHER_SERVER,
+    "TRYAGAIN": Remedy.LATER,
+    "BUSY": Remedy.LATER,
+    "OOM": Remedy.FREE_MEMORY,
+    "MISCONF": Remedy.LATER,
 }
 
-# A script's command that the user may not run is told in words only.
-_RIGHTS = re.compile(r"no permissions|user executing the script", re.IGNORECASE)
+# For a command in a script that the user may not run there is no error code.
+_PERMISSION = re.compile(r"no permissions|user executing the script", re.IGNORECASE)
 
-_HELP = {
+_HINTS = {
     "OOM": "free memory there, or raise its maxmemory",
-    "MISCONF": "it cannot save its data to disk, so it takes no writes: its log says why",
-    "NOREPLICAS": "its min-replicas-to-write asks for more replicas than follow it",
-    "RIGHTS": "docs/stores.md tells which rights the user needs",
+    "MISCONF": "it cannot save its data to disk, so it refuses writes: its log says why",
+    "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write demands",
+    "PERMISSION": "docs/stores.md lists the rights that the user needs",
 }
 
 
 class Redirect(NamedTuple):
-    """The node that a redirection names; no host if it is the one that was asked."""
+    """The node that a redirection names; no host if it is the host that was called."""
 
     host: str
     port: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """An error reply, read."""
+class ErrorReply:
+    """An error reply, parsed."""
 
     text: str
 
     @property
     def code(self) -> str:
-        """The word that it begins with, ``READONLY``; empty if there is none."""
+        """The error code, the first word, such as ``READONLY``; empty if there is none."""
         found = _CODE.match(self.text)
         return found[1] if found else ""
 
     @property
-    def means(self) -> Means:
-        """What to do about it."""
-        return _MEANS.get(self.code, Means.NEVER)
+    def remedy(self) -> Remedy:
+        """What to do about the error."""
+        return _REMEDIES.get(self.code, Remedy.NONE)
 
     @property
     def redirect(self) -> Redirect:
-        """Where MOVED and ASK point to: ``MOVED 3999 10.0.0.7:6381``."""
+        """The node that MOVED and ASK name: ``MOVED 3999 10.0.0.7:6381``."""
         host, _, port = self.text.split()[2].rpartition(":")
         return Redirect("" if host == "?" else host, int(port))
 
     def __str__(self) -> str:
-        hint = _HELP.get("RIGHTS" if _RIGHTS.search(self.text) else self.code)
+        hint = _HINTS.get("PERMISSION" if _PERMISSION.search(self.text) else self.code)
         return f"{self.text} ({hint})" if hint else self.text

@@ -1,4 +1,4 @@
-"""Which server keeps the limits: found, and found again when it has moved."""
+"""The server in charge of the limits: finds it, and finds it again after a failover."""
 
 from __future__ import annotations
 
@@ -7,93 +7,96 @@ from typing import Any
 import hiredis
 
 from celery_throttle.store.address import Address
-from celery_throttle.store.connection import AnyWire
-from celery_throttle.store.connection_plan import Ask, Connect, Steps
-from celery_throttle.store.script import pack
+from celery_throttle.store.connection import AnyConnection
+from celery_throttle.store.connection_plan import Connect, ConnectionPlan, Send
+from celery_throttle.store.script import pack_command
 from celery_throttle.store.server_errors import Redirect
 
 
 class Servers:
-    """Where the limits may be kept. Threads and event loops share one.
+    """The servers that may be in charge. Shared by threads and event loops.
 
     Attributes:
-        generation: grows when the server in charge may be another one than before. A wire of an
-            earlier generation is not to be used again.
+        generation: increases when another server may be in charge. A connection of an earlier
+            generation must not be used again.
     """
 
     def __init__(self) -> None:
         self.generation = 0
 
-    def find(self) -> Steps[AnyWire]:
-        """Connect to the server that is in charge now."""
+    def find(self) -> ConnectionPlan[AnyConnection]:
+        """Connect to the server in charge."""
         raise NotImplementedError
 
-    def lost(self, wire: AnyWire) -> bool:
-        """A server does not answer or is not in charge; tells whether another one may be."""
-        self._grow(wire)
+    def report_lost(self, connection: AnyConnection) -> bool:
+        """Record that a server is not in charge, or does not answer.
+
+        Returns whether another one may be in charge.
+        """
+        self._start_generation(connection)
         return True
 
-    def moved(self, wire: AnyWire, to: Redirect) -> None:  # noqa: ARG002  # see Nodes
-        """A node of a cluster says which other one is in charge."""
-        self._grow(wire)
+    def report_moved(self, connection: AnyConnection, to: Redirect) -> None:  # noqa: ARG002  # see Nodes
+        """Record that a node of a cluster has named the node in charge."""
+        self._start_generation(connection)
 
-    def _grow(self, wire: AnyWire) -> None:
-        """Begin a generation, unless somebody did so since the wire was opened."""
-        if wire.generation == self.generation:
+    def _start_generation(self, connection: AnyConnection) -> None:
+        """Start a generation, unless that was done since the connection was opened."""
+        if connection.generation == self.generation:
             self.generation += 1
 
 
 class Nodes(Servers):
-    """One server, or some nodes of a cluster: the one that served last, then those that were named.
+    """One server, or nodes of a cluster: the node that served last, then the configured ones.
 
-    A server that was named alone may turn out to be a node of a cluster, too.
+    A single server may turn out to be a node of a cluster, too.
     """
 
-    def __init__(self, named: tuple[Address, ...]) -> None:
+    def __init__(self, configured: tuple[Address, ...]) -> None:
         super().__init__()
-        self._named = self._nodes = named
+        self._configured = self._nodes = configured
 
-    def find(self) -> Steps[AnyWire]:
-        """Connect to the node that served last, or to the next that can be reached."""
+    def find(self) -> ConnectionPlan[AnyConnection]:
+        """Connect to the node that served last, or else to the next one that is reachable."""
         generation = self.generation
         for node in self._nodes:
             try:
-                wire: AnyWire = yield Connect(node)
+                connection: AnyConnection = yield Connect(node)
             except OSError as error:  # noqa: PERF203  # one at a time
                 failure = error
-                self._pass_over(node)
-                # A time-out is long enough for one call: the next one tries the next node.
+                self._move_to_end(node)
+                # One timeout is enough for one call: the next call tries the next node.
                 if isinstance(error, TimeoutError):
                     break
             else:
-                wire.generation = generation
-                return wire
+                connection.generation = generation
+                return connection
         raise failure
 
-    def lost(self, wire: AnyWire) -> bool:
-        """Another node may know which one is in charge."""
-        self._grow(wire)
-        self._pass_over(wire.address)
+    def report_lost(self, connection: AnyConnection) -> bool:
+        """See :class:`Servers`; another node may know the one in charge."""
+        self._start_generation(connection)
+        self._move_to_end(connection.address)
         return len(self._nodes) > 1
 
-    def moved(self, wire: AnyWire, to: Redirect) -> None:
-        """Begin with that one from now on."""
-        self._grow(wire)
-        node = wire.address.at(*to)
-        self._nodes = (node, *(one for one in self._named if one != node))
+    def report_moved(self, connection: AnyConnection, to: Redirect) -> None:
+        """See :class:`Servers`; the next calls try that node first."""
+        self._start_generation(connection)
+        node = connection.address.with_host(*to)
+        self._nodes = (node, *(one for one in self._configured if one != node))
 
-    def _pass_over(self, node: Address) -> None:
+    def _move_to_end(self, node: Address) -> None:
         first, *others = self._nodes
         if first == node:
             self._nodes = (*others, first)
 
 
 class Sentinels(Servers):
-    """Sentinels, and the master they watch.
+    """Sentinels, and the master that they monitor.
 
     Args:
-        sentinels: where they are.
-        master: how one connects to the master, wherever it is.
+        sentinels: their addresses.
+        master: an address with the options for connections to the master.
         name: of the master.
     """
 
@@ -103,53 +106,50 @@ class Sentinels(Servers):
         self._master = master
         self._name = name
 
-    def find(self) -> Steps[AnyWire]:
-        """Connect to what a Sentinel says is the master, if that says so, too."""
+    def find(self) -> ConnectionPlan[AnyConnection]:
+        """Connect to the master that a Sentinel names, if that server confirms its role."""
         failures = []
         for sentinel in self._sentinels:
             try:
-                wire = yield from self._find_by(sentinel)
+                connection = yield from self._find_master_by(sentinel)
             except OSError as error:  # noqa: PERF203  # one at a time
                 failures.append(f"{sentinel}: {error}")
                 self._sentinels = (*(one for one in self._sentinels if one != sentinel), sentinel)
-                # A time-out is long enough for one call: the next one asks another Sentinel.
+                # One timeout is enough for one call: the next call tries another Sentinel.
                 if isinstance(error, TimeoutError):
                     break
             else:
-                if wire.address != self._master:
-                    self._master = wire.address
+                if connection.address != self._master:
+                    self._master = connection.address
                     self.generation += 1
-                wire.generation = self.generation
-                return wire
+                connection.generation = self.generation
+                return connection
         raise ConnectionError(f"no master {self._name!r} found; Sentinel {'; '.join(failures)}")
 
-    def _find_by(self, sentinel: Address) -> Steps[AnyWire]:
-        asked = yield Connect(sentinel)
+    def _find_master_by(self, sentinel: Address) -> ConnectionPlan[AnyConnection]:
+        query = pack_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+        connection: AnyConnection = yield Connect(sentinel)
         try:
-            told = yield Ask(asked, (pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name),))
+            reply = _check_reply((yield Send(connection, (query,))))
         finally:
-            asked.close()
-        if _valid(told) is None:
+            connection.close()
+        if reply is None:
             raise ConnectionError("does not know it")
-        host, port = told
-        wire: AnyWire = yield Connect(self._master.at(host.decode(), int(port)))
+        host, port = reply
+        connection = yield Connect(self._master.with_host(host.decode(), int(port)))
         role = None
         try:
-            role = _valid((yield Ask(wire, (pack("ROLE"),))))[0].decode()
+            role = _check_reply((yield Send(connection, (pack_command("ROLE"),))))[0].decode()
         finally:
             if role != "master":
-                wire.close()
+                connection.close()
         if role != "master":
-            raise ConnectionError(f"names {wire.address}, which is a {role}")
-        return wire
+            raise ConnectionError(f"names {connection.address}, which is a {role}")
+        return connection
 
 
-def _valid(reply: Any) -> Any:
-    """A reply that is no error.
-
-    Raises:
-        hiredis.ReplyError: it is one.
-    """
+def _check_reply(reply: Any) -> Any:
+    """Return a reply; raise it if it is an error (``hiredis.ReplyError``)."""
     if isinstance(reply, hiredis.ReplyError):
         raise reply
     return reply

@@ -5,11 +5,11 @@
     redis://[user:password@]host:6379/<db>                      one server
     unix:///path/to/socket?db=<db>                              one server
     redis+cluster://host1:6379,host2:6379                       the node that has the keys
-    redis+sentinel://host1:26379,host2:26379/<master>[/<db>]    what the Sentinels call the master
+    redis+sentinel://host1:26379,host2:26379/<master>[/<db>]    the master that Sentinels name
 
-``rediss`` stands for TLS, ``valkey`` and ``valkeys`` for ``redis`` and ``rediss``. Options of
+``rediss`` means TLS; ``valkey`` and ``valkeys`` mean ``redis`` and ``rediss``. Options of
 redis-py's URLs may follow, such as ``?ssl_ca_certs=/path``. User and password are those of the
-servers; an option for the connections to the Sentinels begins with ``sentinel_``.
+servers; the names of options for connections to the Sentinels begin with ``sentinel_``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from celery_throttle.store.topology import Nodes, Sentinels, Servers
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
 
-#: Before the options for connections to Sentinels.
+#: The prefix of options for connections to Sentinels.
 _SENTINEL = "sentinel_"
 _SENTINEL_PORT = 26379
-_LAST_PORT = 65535
+_MAX_PORT = 65535
 
-#: A host, or more of a place, without "://" before it, or with a part of that.
-_PLACE = re.compile(r"\s*(?:rediss?(?::/*|/+))?([\w.\-]+(?::\d+)?(?:/\w*)?)\s*", re.ASCII)
+#: A host, maybe with a port and a database, without "://" or with an incomplete one.
+_HOST = re.compile(r"\s*(?:rediss?(?::/*|/+))?([\w.\-]+(?::\d+)?(?:/\w*)?)\s*", re.ASCII)
 
-_NO = ("false", "no", "0")
+_FALSE = ("false", "no", "0")
 
 
 def safe_url(url: str) -> str:
-    """The URL without what is secret in it, for messages and logs."""
-    # By hand: a password that was not escaped makes every parser cut the URL in the wrong place.
+    """Return the URL without user, password and options, for messages and logs."""
+    # Not with a URL parser: an unescaped password makes it split the URL in the wrong place.
     scheme, separator, rest = url.partition("://")
-    if not separator:  # a user and a password may be in front all the same
+    if not separator:  # a user and a password may precede the host all the same
         scheme, rest = "", url
     return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
 
@@ -56,7 +56,7 @@ def is_store_url(url: str) -> bool:
 
 
 def is_single_url(url: str) -> bool:
-    """Whether a URL names one server, and nothing by which to find it."""
+    """Whether a URL names a single server, without Sentinels or a cluster."""
     return _is_one_of(_SINGLE, url)
 
 
@@ -71,50 +71,49 @@ def _is_one_of(schemes: Iterable[str], url: str) -> bool:
 
 
 def read_url(url: Any, timeout: float) -> Servers:
-    """The servers that a URL names.
+    """Return the servers that a URL names.
 
     Args:
-        url: see the module.
-        timeout: seconds for connecting and for each reply, if the URL does not say.
+        url: see the module docstring.
+        timeout: seconds for connecting and for each reply; options of the URL override it.
 
     Raises:
-        ConfigurationError: it cannot be used. The message has no secrets.
+        ConfigurationError: the URL cannot be used. The message contains no secrets.
     """
     if not isinstance(url, str) or not is_store_url(url):
         named = safe_url(url) if isinstance(url, str) else url
         allowed = ", ".join(f"{scheme}://" for scheme in (*_SINGLE, *_SEVERAL))
         raise ConfigurationError(
-            f"{shown(named)} is no server that can keep limits: "
+            f"{shown(named)} is not a server that can keep limits: "
             f"the URL must start with one of {allowed}{_suggest(named)}"
         )
     try:
         return _read(url, timeout)
     except (TypeError, ValueError, RedisError) as error:
-        # What redis-py says quotes the URL, also a password that was not escaped; or it names an
-        # option that it does not know, if what it took for options is none of that password.
-        unknown = isinstance(error, TypeError) and "@" not in url.partition("?")[2]
-        hidden = "@" in url and not unknown
-        why = "are user and password percent-encoded?" if hidden else error
-        raise ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {why}") from None
+        # The messages of redis-py quote the URL, which may contain an unescaped password. A
+        # TypeError names an unknown option; that is safe if no part of a password is among them.
+        safe = isinstance(error, TypeError) and "@" not in url.partition("?")[2]
+        reason = "are user and password percent-encoded?" if "@" in url and not safe else error
+        raise ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {reason}") from None
 
 
 def _suggest(named: Any) -> str:
-    """What may have been meant by text without one of our schemes: a host, mostly."""
+    """Return a suggestion for text without a known scheme, which is mostly a host."""
     scheme, separator, rest = str(named).partition("://")
-    place = _PLACE.fullmatch(named) if isinstance(named, str) and not separator else None
-    if place:
-        return f"; write 'redis://{place[1]}'"
-    meant = scheme.strip().lower()
-    return f"; write '{meant}://{rest}'" if meant in (*_SINGLE, *_SEVERAL) else ""
+    host = _HOST.fullmatch(named) if isinstance(named, str) and not separator else None
+    if host:
+        return f"; write 'redis://{host[1]}'"
+    known = scheme.strip().lower()
+    return f"; write '{known}://{rest}'" if known in (*_SINGLE, *_SEVERAL) else ""
 
 
 def _read(url: str, timeout: float) -> Servers:
     scheme, _, rest = url.partition("://")
-    # As redis-py writes it.
+    # redis-py has no Valkey schemes.
     scheme, _, kind = scheme.replace("valkey", "redis").partition("+")
-    place, _, query = rest.partition("?")
-    user, at, place = place.rpartition("@")
-    hosts, _, path = place.partition("/")
+    authority, _, query = rest.partition("?")
+    user, at, authority = authority.rpartition("@")
+    hosts, _, path = authority.partition("/")
     if scheme != "unix":
         _check_ports(url, hosts)
     if not kind:
@@ -148,30 +147,30 @@ def _read(url: str, timeout: float) -> Servers:
 def _check_ports(url: str, hosts: str) -> None:
     for host in hosts.split(","):
         port = host.rpartition("]")[2].partition(":")[2]  # [::1]:6379
-        right = port.isdecimal() and 1 <= int(port) <= _LAST_PORT
+        right = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
         if port and not right and not _is_misread(url):
             raise ConfigurationError(
-                f"the URL {safe_url(url)!r} cannot be used: its port {shown(port)} is no number "
-                f"from 1 to {_LAST_PORT}; write it as in 'redis://localhost:6379'"
+                f"the URL {safe_url(url)!r} cannot be used: its port {shown(port)} is not a number "
+                f"from 1 to {_MAX_PORT}; write it as in 'redis://localhost:6379'"
             )
 
 
 def _is_misread(url: str) -> bool:
-    """Whether what was taken for the host, the port or the database may be part of a password."""
+    """Whether the parsed host, port or database may be part of an unescaped password."""
     return "@" in url.partition("?")[2]
 
 
 def _check_database(url: str, text: str) -> None:
     if text.strip("/") and not text.strip("/").isdecimal() and not _is_misread(url):
         raise ConfigurationError(
-            f"the URL {safe_url(url)!r} cannot be used: its database {shown(text)} is no number"
+            f"the URL {safe_url(url)!r} cannot be used: its database {shown(text)} is not a number"
         )
 
 
 def _sentinel(scheme: str, host: str, options: Mapping[str, str], timeout: float) -> Address:
-    """What is said of TLS and time-outs is for the Sentinels, too, if nothing else is said."""
+    """Return the address of a Sentinel. Options for TLS and timeouts default to the servers'."""
     own = {n.removeprefix(_SENTINEL): v for n, v in options.items() if n.startswith(_SENTINEL)}
-    secure = own.pop("ssl", str(scheme == "rediss")).lower() not in _NO
+    secure = own.pop("ssl", str(scheme == "rediss")).lower() not in _FALSE
     shared = ("socket_", "ssl_") if secure else ("socket_",)
     own = {n: v for n, v in options.items() if n.startswith(shared)} | own
     url = f"{'rediss' if secure else 'redis'}://{host}?{urlencode(own)}"
@@ -180,13 +179,13 @@ def _sentinel(scheme: str, host: str, options: Mapping[str, str], timeout: float
 
 def _address(url: str, timeout: float, **defaults: Any) -> Address:
     timeouts = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-    given = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+    given = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py has no annotation
     options = defaults | timeouts | given | {"protocol": 2}
     connection = options.pop("connection_class", None)
-    options.pop("max_connections", None)  # a pool's, and there is none
+    options.pop("max_connections", None)  # for a pool of redis-py, which is not used
     if "ssl_cert_reqs" in options:  # Celery allows CERT_REQUIRED, too
         options["ssl_cert_reqs"] = options["ssl_cert_reqs"].removeprefix("CERT_").lower()
     kinds = {redis.SSLConnection: "tls", redis.UnixDomainSocketConnection: "unix"}
     address = Address(kinds.get(connection, "tcp"), options)
-    make_connection(address)  # what is wrong with the options shows here
+    make_connection(address)  # raises errors in the options
     return address

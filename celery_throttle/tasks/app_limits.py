@@ -11,13 +11,12 @@ from celery import Celery, Task
 
 from celery_throttle.errors import ConfigurationError, ThrottleError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages.broker import broker_identity
-from celery_throttle.operations.changes import Limits
-from celery_throttle.operations.plans import Plans
+from celery_throttle.operations.all_plans import Plans
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.client import Store
-from celery_throttle.store.keys import FAN_OUT, Keys
+from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task import TaskLimits, read_scopes
 
@@ -50,7 +49,7 @@ class AppLimits(Limiter):
     def plans(self) -> Plans:
         """The operations on the limits of the app."""
         any_rate = Limit.parse("1000000/s burst 1000000")
-        return Plans({**self.limits, FAN_OUT: (any_rate,)}, self.keys, self.clock)
+        return Plans({**self.limits, FAN_OUT_LIMIT: (any_rate,)}, self.keys, self.clock)
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use

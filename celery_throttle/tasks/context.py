@@ -17,18 +17,18 @@ from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from celery_throttle.errors import CostError, Throttled
-from celery_throttle.limits.cost import MILLION, in_units
+from celery_throttle.limits.cost import MILLION, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rate import Concurrency
-from celery_throttle.limits.requirement import Need, slot_places
-from celery_throttle.operations.plans import Reserved
+from celery_throttle.limits.requirement import Requirement, find_slot_indexes
+from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.tasks import waiting_log
 
 if TYPE_CHECKING:
     from celery_throttle.limits.limit import Limit
-    from celery_throttle.operations.changes import Plan
-    from celery_throttle.operations.plans import Holder
+    from celery_throttle.operations.acquire import Holder
+    from celery_throttle.operations.plan import Plan
     from celery_throttle.tasks.app_limits import AppLimits
 
 #: A name and key, and millionths of a unit of it; sent between processes.
@@ -121,8 +121,13 @@ class Run:
         self._unused = list(self._units)
 
     def taking(
-        self, need: Need, max_wait: float, *, mode: str = "take", holder: Holder | None = None
-    ) -> Plan[Reserved]:
+        self,
+        need: Requirement,
+        max_wait: float,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Acquisition]:
         """Use units that the run has, and acquire the rest.
 
         Raises:
@@ -130,8 +135,12 @@ class Run:
         """
         has, lacks = self._use(need)
         if not lacks:
-            return Reserved(need, _allowed(need), (0, 0) * len(need.refs), has, asked=False)
-        rest = Need(tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks))
+            return Acquisition(
+                need, _allowed(need), (0, 0) * len(need.refs), has, from_server=False
+            )
+        rest = Requirement(
+            tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks)
+        )
         try:
             taken = yield from self._acquire(rest, lacks, max_wait, mode, holder)
         except BaseException as error:
@@ -139,7 +148,9 @@ class Run:
             if isinstance(error, Throttled):
                 raise self._refusal(error, lacks) from None
             raise
-        return taken._replace(need=need, marks=_marks(need, rest, taken.marks), given=has)
+        return taken._replace(
+            requirement=need, marks=_marks(need, rest, taken.marks), task_items=has
+        )
 
     def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
         """Return the error with which the run steps out; a task that swallows it gets a warning."""
@@ -148,7 +159,7 @@ class Run:
         self._throttle.swallowed.watch()
         return self.refusal
 
-    def resend(self, need: Need, taken: Reserved | None, stop: float, most: int) -> None:
+    def resend(self, need: Requirement, taken: Acquisition | None, stop: float, most: int) -> None:
         """Step out because an API refused a request; the next run takes the units anew.
 
         Nothing happens if the runs of this task have done so ``most`` times for these limits.
@@ -159,7 +170,7 @@ class Run:
         label = " ".join(map(self._throttle.keys.field, need.refs))
         if self._refusals.get(label, 0) >= most:
             return
-        given = () if taken is None else [item[:2] for item in taken.given]
+        given = () if taken is None else [item[:2] for item in taken.task_items]
         met = [item for item in items_of(need) if item[:2] not in given]
         ref, endless = need.refs[0], stop == inf
         error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
@@ -167,12 +178,12 @@ class Run:
 
     def _acquire(
         self,
-        rest: Need,
+        rest: Requirement,
         lacks: Sequence[Item],
         max_wait: float,
         mode: str,
         holder: Holder | None,
-    ) -> Plan[Reserved]:
+    ) -> Plan[Acquisition]:
         """Acquire units; wait in place for those that no run can begin with.
 
         A paused limit is not waited for in place: that may take long, so the task steps out.
@@ -190,7 +201,7 @@ class Run:
         """Take back slots that the task's body released: the task holds them until its end."""
         self._unused += filter(self._has_slots, items)
 
-    def _use(self, need: Need) -> tuple[list[Item], list[Item]]:
+    def _use(self, need: Requirement) -> tuple[list[Item], list[Item]]:
         """Use unused units of the run; return those that it had, and those that it lacks.
 
         A slot is one slot, whatever the cost.
@@ -227,16 +238,16 @@ class Run:
         return longest
 
     def _has_slots(self, item: Item) -> bool:
-        return bool(slot_places(item[:1], self._throttle.limits))
+        return bool(find_slot_indexes(item[:1], self._throttle.limits))
 
 
-def items_of(need: Need) -> list[Item]:
+def items_of(need: Requirement) -> list[Item]:
     """Return a requirement in the form that is sent between processes."""
     both = zip(need.refs, need.costs, strict=True)
     return [(ref.name, ref.key, cost) for ref, cost in both]
 
 
-def _allowed(need: Need) -> Decision:
+def _allowed(need: Requirement) -> Decision:
     return Decision(
         allowed=True,
         limit=0,
@@ -248,7 +259,7 @@ def _allowed(need: Need) -> Decision:
     )
 
 
-def _marks(need: Need, rest: Need, marks: Sequence[int]) -> Sequence[int]:
+def _marks(need: Requirement, rest: Requirement, marks: Sequence[int]) -> Sequence[int]:
     """Return the marks of a whole requirement as ``settle.lua`` reads them.
 
     The script returned marks for the rest; units that the run had before have none. For each limit
@@ -264,7 +275,7 @@ def _marks(need: Need, rest: Need, marks: Sequence[int]) -> Sequence[int]:
 
 def _too_much(name: str, limit: Limit, cost: int) -> CostError:
     return CostError(
-        f"a run of a task needs {in_units(cost)} units of limit {name!r} ({limit}) at once; "
+        f"a run of a task needs {to_units(cost)} units of limit {name!r} ({limit}) at once; "
         f"allowed: at most {limit.burst}, its burst, or a rate that emits the rest in "
         f"{MAX_WAIT_IN_PLACE_SECONDS:g} s"
     )

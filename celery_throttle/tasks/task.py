@@ -12,10 +12,12 @@ from celery import Task
 
 from celery_throttle import misspellings
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
-from celery_throttle.limits.cost import Cost, millionths
-from celery_throttle.limits.key import ArgumentReader, Scope
-from celery_throttle.limits.requirement import Need, check_count, slot_places
-from celery_throttle.operations.changes import Limits, check_wait, unknown_limit
+from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import Requirement, check_ref_count, find_slot_indexes
+from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.settings import Spec
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.tasks.send_check import limits_to_send
@@ -68,7 +70,9 @@ class ThrottledTask(Task):
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
             cls._is_warned_of = True
-            misspellings.warn(misspellings.in_task(cls, ThrottledTask), inspect.unwrap(cls.run))
+            misspellings.warn(
+                misspellings.find_in_task(cls, ThrottledTask), inspect.unwrap(cls.run)
+            )
             if cls.throttle is not None:
                 warn_of_rate_limit(cls, cls.throttle)
         if hasattr(app, "throttle"):
@@ -105,11 +109,11 @@ class TaskLimits:
         max_wait: seconds; see :class:`ThrottledTask`, also for ``drop`` and ``track``.
     """
 
-    scopes: tuple[Scope, ...]
+    scopes: tuple[KeyTemplate, ...]
     reader: ArgumentReader
     costs: tuple[int | None, ...]
     cost_reader: ArgumentReader
-    fixed: Need | None
+    fixed: Requirement | None
     slots: tuple[int, ...]
     max_wait: float | None
     drop: bool
@@ -121,7 +125,7 @@ class TaskLimits:
         nothing = ArgumentReader("", ())
         return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
 
-    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
+    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         """Return what one call of the task requires.
 
         Raises:
@@ -135,11 +139,11 @@ class TaskLimits:
             refs.append(scope.ref(values[used : used + count]))
             used += count
         told = iter(self.cost_reader.read(args, kwargs))
-        costs = [millionths(next(told)) if cost is None else cost for cost in self.costs]
+        costs = [to_millionths(next(told)) if cost is None else cost for cost in self.costs]
         if len(refs) > 1:  # two templates may give the same key, which is charged once
             each = dict(zip(refs, costs, strict=True))
             refs, costs = list(each), list(each.values())
-        return Need(tuple(refs), tuple(costs))
+        return Requirement(tuple(refs), tuple(costs))
 
     @classmethod
     def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
@@ -157,7 +161,7 @@ class TaskLimits:
         with _named(where):
             costs = _read_costs(getattr(task, "throttle_cost", 1), scopes, known)
             if max_wait is not None:
-                check_wait(max_wait, "throttle_max_wait")
+                check_duration(max_wait, "throttle_max_wait")
         tellers = [cost for cost in costs if isinstance(cost, str)]
         amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
         limits = cls(
@@ -166,7 +170,7 @@ class TaskLimits:
             costs=amounts,
             cost_reader=ArgumentReader.for_signature(signature, tellers, where),
             fixed=None,
-            slots=slot_places((scope.name for scope in scopes), known),
+            slots=find_slot_indexes((scope.name for scope in scopes), known),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
@@ -175,7 +179,7 @@ class TaskLimits:
 
 
 def _read_costs(
-    spec: CostSpec, scopes: Sequence[Scope], known: Mapping[str, Limits]
+    spec: CostSpec, scopes: Sequence[KeyTemplate], known: Mapping[str, Limits]
 ) -> list[int | str]:
     """Return the cost for each limit in millionths, or the name of the argument that has it."""
     given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
@@ -212,7 +216,7 @@ def _named(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from error
 
 
-def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Scope, ...]:
+def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[KeyTemplate, ...]:
     """Read the limits that a task or a route names.
 
     Raises:
@@ -225,15 +229,15 @@ def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Sc
         )
     texts = [spec] if isinstance(spec, str) else list(spec)
     with _named(where):
-        check_count(texts)
-        scopes = tuple(Scope.parse(text) for text in texts)
+        check_ref_count(texts)
+        scopes = tuple(KeyTemplate.parse(text) for text in texts)
         if not scopes:
             raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
         if len(set(texts)) != len(texts):
             raise LimitError(f"{shown(spec)} names the same limit twice")
         for scope in scopes:
             if scope.name not in known:
-                raise unknown_limit(scope.name, known)
+                raise unknown_limit_error(scope.name, known)
     return scopes
 
 

@@ -9,9 +9,8 @@ from celery import Task
 
 from celery_throttle import misspellings
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
-from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import read, read_limits
-from celery_throttle.operations.changes import Limits
+from celery_throttle.limits.limit import Limit, Limits
+from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.task import ThrottledTask, read_scopes
 
@@ -45,8 +44,8 @@ def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
         written, routes = settings.written_limits, settings.routes
     except ConfigurationError:  # it was yielded; without limits nothing else can be checked
         return
-    wrong = {name: _error(read_limits, {name: limit}) for name, limit in written.items()}
-    known = {name: _ANY if wrong[name] else read(written[name], name) for name in written}
+    wrong = {name: _error(parse_definitions, {name: limit}) for name, limit in written.items()}
+    known = {name: _ANY if wrong[name] else parse_limits(written[name], name) for name in written}
     yield from filter(None, wrong.values())
     if written or settings.has_server:
         yield from filter(None, [_error(lambda: throttle.store)])
@@ -64,7 +63,7 @@ def _in_task(
     if error is not None and not (unknown and is_limited_elsewhere(throttle.app, task)):
         yield error
     if isinstance(task, ThrottledTask):
-        for one in misspellings.in_task(type(task), ThrottledTask):
+        for one in misspellings.find_in_task(type(task), ThrottledTask):
             if one.certain:
                 yield ConfigurationError(one.text)
 

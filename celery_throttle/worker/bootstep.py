@@ -18,8 +18,8 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
+from celery_throttle.limits.duration import to_us
 from celery_throttle.messages.routing import Origin
-from celery_throttle.operations.changes import to_us
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.worker.admission.gate import Gate, attach_gate, gate_of
@@ -140,7 +140,7 @@ class Parts:
         self._pace = Pace(timers)
         self._claiming = Claiming(throttle, self._claims, self._slots, self._queues, self._pace)
         self._leases = Leases(lease, self._claims, self._slots, self._claiming)
-        self.wake = Wake(store, keys.channel(worker), self._on_wake)
+        self.wake = Wake(store, keys.wakeup_channel(worker), self._on_wake)
         self._asking = Asking(
             consumer,
             timers,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import StoreError
 from celery_throttle.fanout.progress import SEEN, STALE
-from celery_throttle.operations.changes import to_us
+from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task import FAN_OUT_HEADER
 from celery_throttle.worker.health.error_log import Complaints

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreError
-from celery_throttle.operations.changes import to_us
+from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument
 from celery_throttle.worker.health.error_log import Complaints
 from celery_throttle.worker.health.unconsumed_queues import Unconsumed, lease_of
@@ -60,7 +60,7 @@ class Queues:
         lines = [one for name in names for one in self._lines_of(name)]
         kinds = [str(int(origin is not None and origin.is_temporary(name))) for name in names]
         times: list[Argument] = [to_us(lease_of(self._throttle)), to_us(_REMEMBER)]
-        return [keys.temporary, keys.consumed, *lines], [*times, "".join(kinds)]
+        return [keys.temporary_queues, keys.consumed_queues, *lines], [*times, "".join(kinds)]
 
     def hear(
         self,

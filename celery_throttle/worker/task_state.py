@@ -27,7 +27,7 @@ from celery_throttle.limits.limit import check_name
 from celery_throttle.tasks.context import Item
 
 if TYPE_CHECKING:
-    from celery_throttle.limits.requirement import Need
+    from celery_throttle.limits.requirement import Requirement
     from celery_throttle.tasks.task import TaskLimits
     from celery_throttle.worker.claims.claims import Claim
 
@@ -88,7 +88,7 @@ class TaskState:
         self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER, 0))
         self.requested = _read_items(headers.pop(REQUESTED_HEADER, None))
         self.refusals = _read_counts(headers.pop(REFUSALS_HEADER, None))
-        self.requirement: Need | None = None
+        self.requirement: Requirement | None = None
         self.joined: tuple[TaskLimits, Sequence[Item]] | None = None
         self.outcome = ""
         self.comes_again = False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CONCURRENCY, FIRST_REQUEST
-from celery_throttle.limits.limit import MAX_PARTS, RANGE, Limit
+from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, MAX_PARTS, Limit
 from celery_throttle.limits.rate import (
     MAX_EXACT,
     MAX_PERIOD_US,
@@ -56,7 +56,7 @@ _rates = st.sampled_from(ODD_RATES) | st.builds(
 
 
 def _meter(algorithm: str, bursts: st.SearchStrategy[float]) -> Limits:
-    """Bursts are shares of the largest that can be counted; from 1 on, units."""
+    """Bursts below 1 are shares of the largest exact burst; others are units."""
 
     def make(rate: Rate, burst: float) -> Limit:
         most = min(MAX_UNITS, MAX_EXACT // rate.interval[0])
@@ -72,15 +72,15 @@ def _meters(algorithm: str) -> tuple[Limits, ...]:
 
 
 def _adaptive(bursts: st.SearchStrategy[float]) -> Limits:
-    """The lower bound is a share of the upper one; bursts as of a meter."""
+    """The lowest rate is a share of the highest; bursts as for a meter."""
 
     def make(rate: Rate, lowest: float, burst: float, latency: int | None) -> Limit:
-        most = min(MAX_UNITS, MAX_EXACT // RANGE // rate.interval[0])
+        most = min(MAX_UNITS, MAX_EXACT // MAX_ADAPTIVE_RATIO // rate.interval[0])
         units = max(1, min(most, int(burst if burst >= 1 else burst * most)))
-        count = max(1, -(-rate.count // RANGE), int(rate.count * lowest))
+        count = max(1, -(-rate.count // MAX_ADAPTIVE_RATIO), int(rate.count * lowest))
         return Limit(rate, units, ADAPTIVE, lowest=count, latency_us=latency)
 
-    exact = _rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // RANGE)
+    exact = _rates.filter(lambda rate: rate.interval[0] <= MAX_EXACT // MAX_ADAPTIVE_RATIO)
     shares, latencies = st.sampled_from([0.1, 0.0, 0.5, 1.0]), st.sampled_from([None, 1, 1000])
     return st.builds(make, exact, shares, bursts, latencies)
 

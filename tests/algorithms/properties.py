@@ -1,4 +1,4 @@
-"""What makes a property of one limit a test of many traces, and how many there are."""
+"""Turns a property of one limit into a test with many traces."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.plans import Plans
+from celery_throttle.operations.all_plans import Plans
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, any_rate, any_slots
 from tests.algorithms.sides import START, Side
@@ -39,7 +39,7 @@ VARIANTS = 4
 
 @dataclass
 class Sides:
-    """Makes sides on one server."""
+    """Makes limits on both sides of one server."""
 
     wire: Wire
 
@@ -53,8 +53,8 @@ class Sides:
         others: Sequence[Limit] = (),
         start: int = START,
     ) -> None:
-        """Play a trace at each of some limits, at the same time."""
-        self.wire.ask(pack("FLUSHDB"))
+        """Play a trace with several limits at the same time."""
+        self.wire.ask(pack_command("FLUSHDB"))
         plans = []
         for number, limit in enumerate(limits):
             clock = ManualClock(start)
@@ -79,7 +79,7 @@ def bounded(examples: int) -> settings:
 
 
 def counted(examples: int, algorithms: Sequence[str], limits: int) -> int:
-    """Count the traces of a property that plays each example at so many limits of each."""
+    """Count the traces of a property that plays each example with several limits."""
     TRACES.update(dict.fromkeys(algorithms, examples * limits))
     return examples
 
@@ -92,7 +92,7 @@ def shown(
     keys: Sequence[str | None] = (None, "key"),
     defining: bool = False,
 ) -> Callable[[Property], Callable[..., None]]:
-    """Make a property a test: so many examples of each algorithm, each at all of its limits.
+    """Turn a property into a test: examples of each algorithm, each with all of its limits.
 
     ``defining``: whether there are steps that define another limit.
     """

@@ -1,4 +1,4 @@
-"""One limit on both sides: on the server and in the reference, which have to agree at every step.
+"""One limit on both sides, the server and its Python twin, which must agree at every step.
 
 What is shown of a limit is written as a plan, see ``operations/plans.py``, so that several
 limits can go through it at the same time, each with a clock of its own; see ``wire.py``.
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from celery_throttle.algorithms import Local, Slots
-from celery_throttle.algorithms.local import Reservation, Take
-from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.algorithms.local import LocalLimits, LocalReservation, LocalTake
+from celery_throttle.algorithms.slots import LEASE_US, Slots
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Holder, Plans, Reserved
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.all_plans import Plans
+from celery_throttle.operations.plan import Plan
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step
@@ -32,7 +32,7 @@ LATEST = 4_000_000_000_000_000  # in 2096; the longest times from there on are s
 
 
 class Admission(NamedTuple):
-    """What was admitted, and when: by the time that had really passed, and by the clock."""
+    """An admission, and its time in real time and by the clock."""
 
     passed: int
     now: int
@@ -40,25 +40,25 @@ class Admission(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What was reserved on both sides, and what it will turn out to be worth."""
+    """A reservation on both sides, and its actual cost."""
 
-    server: Reserved
-    local: Reservation
+    server: Acquisition
+    local: LocalReservation
     cost: int
     worth: int
 
 
 class Lease(NamedTuple):
-    """A slot that was taken on both sides, and when by the time that had really passed."""
+    """A slot that was taken on both sides, and when in real time."""
 
     holder: str
-    take: Take
+    take: LocalTake
     passed: int
 
 
 @dataclass
 class Side:
-    """One limit and key on the server and in the reference, at one time.
+    """One limit and key on the server and in the Python twin, with one clock.
 
     Attributes:
         others: limits that take the place of the first.
@@ -71,7 +71,7 @@ class Side:
     plans: Plans
     clock: ManualClock
     others: Sequence[Limit] = ()
-    local: Local = field(default_factory=Local)
+    local: LocalLimits = field(default_factory=LocalLimits)
     passed: int = 0
     wait: int = 0
     admitted: list[Admission] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Side:
         return self.limit.algorithm == CONCURRENCY
 
     def play(self, step: Step) -> Plan[Decision | None]:
-        """Carry out one step; gives the decision, if there is one."""
+        """Execute one step; return the decision, if there is one."""
         limit = self.limit
         if step.do in ("define", "learn", "settle", "renew", "pause"):
             yield from self.change(step)
@@ -104,7 +104,7 @@ class Side:
         return None
 
     def change(self, step: Step) -> Plan[None]:
-        """Carry out one that asks for nothing."""
+        """Execute a step that requests nothing."""
         if step.do == "define":
             yield from self.define(self.others[step.which % len(self.others)])
         elif step.do == "learn":
@@ -152,7 +152,7 @@ class Side:
         yield from self.peek(0)
 
     def settle(self, which: int) -> Plan[None]:
-        """Settle one of what was reserved; give one slot back."""
+        """Settle a reservation, or release a slot."""
         if self.leases:
             lease = self.leases.pop(which % len(self.leases))
             yield from self.plans.release([self.ref], lease.holder)
@@ -166,20 +166,20 @@ class Side:
         yield from self.peek(0)
 
     def renew(self, which: int) -> Plan[None]:
-        """Let one slot go on, unless its lease has run out and somebody else came since."""
+        """Renew one slot, unless its lease has run out and another holder took it."""
         if not self.leases:
             return
         which %= len(self.leases)
         lease = self.leases[which]
-        yield from self.plans.renew([(self.ref, lease.holder)], LEASE / SECOND)
-        self.local.renew({self.ref: lease.take}, LEASE, self.clock.now)
+        yield from self.plans.renew([(self.ref, lease.holder)], LEASE_US / SECOND)
+        self.local.renew({self.ref: lease.take}, LEASE_US, self.clock.now)
         (state,) = self.local._states[self.ref]
         assert isinstance(state, Slots)
         if any(one.number == lease.take.marks[0].value for one in state.leases):
             self.leases[which] = lease._replace(passed=self.passed)
 
     def pause(self, step: Step) -> Plan[None]:
-        """Pause the name or this key of it, for some time or until it is resumed; or resume it."""
+        """Pause the name or this key of it, for some time or until resumed; or resume it."""
         ref = self.ref if step.which % 2 else LimitRef(self.ref.name, None)
         if step.worth:
             most = min(step.time(self.limit, self.clock.now, self.wait), 10**9 * SECOND)
@@ -192,7 +192,7 @@ class Side:
         yield from self.peek(0)
 
     def learn(self, step: Step) -> Plan[None]:
-        """Hear of an answer: a third of them refusals; what is left is a share of the burst."""
+        """Apply feedback: a third of the answers are refusals; ``left`` is a share of the burst."""
         left = None if step.which % 2 else step.share * self.limit.burst // 1000
         took = step.time(self.limit, self.clock.now, self.wait)
         heard = Heard(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
@@ -201,18 +201,18 @@ class Side:
         yield from self.peek(0)
 
     def take_slot(self, cost: int) -> Plan[Decision]:
-        holder = Holder(f"holder {len(self.admitted)}", LEASE / SECOND)
+        holder = Holder(f"holder {len(self.admitted)}", LEASE_US / SECOND)
         taken = yield from self.plans.acquire(self.need(cost), None, mode="slot", holder=holder)
         local = self.local.acquire({self.ref: units(cost)}, self.clock.now)
         decision = self.agreed(taken.decision, local)
         if decision:
             (state,) = self.local._states[self.ref]
-            take = Take(cost, state.since, (state.mark(),))
+            take = LocalTake(cost, state.since, (state.mark(),))
             self.leases.append(Lease(holder.name, take, self.passed))
         return decision
 
-    def need(self, cost: int) -> Need:
-        return Need((self.ref,), (cost,))
+    def need(self, cost: int) -> Requirement:
+        return Requirement((self.ref,), (cost,))
 
     def agreed(self, server: Decision, local: Decision) -> Decision:
         assert server == local, f"server    {server}\nreference {local}\n{self._about()}"
@@ -228,10 +228,10 @@ class Side:
 
 
 def units(cost: int) -> Cost:
-    """Millionths of a unit as units, exactly."""
+    """Convert millionths of a unit to units, exactly."""
     return cost // MILLION if cost % MILLION == 0 else Fraction(cost, MILLION)
 
 
 def in_us(seconds: float) -> int:
-    """Seconds that were divided out of microseconds; a product of doubles may be one off."""
+    """Convert seconds to microseconds; a product of doubles may be off by one."""
     return round(Fraction(seconds) * SECOND)

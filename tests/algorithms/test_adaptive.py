@@ -1,4 +1,4 @@
-"""Adaptive limits: what they make of an API that changes its own limit without a word."""
+"""Adaptive limits, with an API that changes its own limit without notice."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from celery_throttle.algorithms import Adaptive, Local
 from celery_throttle.algorithms.adaptive import (
-    AGAIN,
-    KEPT,
-    KEPT_AGAIN,
-    LONGEST_REST,
-    MEMORY,
-    REST,
+    AGAIN_US,
+    KEPT_PERCENT,
+    KEPT_PERCENT_AGAIN,
+    MAX_STOP_US,
+    MEMORY_US,
+    STOP_US,
+    Adaptive,
 )
-from celery_throttle.limits.feedback import UNTOLD, Heard
+from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import SECOND
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import START, Side
@@ -31,7 +32,7 @@ API = LimitRef("api", None)
 
 @dataclass
 class Site:
-    """An API that counts in whole seconds or spaced evenly, and clients that send all they may.
+    """An API with a limit, in whole seconds or evenly spaced, and clients that use all of it.
 
     Attributes:
         latency: microseconds from a request to its answer.
@@ -40,7 +41,7 @@ class Site:
         limit: what it admits a second.
     """
 
-    local: Local
+    local: LocalLimits
     latency: int
     clients: int
     evenly: bool
@@ -59,7 +60,7 @@ class Site:
         ]
 
     def play(self, seconds: int) -> None:
-        """Let some seconds of model time pass; counts only what is sent in them."""
+        """Advance the model by some seconds, and count the requests in them."""
         end = self._now + seconds * SECOND
         self.sent, self.refused, self.shares = 0, 0, []
         while self._events[0][0] < end:
@@ -96,17 +97,17 @@ class Site:
         return self._now, number, None
 
 
-def share_of(local: Local) -> int:
+def share_of(local: LocalLimits) -> int:
     (state,) = local._states[API]
     assert isinstance(state, Adaptive)
-    return state.speed.share
+    return state.rate.share
 
 
 @pytest.mark.parametrize("evenly", [False, True], ids=["windows", "evenly"])
 @pytest.mark.parametrize("ms", [5, 20])
 def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -> None:
     """Within 10% of the new limit after 30 seconds, and at most 2% refusals."""
-    local = Local({"api": "adaptive 10..100/s"})
+    local = LocalLimits({"api": "adaptive 10..100/s"})
     site = Site(local, ms * 1000, clients=4, evenly=evenly)
     site.play(10)
     assert site.refused == 0
@@ -125,7 +126,7 @@ def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -
 
 
 def test_a_slow_api_is_asked_for_less() -> None:
-    local = Local({"api": "adaptive 10..100/s latency 200ms"})
+    local = LocalLimits({"api": "adaptive 10..100/s latency 200ms"})
     site = Site(local, 100_000, clients=20, evenly=False)
     site.play(10)
     assert site.shares[-1] == 1_000_000
@@ -138,41 +139,41 @@ def test_a_slow_api_is_asked_for_less() -> None:
     assert site.shares[-1] > 150_000
 
 
-def answered(local: Local, at: int, *, refused: bool = False, took: float = 0.0) -> int:
+def answered(local: LocalLimits, at: int, *, refused: bool = False, took: float = 0.0) -> int:
     return local.learn([API], Heard(refused=refused, took=took), at)
 
 
 def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
-    local = Local({"api": "adaptive 10..100/s"})
-    assert answered(local, START, refused=True) == REST
-    assert share_of(local) == KEPT * 10_000
+    local = LocalLimits({"api": "adaptive 10..100/s"})
+    assert answered(local, START, refused=True) == STOP_US
+    assert share_of(local) == KEPT_PERCENT * 10_000
     for refused in (True, False):
         assert answered(local, START + SECOND, refused=refused, took=1.1) == 0
-    assert share_of(local) == KEPT * 10_000
+    assert share_of(local) == KEPT_PERCENT * 10_000
 
 
 def test_refusals_in_a_row_stop_it_for_longer_and_longer() -> None:
-    local = Local({"api": "adaptive 10..100/s"})
+    local = LocalLimits({"api": "adaptive 10..100/s"})
     at, rests = START, []
     for _ in range(12):
         rests.append(answered(local, at, refused=True))
         at += 11 * SECOND
-    assert rests == [min(REST * 2**number, LONGEST_REST) for number in range(12)]
+    assert rests == [min(STOP_US * 2**number, MAX_STOP_US) for number in range(12)]
     answered(local, at)
-    assert answered(local, at + 1, refused=True) == REST
+    assert answered(local, at + 1, refused=True) == STOP_US
 
 
 def test_it_falls_deeper_if_it_falls_again_at_once() -> None:
-    local = Local({"api": "adaptive 10..100/s"})
+    local = LocalLimits({"api": "adaptive 10..100/s"})
     answered(local, START, refused=True)
-    answered(local, START + AGAIN - 1, refused=True)
-    assert share_of(local) == KEPT * KEPT_AGAIN * 100
-    answered(local, START + 2 * AGAIN, refused=True)
-    assert share_of(local) == KEPT * KEPT_AGAIN * KEPT
+    answered(local, START + AGAIN_US - 1, refused=True)
+    assert share_of(local) == KEPT_PERCENT * KEPT_PERCENT_AGAIN * 100
+    answered(local, START + 2 * AGAIN_US, refused=True)
+    assert share_of(local) == KEPT_PERCENT * KEPT_PERCENT_AGAIN * KEPT_PERCENT
 
 
 def test_it_does_not_grow_while_nobody_asks() -> None:
-    local = Local({"api": "adaptive 10..100/s"})
+    local = LocalLimits({"api": "adaptive 10..100/s"})
     for second in range(20):
         answered(local, START + second * SECOND, refused=True)
     low = share_of(local)
@@ -182,29 +183,29 @@ def test_it_does_not_grow_while_nobody_asks() -> None:
 
 @shown(400, ["adaptive"], learning)
 def test_its_bounds_are_never_left(side: Side, trace: list[Step]) -> Playing[None]:
-    """Whatever answers say; and never more is admitted than at the upper one, see `test_bounds`."""
+    """Whatever the feedback; `test_bounds` shows that no more is admitted than at the highest."""
     for step in trace:
         yield from side.play(step)
         (state,) = side.local._states.get(side.ref, (None,))
         if state is None:
             continue
         assert isinstance(state, Adaptive)
-        assert side.limit.floor <= state.speed.share <= 1_000_000
+        assert side.limit.lowest_share <= state.rate.share <= 1_000_000
 
 
 def test_a_rate_is_remembered_for_an_hour_after_the_last_answer(sides: Sides) -> None:
     def play(side: Side, _trace: list[Step]) -> Playing[None]:
         yield from side.play(Step("learn", worth=0, which=1))
         yield from side.peek(0)
-        (lasts,) = yield Commands([pack("PTTL", side.plans.keys.state(side.ref))])
+        (lasts,) = yield Commands([pack_command("PTTL", side.plans.keys.state(side.ref))])
         # With a time of the caller's own an hour is added.
-        assert MEMORY // 1000 < lasts - 3_600_000 + 1000 <= MEMORY // 1000 + 1000
+        assert MEMORY_US // 1000 < lasts - 3_600_000 + 1000 <= MEMORY_US // 1000 + 1000
 
     sides.show(play, [Limit.parse("adaptive 10..100/s")], [])
 
 
 def test_another_limit_rests_for_a_second_after_a_refusal() -> None:
-    local = Local({"api": "100/s"})
-    assert answered(local, START, refused=True) == UNTOLD * SECOND
+    local = LocalLimits({"api": "100/s"})
+    assert answered(local, START, refused=True) == DEFAULT_STOP_SECONDS * SECOND
     assert answered(local, START) == 0
     assert local.learn([API], Heard(refused=True, stop=3.0), START) == 3 * SECOND

@@ -1,10 +1,10 @@
-"""The scripts on the server against the reference: every step, to the microsecond."""
+"""The scripts on the server and their Python twins agree at every step, to the microsecond."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.limits.rate import Rate
 from tests.algorithms.limits import EVERY, RATES
 from tests.algorithms.properties import Sides, shown
@@ -15,7 +15,7 @@ from tests.algorithms.wire import Playing
 
 @shown(600, EVERY, everything, defining=True)
 def test_server_and_reference_agree(side: Side, trace: list[Step]) -> Playing[None]:
-    """Whatever happens: the clock stands still or steps back, another limit comes into force.
+    """Also if the clock stands still or is set back, or the limit changes.
 
     A limit that is defined itself is converted at once, the key of one when it is read.
     """
@@ -30,7 +30,7 @@ def play(side: Side, trace: list[Step]) -> Playing[None]:
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_the_largest_that_can_be_written(sides: Sides, key: str | None) -> None:
-    """Sums of it must not leave what a double holds."""
+    """Sums of it must stay exact in a double."""
     limits, others = [Limit.parse("3/s burst 1000000000")], [Limit(Rate(3, 2**44), 256)]
     trace = [
         Step("acquire", 1),
@@ -43,9 +43,9 @@ def test_the_largest_that_can_be_written(sides: Sides, key: str | None) -> None:
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_the_same_limit_once_more_changes_nothing(sides: Sides, key: str | None) -> None:
-    """Not even what is known of the time, before and after the clock stepped back."""
-    back = [Step("advance", more=1), Step("define"), Step("back", more=FARTHEST + 1)]
-    again = [Step("back", more=FARTHEST + 1), Step("define"), Step("advance", more=1)]
+    """Not even the times, before and after the clock is set back."""
+    back = [Step("advance", more=1), Step("define"), Step("back", more=MAX_BOOKING_US + 1)]
+    again = [Step("back", more=MAX_BOOKING_US + 1), Step("define"), Step("advance", more=1)]
     for algorithm in RATES:
         limits = [limit for limit in map(Limit.parse, SAME) if limit.algorithm == algorithm]
         for trace in (back, again):
@@ -53,12 +53,12 @@ def test_the_same_limit_once_more_changes_nothing(sides: Sides, key: str | None)
 
 
 def test_a_log_of_which_nothing_counts_is_empty_after_a_step_back(sides: Sides) -> None:
-    trace = [Step("reserve", worth=0), Step("settle"), Step("back", more=FARTHEST + 1)]
+    trace = [Step("reserve", worth=0), Step("settle"), Step("back", more=MAX_BOOKING_US + 1)]
     sides.show(play, [Limit.parse("3/s using sliding-log")], trace)
 
 
 def test_a_sliding_window_in_which_nothing_counts_begins_anywhere(sides: Sides) -> None:
-    """Even if the clock steps back over an edge."""
+    """Even if the clock is set back to the window before."""
     limits = [Limit.parse(f"3/s using sliding-window{rest}") for rest in ("", " parts 5")]
     over_an_edge = Step("back", 1000, 1, "last")
     nothing_left = [Step("acquire"), Step("advance", 5000, span="full"), Step("define")]

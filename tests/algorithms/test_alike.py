@@ -1,4 +1,4 @@
-"""GCRA, token bucket and leaky bucket are one rule in three forms; the queue adds a delay."""
+"""GCRA, token bucket and leaky bucket make the same decisions; the leaky queue adds a delay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import LIMITS, METERS
 from tests.algorithms.properties import Sides, bounded, counted
 from tests.algorithms.sides import Side

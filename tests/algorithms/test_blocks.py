@@ -1,4 +1,4 @@
-"""Blocks of units for a worker's tasks: what a gate takes at once and books ahead."""
+"""Blocks of units for a worker's tasks, which a gate takes at once and books ahead."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import pytest
 
-from celery_throttle.algorithms import FixedWindow, LeakyQueue
-from celery_throttle.algorithms.meters import Meter
-from celery_throttle.algorithms.state import State, divided_up
+from celery_throttle.algorithms.meters import LeakyQueue, Meter
+from celery_throttle.algorithms.state import State, ceil_div
+from celery_throttle.algorithms.windows import FixedWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE
-from celery_throttle.limits.limit import FARTHEST, Limit
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Outcome, Want
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
+from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.replies import ReplyStatus
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Admission, Side
@@ -27,17 +28,17 @@ Reply = Sequence[int]
 
 
 def asked(side: Side, cost: int, times: int, ahead: int) -> Plan[Reply]:
-    """One task's reply; windows of a calendar that have run out are told."""
-    want = Want(side.need(cost), times)
+    """Return one task's reply; register calendar windows that have run out."""
+    want = GateRequest(side.need(cost), times)
     (reply,) = yield side.plans.gate_call([want], ahead)
-    if reply[0] == Outcome.UNKNOWN:
+    if reply[0] == ReplyStatus.UNKNOWN:
         yield from side.plans.register_missing([side.ref], int(reply[2]))
         (reply,) = yield side.plans.gate_call([want], ahead)
     return reply  # type: ignore[no-any-return]  # a reply of the server
 
 
 class Block(NamedTuple):
-    """What a step asks for: a cost in shares, each on its own, and how far ahead."""
+    """The request of a step: a cost, the number of tasks, and how far ahead."""
 
     cost: int
     times: int
@@ -47,11 +48,11 @@ class Block(NamedTuple):
     def of(cls, step: Step, limit: Limit) -> Block:
         times = 1 + (step.share + step.more) % 37
         cost = max(1, step.cost(limit, least=1) // times)
-        return cls(cost, times, step.share % 3 * FARTHEST // 2)
+        return cls(cost, times, step.share % 3 * MAX_BOOKING_US // 2)
 
 
 def expected(limit: Limit, state: State, block: Block, now: int) -> Reply:
-    """The reply, but for how far apart its slots are and how long they are good."""
+    """The reply without the distance of its starts and how long they are valid."""
     queue = isinstance(state, LeakyQueue)
     wait = state.delay(now) if isinstance(state, LeakyQueue) else state.wait(limit, block.cost, now)
     if wait > block.ahead:
@@ -59,25 +60,25 @@ def expected(limit: Limit, state: State, block: Block, now: int) -> Reply:
     if wait > 0 or block.times == 1 or queue:
         return [1, 1, int(wait == 0), wait]
     if not isinstance(state, Meter):
-        fits = min(block.times, state.left(limit, now)[0] // block.cost)
+        fits = min(block.times, state.remaining_and_reset(limit, now)[0] // block.cost)
         return [1, fits, fits, 0]
     p, q = limit.ticks
-    step, free = divided_up(block.cost * p, MILLION), limit.burst * p - state.used(now)
+    step, free = ceil_div(block.cost * p, MILLION), limit.burst * p - state.used(now)
     booked = (free + block.ahead * q) // step
-    later = divided_up((free // step + 1) * step - free, q)
+    later = ceil_div((free // step + 1) * step - free, q)
     return [1, min(block.times, booked), min(block.times, free // step), later]
 
 
 @shown(150, RATES, blocks)
 def test_a_block_books_no_farther_than_it_may(side: Side, trace: list[Step]) -> Plan[None]:
-    """The figures are those of the reference, which takes as much and agrees from then on."""
+    """The figures are those of the Python twin, which takes as much and agrees afterwards."""
     for step in trace:
         if step.do != "acquire":
             yield from side.play(step)
             continue
         now, limit = side.clock.now, side.limit
         wanted = Block.of(step, limit)
-        state = side.local._look(side.ref, 0, now)[0].state
+        state = side.local._check(side.ref, 0, now)[0].state
         figures = expected(limit, state, wanted, now)
         reply = yield from asked(side, *wanted)
         assert reply[:4] == figures
@@ -93,7 +94,7 @@ def test_a_block_books_no_farther_than_it_may(side: Side, trace: list[Step]) -> 
 
 @shown(100, RATES, blocks)
 def test_starts_of_blocks_are_never_over(side: Side, trace: list[Step]) -> Plan[None]:
-    """Each start counts where it is, not where it was booked; here in nanoseconds."""
+    """Each start counts at its own time, not when it was booked; in nanoseconds."""
     limit = side.limit
     starts: list[Admission] = []
     for step in trace:
@@ -143,14 +144,14 @@ def test_a_block_of_a_queue_is_one_that_starts_after_those_before(sides: Sides) 
 
     def ask(side: Side, _trace: list[Step]) -> Plan[None]:
         for _ in range(3):
-            reply = yield from asked(side, MILLION, 5, FARTHEST)
+            reply = yield from asked(side, MILLION, 5, MAX_BOOKING_US)
             replies.append(reply)
 
     sides.show(ask, [Limit.parse("100/s burst 9 using leaky-queue")], [])
     assert [reply[:4] for reply in replies] == [[1, 1, 1, 0], [1, 1, 0, 10_000], [1, 1, 0, 20_000]]
 
 
-@pytest.mark.parametrize("ahead", [0, 5_000, FARTHEST])
+@pytest.mark.parametrize("ahead", [0, 5_000, MAX_BOOKING_US])
 def test_a_block_is_good_until_its_window_ends(sides: Sides, ahead: int) -> None:
     replies: list[Reply] = []
 
@@ -170,6 +171,6 @@ def test_a_block_is_good_until_its_window_ends(sides: Sides, ahead: int) -> None
 
 def test_no_block_has_slots(sides: Sides) -> None:
     def ask(side: Side, _trace: list[Step]) -> Plan[None]:
-        assert (yield from asked(side, MILLION, 9, FARTHEST)) == [0]
+        assert (yield from asked(side, MILLION, 9, MAX_BOOKING_US)) == [0]
 
     sides.show(ask, [Limit.parse("5 at once")], [])

@@ -1,4 +1,4 @@
-"""Never over: what each algorithm admits at most, in every window of real time.
+"""Never over: the most that each algorithm admits, in every window of real time.
 
 The clock stands still and steps back by anything; what it steps back by is no time that passed.
 """
@@ -10,13 +10,13 @@ from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CONCURRENCY, FIRST_REQUEST
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import DAY, METERS, SECOND
 from tests.algorithms.properties import shown
 from tests.algorithms.sides import Admission, Side, in_us
@@ -31,7 +31,7 @@ def rate_of(limit: Limit) -> Rate:
 
 
 def most_in(admitted: Sequence[Admission], period: int) -> int:
-    """The most that any half-open window of real time holds, in millionths."""
+    """Return the most in any half-open window of real time, in millionths."""
     return max(
         (
             sum(one.cost for one in admitted[place:] if one.passed < first.passed + period)
@@ -57,7 +57,7 @@ def test_a_meter_admits_its_burst_and_what_drains(side: Side, trace: list[Step])
 
 @shown(300, ["leaky-queue"], unsteady)
 def test_a_queue_starts_one_after_the_other(side: Side, trace: list[Step]) -> Plan[None]:
-    """From a start on no more starts than what has leaked since: the rate, with no burst at all."""
+    """After a start, no more starts than have leaked since: the rate, without a burst."""
     starts: list[tuple[int, int]] = []
     for step in trace:
         decision = yield from side.play(step)
@@ -82,10 +82,10 @@ def test_a_log_admits_its_count_in_any_period(side: Side, trace: list[Step]) -> 
 
 @shown(800, [CONCURRENCY], traces(acquire=5, settle=1, renew=1, advance=2, back=1))
 def test_no_more_hold_slots_than_there_are(side: Side, trace: list[Step]) -> Plan[None]:
-    """Who has not given its slot back, nor been silent for as long as its lease."""
+    """Holders that have not released their slots, and whose leases have not run out."""
     for step in trace:
         yield from side.play(step)
-        live = [lease for lease in side.leases if lease.passed > side.passed - LEASE]
+        live = [lease for lease in side.leases if lease.passed > side.passed - LEASE_US]
         assert len(live) <= side.limit.burst
 
 
@@ -107,30 +107,30 @@ def test_a_fixed_window_admits_its_count(side: Side, trace: list[Step]) -> Plan[
 
 
 def window_of(limit: Limit, now: int) -> Hashable:
-    """What tells the window from others, worked out by its day and not by when it begins."""
+    """Identify the window by its day, not by its start."""
     if not isinstance(limit.window, Calendar):
         return now // rate_of(limit).period_us
     utc = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=now)
     local = utc.astimezone(ZoneInfo(limit.window.zone)).replace(tzinfo=None)
     day = local - timedelta(hours=limit.window.hour, minutes=limit.window.minute)
-    if limit.period == "month":
+    if limit.calendar_period == "month":
         return day.year, day.month
-    return day.isocalendar()[:2] if limit.period == "w" else day.date()
+    return day.isocalendar()[:2] if limit.calendar_period == "w" else day.date()
 
 
 @shown(300, ["fixed-window"], unsteady)
 def test_two_fixed_windows_meet_at_most(side: Side, trace: list[Step]) -> Plan[None]:
-    """At most twice the count in any time of one window, when the clock steps back too."""
+    """At most twice the count in the length of one window, also if the clock is set back."""
     for step in trace:
         yield from side.play(step)
     assert most_in(side.admitted, shortest(side.limit)) <= 2 * side.limit.burst * MILLION
 
 
 def shortest(limit: Limit) -> int:
-    """The shortest of its windows, in microseconds."""
+    """Return the length of its shortest window, in microseconds."""
     if not isinstance(limit.window, Calendar):
         return rate_of(limit).period_us
-    days = {"d": 1, "w": 7, "month": 28}[str(limit.period)]
+    days = {"d": 1, "w": 7, "month": 28}[str(limit.calendar_period)]
     return days * DAY - HOUR
 
 

@@ -1,4 +1,4 @@
-"""Windows of a calendar: days of 23 and 25 hours, weeks, months; and what is known of them."""
+"""Calendar windows: days of 23 and 25 hours, weeks and months; and windows that run out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Outcome
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import DAY, SECOND
 from tests.algorithms.properties import Sides
@@ -24,12 +24,12 @@ YEAR = 366 * DAY
 
 
 def moment(zone: str, local: str) -> int:
-    """A local time in microseconds since the epoch."""
+    """Convert a local time to microseconds since the epoch."""
     return round(datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone)).timestamp()) * SECOND
 
 
 def windows(sides: Sides, limit: str, start: int, count: int) -> list[timedelta]:
-    """How long the windows of a limit last, by the waits it tells, from a time in the first on."""
+    """Return the lengths of the windows of a limit, by its waits, from a time in the first."""
     lengths: list[timedelta] = []
 
     def ask(side: Side, _trace: list[Step]) -> Plan[None]:
@@ -62,7 +62,7 @@ def days(*numbers: int) -> list[timedelta]:
 def test_a_daily_quota_over_a_change_of_the_clocks(
     sides: Sides, day: str, expected: list[timedelta]
 ) -> None:
-    """Midnight in Los Angeles; on the Sunday in between an hour is missing, or comes twice."""
+    """Midnight in Los Angeles; on the Sunday between, an hour is skipped or repeated."""
     limit = f"2/d using fixed-window in {LOS_ANGELES}"
     assert windows(sides, limit, moment(LOS_ANGELES, f"{day}T00:00"), 3) == expected
 
@@ -107,8 +107,8 @@ DAILY = f"2/d using fixed-window at 07:30 in {LOS_ANGELES}"
 
 
 def asked(limiter: Limiter, key: str | None) -> Sequence[int]:
-    """The script's own reply, with nobody to tell it what it does not know."""
-    need = limiter.need([("api", key) if key else "api"], 1)
+    """Return the script's own reply, without a plan that registers what is missing."""
+    need = limiter.require([("api", key) if key else "api"], 1)
     reply: Sequence[int] = limiter.store.run(limiter.plans._acquire_call(need, "peek", None, None))
     return reply
 
@@ -131,9 +131,9 @@ def test_windows_that_have_run_out_are_told_anew(
     for _ in range(3):
         assert [bool(bound.acquire()) for _ in range(3)] == [True, True, False]
         clock.now += jump
-        assert asked(limiter, key)[0] == Outcome.UNKNOWN
+        assert asked(limiter, key)[0] == ReplyStatus.UNKNOWN
         assert bound.peek(2)
-        assert asked(limiter, key)[0] == Outcome.ALLOWED
+        assert asked(limiter, key)[0] == ReplyStatus.ALLOWED
     asking.store.close()
     limiter.store.close()
 
@@ -143,7 +143,7 @@ def test_windows_are_told_anew_when_the_clock_has_stepped_back(redis_url: str) -
     limiter = Limiter(redis_url, {"api": DAILY}, clock=clock)
     assert limiter["api"].acquire(2)
     clock.now -= YEAR
-    assert asked(limiter, None)[0] == Outcome.UNKNOWN
+    assert asked(limiter, None)[0] == ReplyStatus.UNKNOWN
     wait = limiter["api"].acquire().retry_after
     assert wait is not None
     clock.advance(wait)
@@ -156,7 +156,7 @@ def test_two_a_day_stay_two_a_day_when_windows_run_out(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"api": DAILY}, clock=clock)
     ran_out = 0
     for half_day in range(130):
-        ran_out += asked(limiter, None)[0] == Outcome.UNKNOWN
+        ran_out += asked(limiter, None)[0] == ReplyStatus.UNKNOWN
         took = bool(limiter["api"].acquire()), bool(limiter["api"].acquire())
         assert took == ((True, True) if half_day % 2 == 0 else (False, False))
         clock.now += DAY // 2

@@ -1,10 +1,10 @@
-"""A clock that does not move, or swings: what it gives is no more than real time would."""
+"""A clock that stands still, or swings, admits no more than real time would."""
 
 from __future__ import annotations
 
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.limit import FARTHEST, Limit
-from celery_throttle.operations.changes import Plan
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import METERS, SECOND
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side
@@ -37,7 +37,7 @@ def _stands_still(side: Side, _trace: list[Step]) -> Plan[None]:
 
 
 def test_a_clock_that_swings_over_an_edge_gives_next_to_nothing(sides: Sides) -> None:
-    """Forty times over the beginning of a window and of all its parts, within 2.4 seconds."""
+    """Forty times across the start of a window and of all its parts, within 2.4 seconds."""
     sides.show(_swings, LIMITS, [], start=1_700_000_000 * SECOND + 30_000)
     sides.show(_swings, [Limit.parse("10/d using fixed-window in UTC")], [], start=_midnight())
 
@@ -59,7 +59,7 @@ def _swings(side: Side, _trace: list[Step]) -> Plan[None]:
 
 
 def test_a_step_back_over_an_edge_makes_no_third_window(sides: Sides) -> None:
-    """What is in use then must end where windows end, or a short one would be left in between."""
+    """The units in use must end with a window, or a short window would follow."""
     sides.show(_third_window, LIMITS, [], start=1_700_000_000 * SECOND + 30_000)
 
 
@@ -82,8 +82,8 @@ def test_a_small_step_back_over_an_edge_costs_no_more_than_the_step(sides: Sides
 
 def _small_step(side: Side, _trace: list[Step]) -> Plan[None]:
     yield from side.acquire(5 * MILLION)
-    side.clock.now -= FARTHEST
+    side.clock.now -= MAX_BOOKING_US
     decision = yield from side.acquire(5 * MILLION)
-    assert decision or side.wait <= FARTHEST
-    side.clock.now += FARTHEST
+    assert decision or side.wait <= MAX_BOOKING_US
+    side.clock.now += MAX_BOOKING_US
     assert decision or (yield from side.acquire(5 * MILLION))

@@ -1,4 +1,4 @@
-"""How many traces the properties play."""
+"""The number of traces that the properties play."""
 
 from __future__ import annotations
 

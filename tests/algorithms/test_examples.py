@@ -1,4 +1,4 @@
-"""Worked examples of the literature, on the server and in the reference."""
+"""Worked examples of the literature, on the server and in the Python twin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import SECOND
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side
@@ -17,7 +17,7 @@ MINUTE = 1_700_000_000 * SECOND // (3600 * SECOND) * 3600 * SECOND
 
 
 def admitted(sides: Sides, limit: str, requests: list[tuple[float, int]]) -> list[int]:
-    """How many of some requests of one unit are admitted, at each of some seconds."""
+    """Return how many requests of one unit are admitted, at each of some seconds."""
     counts: list[int] = []
 
     def ask(side: Side, _trace: list[Step]) -> Plan[None]:
@@ -111,7 +111,7 @@ def test_five_cells_at_once_conform_and_then_one_every_ten_milliseconds(sides: S
 
 
 def test_cells_that_come_twice_too_fast_conform_until_the_burst_is_used(sides: Sides) -> None:
-    """After 9 cells, 40 ms, 4 are paid off and 5 in use: from then on every other one."""
+    """After 9 cells, 40 ms, 4 have drained and 5 are in use: then every other one passes."""
     fast = [number * 0.005 for number in range(20)]
     late = refused(sides, "100/s burst 5", fast)
     assert late == [number * 0.005 for number in (9, 11, 13, 15, 17, 19)]

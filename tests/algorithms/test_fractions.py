@@ -1,4 +1,4 @@
-"""Costs that are no whole number of units: counted in millionths, in favour of nobody."""
+"""Fractional costs: counted in millionths, without rounding in either direction."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from celery_throttle.limits.cost import MILLION, millionths
+from celery_throttle.limits.cost import MILLION, to_millionths
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Sides
 from tests.algorithms.sides import Side
@@ -29,7 +29,7 @@ EVERY = [of_three(algorithm) for algorithm in RATES]
 def test_thirds_leave_what_they_were_rounded_by(sides: Sides) -> None:
     def take(side: Side, _trace: list[Step]) -> Plan[None]:
         for _ in range(9):
-            assert (yield from side.acquire(millionths(Fraction(1, 3))))
+            assert (yield from side.acquire(to_millionths(Fraction(1, 3))))
         # 333,333 millionths each: three of them are left.
         assert not (yield from side.peek(4))
         assert (yield from side.acquire(3))
@@ -62,7 +62,7 @@ def test_a_fraction_gets_fractions_and_a_whole_number_whole_units(sides: Sides, 
 
 
 def test_no_most_is_too_long_to_be_asked_for(sides: Sides) -> None:
-    """A fraction above all that can be sent is a fraction still."""
+    """A fraction above the largest cost that can be sent stays a fraction."""
 
     def take(side: Side, _trace: list[Step]) -> Plan[None]:
         yield from side.acquire(250_001)
@@ -74,7 +74,7 @@ def test_no_most_is_too_long_to_be_asked_for(sides: Sides) -> None:
 
 @pytest.mark.parametrize("period", [400_000_000_001, 4_499_999_999_999, 2_251_799_813_685])
 def test_nothing_is_rounded_where_a_unit_is_longest(sides: Sides, period: int) -> None:
-    """Ticks of a unit beyond 2**51, of which a sum with another does not fit a double."""
+    """More than 2**51 ticks per unit, so that a sum of two is not exact in a double."""
     parts = range(1, MILLION, 9973)
 
     def take(side: Side, _trace: list[Step]) -> Plan[None]:

@@ -1,4 +1,4 @@
-"""How many keys of a limit may be in use: `max-keys`, on the server and in the reference."""
+"""The cap on keys in use (`max-keys`), on the server and in the Python twin."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms import Local
-from celery_throttle.algorithms.local import Reservation
-from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.algorithms.local import LocalLimits, LocalReservation
+from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Holder, Plans, Reserved
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.all_plans import Plans
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import EVERY, LIMITS, SECOND
 from tests.algorithms.properties import Sides, bounded
@@ -57,15 +57,15 @@ steps = st.builds(
 
 
 class Crowd:
-    """Keys of one name, on the server and in the reference."""
+    """Keys of one name, on the server and in the Python twin."""
 
     def __init__(self, wire: Wire, limit: Limit, others: Sequence[Limit]) -> None:
         self._wire = wire
         self._limit, self._others = limit, others
         self._clock = ManualClock(START)
         self._plans = Plans({}, Keys(), self._clock)
-        self._local = Local()
-        self._taken: list[tuple[Reserved | Holder, tuple[LimitRef, ...], Reservation]] = []
+        self._local = LocalLimits()
+        self._taken: list[tuple[Acquisition | Holder, tuple[LimitRef, ...], LocalReservation]] = []
         self._holders = 0
         self._wait = 0
 
@@ -115,7 +115,7 @@ class Crowd:
         cost = min(cost, self._limit.burst * MILLION)
         for ref in refs:  # states are written anew at a look after the clock has stepped back
             yield from self._peek(ref, 0)
-        need, kept = Need(refs, (cost,) * len(refs)), self._kept()
+        need, kept = Requirement(refs, (cost,) * len(refs)), self._kept()
         costs = dict.fromkeys(refs, units(cost))
         if self._never(refs):
             for take in (self._plans.acquire(need, None), self._plans.peek(need)):
@@ -137,10 +137,10 @@ class Crowd:
             assert self._kept() == kept, "a refusal has written something"
             self._wait = in_us(decision.retry_after or 0.0)
 
-    def _hold(self, need: Need) -> Plan[Decision]:
+    def _hold(self, need: Requirement) -> Plan[Decision]:
         """Reserve, or take slots."""
         self._holders += 1
-        holder = Holder(f"holder {self._holders}", LEASE / SECOND) if self._has_slots else None
+        holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if self._has_slots else None
         mode = "slot" if holder else "reserve"
         taken = yield from self._plans.acquire(need, None, mode=mode, holder=holder)
         costs = {ref: units(cost) for ref, cost in zip(need.refs, need.costs, strict=True)}
@@ -158,7 +158,7 @@ class Crowd:
             yield from self._plans.release(refs, taken.name)
             self._local.release(local)
             return
-        worth = units(taken.need.costs[0] * step.share // 500)
+        worth = units(taken.requirement.costs[0] * step.share // 500)
         yield from self._plans.settle(taken, worth)
         self._local.settle(local, dict.fromkeys(refs, worth), self._clock.now)
 
@@ -167,16 +167,16 @@ class Crowd:
             taken, refs, local = self._taken[step.which % len(self._taken)]
             if isinstance(taken, Holder):
                 held = [(ref, taken.name) for ref in refs]
-                yield from self._plans.renew(held, LEASE / SECOND)
-                self._local.renew(local, LEASE, self._clock.now)
+                yield from self._plans.renew(held, LEASE_US / SECOND)
+                self._local.renew(local, LEASE_US, self._clock.now)
 
     def _peek(self, ref: LimitRef, share: int) -> Plan[None]:
         cost = min(share * self._limit.burst * 1000, self._limit.burst * MILLION)
-        decision = yield from self._plans.peek(Need((ref,), (cost,)))
+        decision = yield from self._plans.peek(Requirement((ref,), (cost,)))
         assert decision == self._local.peek({ref: units(cost)}, self._clock.now)
 
     def _never(self, refs: Sequence[LimitRef]) -> bool:
-        """Whether more keys are new than may ever be in use."""
+        """Whether more keys are new than can ever be in use."""
         try:
             self._local.peek(dict.fromkeys(refs, 0), self._clock.now)
         except LimitValueError:
@@ -184,11 +184,11 @@ class Crowd:
         return False
 
     def _kept(self) -> list[Any]:
-        """What is in use, byte for byte."""
+        """The stored states, byte for byte."""
         kinds = ("state", "entries", "crowd")
-        found = self._wire.ask(*(pack("KEYS", f"*:{kind}:*") for kind in kinds))
+        found = self._wire.ask(*(pack_command("KEYS", f"*:{kind}:*") for kind in kinds))
         names = [name for some in found for name in sorted(some)]
-        return [names, *self._wire.ask(*(pack("DUMP", name) for name in names))]
+        return [names, *self._wire.ask(*(pack_command("DUMP", name) for name in names))]
 
 
 def with_most(limit: Limit, max_keys: int) -> Limit:
@@ -197,14 +197,14 @@ def with_most(limit: Limit, max_keys: int) -> Limit:
 
 @pytest.mark.parametrize("algorithm", EVERY)
 def test_server_and_reference_agree(sides: Sides, algorithm: str) -> None:
-    """Whatever happens to some keys, and to the number of those that there may be."""
+    """Whatever happens to the keys, and to their cap."""
     limits = st.one_of(*LIMITS[algorithm])
     bounds = st.lists(st.integers(0, KEYS), min_size=4, max_size=4)
 
     @bounded(100)
     @given(limit=limits, other=limits, bounds=bounds, steps=st.lists(steps, min_size=8))
     def play(limit: Limit, other: Limit, bounds: list[int], steps: list[Step]) -> None:
-        sides.wire.ask(pack("FLUSHDB"))
+        sides.wire.ask(pack_command("FLUSHDB"))
         first, *others = map(with_most, (limit, limit, limit, other), bounds)
         together(sides.wire, [Crowd(sides.wire, first, others).play(steps)])
 

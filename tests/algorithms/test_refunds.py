@@ -1,16 +1,18 @@
-"""What is reserved and settled: never more is left than if its true cost had been taken at once."""
+"""Settled reservations: never more remains than if the actual cost had been taken at once."""
 
 from __future__ import annotations
 
-from celery_throttle.algorithms import Adaptive, FixedWindow, Local
-from celery_throttle.algorithms.definition import current
+from celery_throttle.algorithms.adaptive import Adaptive
+from celery_throttle.algorithms.definition import adopt
+from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.algorithms.meters import Meter
 from celery_throttle.algorithms.state import State
+from celery_throttle.algorithms.windows import FixedWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import FIRST_REQUEST
-from celery_throttle.limits.limit import RANGE, Limit
+from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, Limit
 from celery_throttle.limits.rate import MAX_EXACT, MAX_UNITS
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import Side
@@ -21,30 +23,28 @@ MOST = (MAX_UNITS + 1) * MILLION
 
 
 class Truth:
-    """The same limit, of which the true costs are taken, whatever it would have admitted."""
+    """The same limit, from which the actual costs are taken, allowed or not."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._local = Local()
+        self._local = LocalLimits()
         self._local.define(side.ref, side.limit, side.clock.now)
         self._beyond = False
 
     def take(self, cost: int) -> None:
         side, local, now = self._side, self._local, self._side.clock.now
-        states, _ = current(local._definitions[side.ref], local._states.get(side.ref), now)
+        states, _ = adopt(local._definitions[side.ref], local._states.get(side.ref), now)
         taken = tuple(state.take(side.limit, min(cost, MOST), now, now) for state in states)
         local._states[side.ref] = taken
 
     def compare(self, *, settled: bool) -> None:
-        """Once all is settled, never more may be left than in truth from then on."""
+        """Once all is settled, no more may remain than with the actual costs."""
         limit, now, whole = self._side.limit, self._side.clock.now, full(self._side.limit)
         pair = self._states(now)
         # A debt that is larger than what can be counted is forgiven.
+        self._beyond |= any(isinstance(state, Meter) and state.level >= MAX_EXACT for state in pair)
         self._beyond |= any(
-            isinstance(state, Meter) and state.used_then() >= MAX_EXACT for state in pair
-        )
-        self._beyond |= any(
-            isinstance(state, Adaptive) and state.in_use_then >= MAX_EXACT // RANGE
+            isinstance(state, Adaptive) and state.level >= MAX_EXACT // MAX_ADAPTIVE_RATIO
             for state in pair
         )
         # Where windows begin with a request, a debt of long ago may have begun one.
@@ -52,12 +52,15 @@ class Truth:
         if not settled or self._beyond or (limit.window == FIRST_REQUEST and len(starts) > 1):
             return
         for later in (0, whole // 3, whole - 1, whole * 4 // 3):
-            left, true = (state.left(limit, now + later)[0] for state in self._states(now + later))
+            left, true = (
+                state.remaining_and_reset(limit, now + later)[0]
+                for state in self._states(now + later)
+            )
             assert left <= true, f"{left} left, in truth {true}, {later} us later, {limit}"
 
     def _states(self, now: int) -> list[State]:
         both = (self._side.local, self._local)
-        return [local._look(self._side.ref, 0, now)[0].state for local in both]
+        return [local._check(self._side.ref, 0, now)[0].state for local in both]
 
 
 def compared(side: Side, trace: list[Step]) -> Playing[None]:
@@ -84,7 +87,7 @@ METERS_OF_TEN = [Limit.parse(f"10/10s burst 10 using {algorithm}") for algorithm
 
 
 def test_refunds_of_several_give_back_nothing_that_others_took(sides: Sides) -> None:
-    """What is refunded of one makes the others drain earlier, so less is left of them."""
+    """The refund of one makes the others drain earlier, so less of them is in use."""
     trace = [
         Step("reserve", 500, worth=0),
         Step("reserve", 500, worth=0),
@@ -108,7 +111,7 @@ def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
 
 
 def test_of_many_refunds_the_oldest_are_kept_as_one(sides: Sides) -> None:
-    """Beyond 16, so that no state grows without bound; what is left stays at most the truth."""
+    """Beyond 16, so that states stay bounded; no more remains than with the actual costs."""
     reserve, settle = Step("reserve", 20, worth=300), Step("settle", which=3)
     trace = [*[reserve] * 40, *[settle] * 30, *[reserve] * 20, Step("advance", 300, span="full")]
     limits = [Limit.parse(f"100/10s burst 100 using {algorithm}") for algorithm in METERS]
@@ -119,12 +122,12 @@ def test_of_many_refunds_the_oldest_are_kept_as_one(sides: Sides) -> None:
 def _is_small(side: Side, trace: list[Step]) -> Playing[None]:
     for step in trace:
         yield from side.play(step)
-        (size,) = yield Commands([pack("STRLEN", side.plans.keys.state(side.ref))])
+        (size,) = yield Commands([pack_command("STRLEN", side.plans.keys.state(side.ref))])
         assert size <= 8 + 3 + 6 * 8 + 16 * 2 * 8
 
 
 def test_what_is_owed_of_a_limit_that_has_changed_is_exact(sides: Sides) -> None:
-    """An estimate that is far above what the new limit could ever hold, and some more."""
+    """An estimate far above the burst of the new limit."""
     trace = [
         Step("reserve", 1000, worth=1000),
         Step("advance", more=1),

@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms import Local
-from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import MAX_EXACT
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import Plan
-from celery_throttle.operations.plans import Holder, Plans
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import Holder
+from celery_throttle.operations.all_plans import Plans
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, SECOND, any_rate, any_slots
 from tests.algorithms.properties import Sides, bounded, counted
@@ -61,14 +62,14 @@ asks = st.builds(
 
 
 class Several:
-    """Names and keys on the server and in the reference."""
+    """Names and keys on the server and in the Python twin."""
 
     def __init__(self, wire: Wire, limits: Sequence[Sequence[Limit]]) -> None:
         self._wire = wire
         self._limits = limits
         self._clock = ManualClock(START)
         self._plans = Plans({}, Keys(), self._clock)
-        self._local = Local()
+        self._local = LocalLimits()
         self._refs = [LimitRef(f"name{number}", "key") for number in range(len(limits))]
         self._holders = 0
 
@@ -86,7 +87,7 @@ class Several:
                 yield from self._ask(ask, which)
 
     def _ask(self, ask: Ask, which: Sequence[int]) -> Plan[None]:
-        need = Need(
+        need = Requirement(
             tuple(self._refs[number] for number in which),
             tuple(self._cost(self._limits[number], ask.share) for number in which),
         )
@@ -103,16 +104,16 @@ class Several:
                 self._clock.now += wait
                 assert (yield from self._take(need, slots=self._has_slots(which)))
 
-    def _take(self, need: Need, *, slots: bool) -> Plan[Decision]:
+    def _take(self, need: Requirement, *, slots: bool) -> Plan[Decision]:
         self._holders += 1
-        holder = Holder(f"holder {self._holders}", LEASE / SECOND) if slots else None
+        holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if slots else None
         mode = "slot" if slots else "take"
         taken = yield from self._plans.acquire(need, None, mode=mode, holder=holder)
         local = self._local.acquire(_costs(need), self._clock.now)
         assert taken.decision == local
         return local
 
-    def _reserve(self, need: Need, worth: int) -> Plan[None]:
+    def _reserve(self, need: Requirement, worth: int) -> Plan[None]:
         taken = yield from self._plans.acquire(need, None, mode="reserve")
         local = self._local.reserve(_costs(need), self._clock.now)
         assert bool(taken.decision) == (local is not None)
@@ -125,8 +126,8 @@ class Several:
         self._local.settle(local, actual, self._clock.now)
         yield from self._peek(need.refs, (0,) * len(need.refs))
 
-    def _explained(self, need: Need, decision: Decision) -> Plan[None]:
-        """The name that binds makes it wait longest, and all pass at the end of the wait."""
+    def _explained(self, need: Requirement, decision: Decision) -> Plan[None]:
+        """The name that refuses has the longest wait, and all pass at its end."""
         waits = {}
         for ref, cost in zip(need.refs, need.costs, strict=True):
             alone = yield from self._peek((ref,), (cost,))
@@ -143,16 +144,18 @@ class Several:
             self._clock.now = now
 
     def _peek(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> Plan[Decision]:
-        need = Need(refs, costs)
+        need = Requirement(refs, costs)
         decision = yield from self._plans.peek(need)
         assert decision == self._local.peek(_costs(need), self._clock.now)
         return decision
 
     def _kept(self) -> list[Any]:
-        """What is in use, byte for byte, and when it expires."""
-        found = self._wire.ask(pack("KEYS", "*:state:*"), pack("KEYS", "*:entries:*"))
+        """The stored states, byte for byte, and when they expire."""
+        found = self._wire.ask(
+            pack_command("KEYS", "*:state:*"), pack_command("KEYS", "*:entries:*")
+        )
         names = [name for some in found for name in sorted(some)]
-        commands = [pack(do, name) for name in names for do in ("DUMP", "PEXPIRETIME")]
+        commands = [pack_command(do, name) for name in names for do in ("DUMP", "PEXPIRETIME")]
         return [names, *self._wire.ask(*commands)]
 
     def _cost(self, limits: Sequence[Limit], share: int) -> int:
@@ -165,21 +168,21 @@ class Several:
         )
 
 
-def _costs(need: Need) -> dict[LimitRef, Cost]:
+def _costs(need: Requirement) -> dict[LimitRef, Cost]:
     return {ref: units(cost) for ref, cost in zip(need.refs, need.costs, strict=True)}
 
 
 @bounded(counted(400, (), 1))
 @given(limits=any_names, asks=st.lists(asks, min_size=5, max_size=15))
 def test_all_or_nothing(sides: Sides, limits: Names, asks: list[Ask]) -> None:
-    sides.wire.ask(pack("FLUSHDB"))
+    sides.wire.ask(pack_command("FLUSHDB"))
     together(sides.wire, [Several(sides.wire, limits).play(asks)])
 
 
 def test_a_refusal_by_the_last_leaves_the_first_untouched(sides: Sides) -> None:
     first = [(limit,) for limit in map(Limit.parse, FIRSTS)]
     for limits in first:
-        sides.wire.ask(pack("FLUSHDB"))
+        sides.wire.ask(pack_command("FLUSHDB"))
         asks = [Ask("acquire", 3, 250), Ask("acquire", 2, 1000), Ask("acquire", 3, 250)]
         several = Several(sides.wire, [limits, (Limit.parse("4/h burst 4"),)])
         together(sides.wire, [several.play(asks)])
@@ -191,7 +194,7 @@ def test_a_slot_behind_a_delay_is_held_from_the_time_at_which_its_holder_begins(
     limits = [("3/s burst 9 using leaky-queue",), ("3/s", "1 at once")]
     names = [tuple(map(Limit.parse, texts)) for texts in limits]
     several = Several(sides.wire, names)
-    sides.wire.ask(pack("FLUSHDB"))
+    sides.wire.ask(pack_command("FLUSHDB"))
     together(sides.wire, [several.play([Ask("acquire", 1, 250), Ask("acquire", 3, 0)])])
 
 

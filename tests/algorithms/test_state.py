@@ -1,4 +1,4 @@
-"""What is kept of a limit: no more than matters, no longer than it matters, and no shorter.
+"""Stored state: no more than is needed, no longer than it is needed, and no shorter.
 
 Keys expire by real time, while the time in these tests is made up. So each key is deleted at the
 moment of its own time at which it would expire.
@@ -15,7 +15,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import ADAPTIVE, CONCURRENCY
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import EVERY, METERS
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
@@ -29,7 +29,7 @@ NEVER = 10**14
 
 
 class Expiring:
-    """The keys of one limit, which expire by its own time.
+    """The keys of one limit, which expire by its own clock.
 
     Attributes:
         lasts: milliseconds, at least, for which what was written last is to be kept.
@@ -46,27 +46,32 @@ class Expiring:
         self.lasts, self.size, self.entries = 0, 0, 0
 
     def play(self, step: Step) -> Playing[Decision | None]:
-        """Carry out one step. What has expired by now is deleted before."""
+        """Execute one step, after deleting keys that have expired."""
         if step.do in ("advance", "back"):
             return (yield from self._side.play(step))
         gone = [name for name, till in self._till.items() if self._side.clock.now >= till]
         if gone or not self._began:
-            *_, time = yield Commands([*(pack("DEL", name) for name in gone), pack("TIME")])
+            *_, time = yield Commands(
+                [*(pack_command("DEL", name) for name in gone), pack_command("TIME")]
+            )
             self._began = self._began or milliseconds(time)
         decision = yield from self._side.play(step)
         yield from self._look()
         return decision
 
     def _look(self) -> Playing[None]:
-        """See which keys were written, and mark them so that the next time is seen too."""
+        """Find the keys that were written, and mark them to find the next write."""
         names = self._names
         count = len(names)
         replies = yield Commands(
             [
-                pack("TIME"),
-                *(pack("PEXPIRETIME", name) for name in names),
-                *(pack("PEXPIREAT", name, NEVER) for name in names),
-                *(pack("ZCARD" if place else "STRLEN", name) for place, name in enumerate(names)),
+                pack_command("TIME"),
+                *(pack_command("PEXPIRETIME", name) for name in names),
+                *(pack_command("PEXPIREAT", name, NEVER) for name in names),
+                *(
+                    pack_command("ZCARD" if place else "STRLEN", name)
+                    for place, name in enumerate(names)
+                ),
             ]
         )
         ended, now = milliseconds(replies[0]), self._side.clock.now
@@ -88,7 +93,7 @@ def milliseconds(time: Sequence[bytes]) -> int:
 
 
 def most_bytes(limit: Limit) -> int:
-    """Of the time of the definition, then of its tag and size, and its numbers."""
+    """The time of the definition, tag and size of the state, and its numbers."""
     numbers = {"fixed-window": 4, "sliding-log": 5, ADAPTIVE: 10, CONCURRENCY: 1}
     if limit.algorithm in METERS:
         return 8 + 3 + 6 * 8
@@ -99,7 +104,7 @@ def most_bytes(limit: Limit) -> int:
 
 @shown(100, EVERY, steady)
 def test_no_more_is_kept_than_matters(side: Side, trace: list[Step]) -> Playing[None]:
-    """A state of a size that is known, and at most the entries of one period or of each slot."""
+    """A state of bounded size, and at most the entries of one period or of each slot."""
     keys = Expiring(side)
     for step in trace:
         decision = yield from keys.play(step)
@@ -122,7 +127,7 @@ def most_entries(side: Side) -> int:
 
 @shown(100, EVERY, settling)
 def test_nothing_expires_that_still_matters(side: Side, trace: list[Step]) -> Playing[None]:
-    """The reference, which forgets nothing, does not notice."""
+    """The Python twin, which expires nothing, still agrees."""
     keys = Expiring(side)
     for step in trace:
         yield from keys.play(step)
@@ -155,7 +160,7 @@ def _expiring(side: Side, trace: list[Step]) -> Playing[None]:
 
 
 def test_an_estimate_of_long_ago_gives_nothing_back(sides: Sides) -> None:
-    """Not even when all has expired since, and somebody else has taken as much."""
+    """Not even if all has expired since, and another client has taken as much."""
     limits = [
         Limit.parse(f"10/10s using {rest}")
         for rest in ("sliding-log", "sliding-window parts 5", "fixed-window", "gcra burst 10")

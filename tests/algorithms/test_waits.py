@@ -1,11 +1,11 @@
-"""Who waits exactly as long as it is told passes, and a microsecond earlier does not."""
+"""A request passes exactly after retry_after, and not a microsecond earlier."""
 
 from __future__ import annotations
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import MAX_EXACT
-from celery_throttle.operations.changes import Plan
+from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import EVERY
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import Side
@@ -13,7 +13,7 @@ from tests.algorithms.traces import Step, settling, steady, traces
 
 
 def exactly(side: Side, cost: int, wait: int) -> Plan[None]:
-    """Look ahead to the end of a wait for some cost."""
+    """Check the end of the wait for a cost."""
     now = side.clock.now
     if now + wait > MAX_EXACT:  # the year 2112
         return
@@ -26,7 +26,7 @@ def exactly(side: Side, cost: int, wait: int) -> Plan[None]:
 
 
 def refused(side: Side) -> Plan[None]:
-    """Ask for all there could be, and look ahead to the end of the wait."""
+    """Request the full burst, and check the end of the wait."""
     cost = side.limit.burst * MILLION
     decision = yield from side.acquire(cost)
     if not decision:
@@ -77,7 +77,7 @@ def test_a_clock_that_stepped_back_an_hour(sides: Sides) -> None:
 
 
 def test_a_change_while_the_clock_is_behind_the_ones_before(sides: Sides) -> None:
-    """What counted at that moment is in use from then on, whatever it would have been later."""
+    """Units that counted at that moment stay in use, whatever they would have been later."""
     limit = Limit.parse("1/5s using sliding-window oldest dropped")
     others = [Limit.parse("3/s"), Limit.parse("100/s")]
     trace = [Step("acquire"), Step("back", more=20_001), Step("acquire")]

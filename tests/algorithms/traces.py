@@ -1,4 +1,4 @@
-"""Traces: what happens to a limit, step by step. What a step amounts to depends on the limit."""
+"""Traces: steps with one limit. The size of a step depends on the limit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms.slots import LEASE
+from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import CONCURRENCY, FIRST_REQUEST
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.limits.rate import Rate
 from tests.algorithms.limits import SECOND
 
@@ -62,33 +62,33 @@ class Step(NamedTuple):
 
 
 def interval(limit: Limit) -> int:
-    """How long one unit takes; of slots an arbitrary part of a lease."""
+    """Return the time of one unit; for slots a part of a lease."""
     if isinstance(limit.rate, Rate):
         return -(-limit.rate.period_us // limit.rate.count)
-    return LEASE // 3
+    return LEASE_US // 3
 
 
 def full(limit: Limit) -> int:
-    """How long it takes at least until nothing is in use."""
+    """Return the least time until nothing is in use."""
     if isinstance(limit.rate, Rate):
         return limit.burst * limit.rate.period_us // limit.rate.count
     assert limit.algorithm == CONCURRENCY
-    return LEASE
+    return LEASE_US
 
 
 def edges(limit: Limit, now: int) -> tuple[int, int]:
-    """Where the window or the part of one begins and ends in which a time lies, if known."""
+    """Return start and end of the window, or part, that contains a time, if known."""
     if not isinstance(limit.rate, Rate) or limit.window == FIRST_REQUEST:
         return now, now
-    if isinstance(limit.window, Calendar) and limit.period:
-        _, start, stop = limit.window.starts(limit.period, now, 2)
+    if isinstance(limit.window, Calendar) and limit.calendar_period:
+        _, start, stop = limit.window.starts(limit.calendar_period, now, 2)
         return start, stop
     part = limit.rate.period_us // limit.parts
     return now - now % part, now - now % part + part
 
 
 def _steps(do: str, *options: Mapping[str, Sequence[object]]) -> Iterator[Step]:
-    """Every combination of some fields' values."""
+    """Return all combinations of the values of some fields."""
     for fields in options:
         for values in product(*fields.values()):
             chosen: dict[str, Any] = dict(zip(fields, values, strict=True))
@@ -133,7 +133,7 @@ _TABLE = {
     "advance": [
         *_steps(
             "advance",
-            {"span": ("none",), "more": (0, 1, 1000, FARTHEST, SECOND)},
+            {"span": ("none",), "more": (0, 1, 1000, MAX_BOOKING_US, SECOND)},
             {"span": ("wait",), "share": (1000, 1000, 500), "more": (0, 0, -1, 1)},
             {"span": ("next",), "share": (1000, 500), "more": (0, -1, 1000, 60_000)},
             {"span": ("interval",), "share": (1000, 333, 500, 2500), "more": (0, -1, 1)},
@@ -143,16 +143,27 @@ _TABLE = {
     "back": [
         *_steps(
             "back",
-            {"span": ("none",), "more": (1, 1000, FARTHEST, FARTHEST + 1, 3600 * SECOND)},
-            {"span": ("interval", "full"), "share": (333, 1000, 2500), "more": (0, FARTHEST + 1)},
-            {"span": ("last",), "share": (1000,), "more": (0, 1, 1, 1000, FARTHEST + 1, 60_000)},
+            {
+                "span": ("none",),
+                "more": (1, 1000, MAX_BOOKING_US, MAX_BOOKING_US + 1, 3600 * SECOND),
+            },
+            {
+                "span": ("interval", "full"),
+                "share": (333, 1000, 2500),
+                "more": (0, MAX_BOOKING_US + 1),
+            },
+            {
+                "span": ("last",),
+                "share": (1000,),
+                "more": (0, 1, 1, 1000, MAX_BOOKING_US + 1, 60_000),
+            },
         )
     ],
 }
 
 
 def traces(**weights: int) -> st.SearchStrategy[list[Step]]:
-    """Traces in which steps of some kinds come as often as their weights say."""
+    """Return traces with kinds of steps in proportion to their weights."""
     # A table is drawn from at a fraction of the cost of every field on its own. Without a least
     # size most traces would be too short to fill a limit and see it refuse.
     steps = [islice(cycle(_TABLE[do]), 60 * weight) for do, weight in weights.items()]

@@ -1,4 +1,4 @@
-"""Plans carried out at the same time, and a connection that makes that cheap."""
+"""Executes plans at the same time, over one connection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_throttle.operations.changes import Sleep
-from celery_throttle.store.script import Call, pack
+from celery_throttle.operations.plan import Sleep
+from celery_throttle.store.script import Call, pack_command
 
 
 class Commands(NamedTuple):
-    """What a plan of these tests may yield besides: a look at what is kept."""
+    """A further step of plans in these tests: commands that read stored data."""
 
     packed: Sequence[bytes]
 
@@ -25,7 +25,7 @@ Playing = Generator[Call | Sleep | Commands, Any, T]
 
 
 class Wire:
-    """A connection to the server, for many calls at a time."""
+    """A connection to the server, for many calls at once."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -34,12 +34,12 @@ class Wire:
         self._loaded: set[str] = set()
 
     def run(self, steps: Sequence[Call | Commands]) -> list[Any]:
-        """Send all, then read all: of each call the reply, of commands a list of theirs."""
+        """Send all steps, then read a reply for each call, and a list of replies for commands."""
         packed: list[bytes] = []
         for step in steps:
             if isinstance(step, Call) and step.script.sha not in self._loaded:
                 self._loaded.add(step.script.sha)
-                self.ask(pack("SCRIPT", "LOAD", step.script.source))
+                self.ask(pack_command("SCRIPT", "LOAD", step.script.source))
             packed += [step.packed] if isinstance(step, Call) else step.packed
         replies = iter(self.ask(*packed))
         return [
@@ -48,7 +48,7 @@ class Wire:
         ]
 
     def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands at once, then read their replies."""
+        """Send commands, then read their replies."""
         self._socket.sendall(b"".join(commands))
         replies = [self._read() for _ in commands]
         for reply in replies:
@@ -68,7 +68,7 @@ class Wire:
 
 
 def together(wire: Wire, plans: Sequence[Playing[None]]) -> None:
-    """Carry out plans at the same time: one trip to the server for the next call of each.
+    """Execute plans at the same time: one round trip for the next call of each.
 
     One plan after the other would take twice as long.
     """

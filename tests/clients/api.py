@@ -17,7 +17,7 @@ import requests
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.handle import Bounds
+from celery_throttle.limiter_core import LimitHandles
 
 
 class Answer(NamedTuple):
@@ -87,7 +87,7 @@ class Api:
 class Client:
     """One HTTP client behind limits: gives status and body."""
 
-    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
+    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         self._url = url
         self._limit = limit
         self._options = options
@@ -104,7 +104,7 @@ class Client:
 
 
 class Httpx(Client):
-    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
+    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         self._client = httpx.Client(base_url=url, transport=ThrottledTransport(limit, **options))
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
@@ -121,7 +121,7 @@ class Httpx(Client):
 
 
 class Requests(Client):
-    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
+    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         self._url = url
         self._session = requests.Session()
         self._session.mount("http://", ThrottledAdapter(limit, **options))
@@ -142,7 +142,7 @@ class Requests(Client):
 class Looped(Client):
     """One that runs in an event loop of its own."""
 
-    def __init__(self, url: str, limit: Bounds, **options: Any) -> None:
+    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         super().__init__(url, limit, **options)
         self._loop = asyncio.new_event_loop()
         self._client = self.do(self._made())

@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.forecasts.reader import Outlook
 from celery_throttle.forecasts.solver import WORKERS
-from celery_throttle.limits.reference import Reference
+from celery_throttle.limits.reference import RefLike
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.workers import StartWorker
@@ -41,13 +41,13 @@ def lines(make: Make) -> Protocol:
     return make(LIMITS)
 
 
-def park(lines: Protocol, count: int, *limits: Reference, queue: str = "q", rank: int = 0) -> None:
+def park(lines: Protocol, count: int, *limits: RefLike, queue: str = "q", rank: int = 0) -> None:
     for number in range(count):
         task = f"{limits}-{queue}-{rank}-{number}"
         lines.park(task, limits, queue=queue, rank=rank, may_run=False)
 
 
-def forecast(lines: Protocol, limit: Reference = "api") -> Forecast:
+def forecast(lines: Protocol, limit: RefLike = "api") -> Forecast:
     return lines.limiter.forecast(limit)
 
 
@@ -65,7 +65,7 @@ def drain(lines: Protocol, seconds: float = 1e9) -> float:
     return (last - began) / SECOND
 
 
-def assert_true(lines: Protocol, limit: Reference = "api") -> None:
+def assert_true(lines: Protocol, limit: RefLike = "api") -> None:
     """The forecast comes true, within 5% of the time that is left."""
     told = forecast(lines, limit)
     assert told.seconds == pytest.approx(drain(lines), rel=0.05)
@@ -177,7 +177,7 @@ def test_what_waits_at_another_limit_counts(lines: Protocol) -> None:
     """It needs two, and waits at the one that blocks it."""
     park(lines, 100, "api", ("mail", "gold"))
     drain(lines, 2)
-    assert not lines.client.exists(lines.keys.waited("api"))
+    assert not lines.client.exists(lines.keys.waiting_list_index("api"))
     told = forecast(lines)
     assert told.bound_by == "mail"
     assert_true(lines)
@@ -292,7 +292,7 @@ def test_tasks_of_a_fanout_are_found_by_its_key(lines: Protocol) -> None:
     park(lines, 100, "api")
     park(lines, 60, "api", ("deep", "fan"))
     lines.client.eval(_LET_BE_OF_FANOUT, 1, lines.keys.queue("q").lines, "fan-1")
-    outlook = lines.limiter.outlook
+    outlook = lines.limiter.forecast_reader
     told = lines.limiter.run_plan(outlook.of_fan_out("fan-1"))
     assert (told.waiting, told.bound_by) == (60, "api")
     assert told.seconds == pytest.approx(12, rel=0.02)

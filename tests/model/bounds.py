@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from celery_throttle.algorithms.definition import numbers
+from celery_throttle.algorithms.definition import decisive_fields
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import FARTHEST, Limit
+from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.limits.rate import Rate
 
 METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
@@ -63,7 +63,7 @@ class Era:
         if self.limit.algorithm in METERS:
             level = self._levels()[1] - self._forgiven()
         else:
-            level = self._most_in(self.rate.period_us - bool(self.stepped) * FARTHEST)
+            level = self._most_in(self.rate.period_us - bool(self.stepped) * MAX_BOOKING_US)
         assert level <= self.most, f"{self.limit} admitted {level / MILLION}: {self._in_order()}"
 
     def in_use(self, passed: int) -> int:
@@ -77,7 +77,7 @@ class Era:
         return max(0, last - drained - self._forgiven())
 
     def _forgiven(self) -> int:
-        return -(-self.stepped * FARTHEST * self.rate.count * MILLION // self.rate.period_us)
+        return -(-self.stepped * MAX_BOOKING_US * self.rate.count * MILLION // self.rate.period_us)
 
     def _levels(self) -> tuple[int, int, int]:
         """The most over all windows of what was admitted, less the rate times the window.
@@ -157,7 +157,7 @@ class Histories:
             self.limits[ref] = limits
         for one in known:
             # The same limits with other bounds of keys and tasks, or written otherwise, go on.
-            if [*map(numbers, self.in_force(one))] != [*map(numbers, before[one])]:
+            if [*map(decisive_fields, self.in_force(one))] != [*map(decisive_fields, before[one])]:
                 self._follow(one, passed)
 
     def _follow(self, ref: LimitRef, passed: int) -> None:

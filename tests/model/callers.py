@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from celery_throttle.limits.cost import millionths
+from celery_throttle.limits.cost import to_millionths
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Written, read
-from celery_throttle.operations.plans import Holder, Reserved
+from celery_throttle.limits.requirement import LimitsLike, parse_limits
+from celery_throttle.operations.acquire import Acquisition, Holder
 from tests.model import tables
 from tests.model.bounds import Admission
 from tests.model.server import Server
@@ -20,7 +20,7 @@ class Taken(NamedTuple):
     """What was reserved, or slots that are held."""
 
     refs: list[LimitRef]
-    reserved: Reserved
+    reserved: Acquisition
     admitted: list[Admission]
     cost: float
     holder: str
@@ -29,10 +29,10 @@ class Taken(NamedTuple):
 def take(server: Server, ask: tables.Ask, name: str) -> Taken | None:
     """Ask once, under a name for who holds slots. None: it was refused."""
     limiter, world = server.protocol.limiter, server.world
-    need, holder = limiter.need(ask.limits, ask.cost), None
+    need, holder = limiter.require(ask.limits, ask.cost), None
     if ask.mode == "upto":
         decision = limiter.acquire_up_to(ask.limits, ask.cost)
-        reserved = Reserved(need, decision, ())
+        reserved = Acquisition(need, decision, ())
     else:
         if world.never_fits(Kind(ask.limits, ask.cost)):
             return None
@@ -59,12 +59,12 @@ def settle(server: Server, taken: Taken, worth: float) -> None:
     else:
         actual = taken.cost * worth
         limiter.run_plan(limiter.plans.settle(taken.reserved, actual))
-        world.histories.refund(taken.admitted, millionths(actual, allow_zero=True))
+        world.histories.refund(taken.admitted, to_millionths(actual, allow_zero=True))
         for ref in taken.refs if worth > 1 else ():
             world.histories.admit(ref, 0, world.passed)  # what is owed is in use, whatever it is
 
 
-def define(server: Server, ref: LimitRef, written: Written | None) -> None:
+def define(server: Server, ref: LimitRef, written: LimitsLike | None) -> None:
     """Define the limits of a name or a key, or take that back."""
     limiter = server.protocol.limiter
     server.advance(1)  # no two scripts run at the same time
@@ -72,4 +72,4 @@ def define(server: Server, ref: LimitRef, written: Written | None) -> None:
     limiter.run_plan(plans.undefine(ref) if written is None else plans.define(ref, written))
     if written is None and ref.key is None:
         written = tables.LIMITS[ref.name]
-    server.world.define(ref, None if written is None else read(written, ref.name))
+    server.world.define(ref, None if written is None else parse_limits(written, ref.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.operations.plans import Want
+from celery_throttle.operations.acquire import GateRequest
 from tests.model.server import Delivery, Run
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD, Worker
@@ -32,7 +32,7 @@ def bring(worker: Worker, delivery: Delivery, *, may_run: bool = True, lost: boo
 def _take(worker: Worker, kind: Kind) -> int:
     """Ask ``admit.lua``."""
     limiter, world = worker.server.protocol.limiter, worker.world
-    want = Want(limiter.need(kind.limits, kind.cost), kind.times)
+    want = GateRequest(limiter.require(kind.limits, kind.cost), kind.times)
     (reply,) = limiter.store.run(limiter.plans.gate_call([want], AHEAD))
     if reply[0] != 1:
         worker.server.check_refusal()

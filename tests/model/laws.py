@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from celery_throttle.errors import CostError
+from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.changes import ENDLESS
 from celery_throttle.store.script import Call, Script
 from tests.model.server import Server
 from tests.model.tasks import Kind
@@ -102,11 +102,11 @@ def check_tasks(server: Server, kept: Kept) -> None:
             ]
             for token, one in held.items()
         }
-    assert kept.pairs("aside", keys.aside) == {
+    assert kept.pairs("aside", keys.quarantine) == {
         task.encode(): [one.line.encode(), one.message.packed] for task, one in world.aside.items()
     }
     _check_deadlines(world, kept.deadlines("workers", keys.workers), _encoded(world.leases))
-    assert kept.times("parks", keys.parks) == _encoded(world.parks)
+    assert kept.times("parks", keys.unacknowledged) == _encoded(world.parks)
     pauses = {keys.pause(ref).encode(): till for ref, till in world.pauses.items()}
     found = {name: int(value.split(b".")[0]) for name, value in kept.by_kind["pause"].items()}
     _check_deadlines(world, found, pauses)
@@ -156,7 +156,7 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
         assert set(due) == set(at.values()), "a list at which no claim looks"
         # What is behind a pause until resumed is not looked at.
         paused = any(till > world.passed + FARTHEST for till in world.pauses.values())
-        far = ENDLESS if paused else 0
+        far = ENDLESS_US if paused else 0
         assert all(till <= world.clock + world.back + FARTHEST + far for till in due.values())
         for waiting in due:
             lines = kept.ranks(waiting)
@@ -166,9 +166,12 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
                 assert rank == first // RANK, "a line has not the rank of its first task"
             assert all(at[line] == waiting for line in lines), "a line that waits elsewhere"
         for ref in refs:
-            waiting = keys.waiting(queue, ref).encode()
+            waiting = keys.waiting_list(queue, ref).encode()
             if waiting in due:
-                waits[keys.waits(ref).encode()][waiting] = [names.due.encode(), names.asks.encode()]
+                waits[keys.waiting_lists(ref).encode()][waiting] = [
+                    names.due.encode(),
+                    names.polls.encode(),
+                ]
     assert places == Counter(list(members)), "a line waits at exactly one limit"
     assert {name: int(count) for name, count in kept.by_kind["backlog"].items()} == backlogs
     assert {name: kept.pairs("waits", name.decode()) for name in kept.names("waits")} == waits
@@ -205,7 +208,7 @@ def check_due(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
     for queue in QUEUES:
         due = kept.times("due", keys.queue(queue).due)
         for ref in refs:
-            waiting = keys.waiting(queue, ref).encode()
+            waiting = keys.waiting_list(queue, ref).encode()
             if waiting not in due:
                 continue
             line = next(iter(kept.ranks(waiting))).decode()
@@ -234,7 +237,7 @@ def _wait(server: Server, kind: Kind) -> int:
     limits = [limit for ref in kind.refs for limit in server.world.histories.in_force(ref)]
     queued = any(limit.algorithm == "leaky-queue" for limit in limits)
     if decision.paused == math.inf:
-        return ENDLESS
+        return ENDLESS_US
     seconds = decision.reset_after if queued else decision.retry_after or 0
     return round(seconds * SECOND)
 

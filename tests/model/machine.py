@@ -9,10 +9,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import Reference, as_ref
-from celery_throttle.limits.requirement import read
-from celery_throttle.operations.changes import ENDLESS
+from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.requirement import parse_limits
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories
 from tests.model.drain import drain
@@ -42,7 +42,9 @@ class Model(RuleBasedStateMachine):
         protocol.client.flushdb()
         protocol.now, protocol.ask, protocol.tokens = tables.START, SECOND, Counter()
         protocol.limiter.register()
-        limits = {LimitRef(name, None): read(own, name) for name, own in tables.LIMITS.items()}
+        limits = {
+            LimitRef(name, None): parse_limits(own, name) for name, own in tables.LIMITS.items()
+        }
         world = World(protocol.keys, Histories(limits), protocol.now)
         self.server = Server(protocol, watched, world)
         self.world = world
@@ -189,18 +191,18 @@ class Model(RuleBasedStateMachine):
     # Limits.
 
     @rule(reference=st.sampled_from([*tables.CHANGES]), which=st.integers(0, 63))
-    def define(self, reference: Reference, which: int) -> None:
+    def define(self, reference: RefLike, which: int) -> None:
         options = tables.CHANGES[reference]
         written = options[which % len(options)]
         self.seen["defined" if written else "undefined"] += 1
-        callers.define(self.server, as_ref(reference), written)
+        callers.define(self.server, parse_ref(reference), written)
 
     @rule(
         reference=st.sampled_from(tables.NAMED),
         change=st.sampled_from([0.05, 1, 3, math.inf, "reset", "resume", "resume"]),
     )
-    def pause_or_lift(self, reference: Reference, change: float | str) -> None:
-        limit, ref = self.server.protocol.limiter[reference], as_ref(reference)
+    def pause_or_lift(self, reference: RefLike, change: float | str) -> None:
+        limit, ref = self.server.protocol.limiter[reference], parse_ref(reference)
         if change == "reset":
             self.server.advance(1)  # no two scripts run at the same time
             limit.reset()
@@ -212,7 +214,7 @@ class Model(RuleBasedStateMachine):
         else:
             seconds = float(change)
             limit.pause(None if seconds == math.inf else seconds)
-            self.world.pause(ref, ENDLESS if seconds == math.inf else round(seconds * SECOND))
+            self.world.pause(ref, ENDLESS_US if seconds == math.inf else round(seconds * SECOND))
 
     # Time.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.client import Store
-from celery_throttle.store.script import Call, pack
+from celery_throttle.store.script import Call, pack_command
 from tests.algorithms.wire import Commands, Wire
 from tests.model.tasks import Message
 from tests.model.world import World
@@ -50,7 +50,7 @@ class Run(NamedTuple):
 class Watched(Store):
     """Tells whether the last script has changed what is kept."""
 
-    _CHANGES = Commands([pack("INFO", "persistence")])
+    _CHANGES = Commands([pack_command("INFO", "persistence")])
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from celery_throttle.limits.reference import Reference, as_ref
-from celery_throttle.limits.requirement import Written
+from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.requirement import LimitsLike
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD
 from tests.protocol import SECOND
@@ -18,7 +18,7 @@ from tests.protocol import SECOND
 START = 1_700_000_000 * SECOND
 
 #: What the code defines.
-LIMITS: Mapping[str, Written] = {
+LIMITS: Mapping[str, LimitsLike] = {
     "api": "10/s burst 2",
     "mail": "3/s max-keys 2 max-waiting 4",
     "slots": "2 at once",
@@ -35,14 +35,14 @@ _RATES = (
     "6/2s using sliding-log",
 )
 _KEYED = tuple(f"{rate} max-keys 2 max-waiting 4" for rate in _RATES)
-_SLOTS: tuple[Written, ...] = ("1 at once", "2 at once", "4 at once", ["2 at once", "5/s"])
-_GITHUB: tuple[Written, ...] = (
+_SLOTS: tuple[LimitsLike, ...] = ("1 at once", "2 at once", "4 at once", ["2 at once", "5/s"])
+_GITHUB: tuple[LimitsLike, ...] = (
     ["6/2s using sliding-log", "2/s burst 2", "2 at once"],
     ["1 at once", "4/s using token-bucket", "20/s"],
 )
 
 #: All that a task or a caller names; and more of what may be paused, defined or reset.
-NAMED: tuple[Reference, ...] = (
+NAMED: tuple[RefLike, ...] = (
     "api",
     ("mail", "a"),
     ("mail", "b"),
@@ -53,7 +53,7 @@ NAMED: tuple[Reference, ...] = (
     "queue",
     "mail",
 )
-REFS = [as_ref(reference) for reference in NAMED]
+REFS = [parse_ref(reference) for reference in NAMED]
 
 
 class Gate(NamedTuple):
@@ -87,7 +87,7 @@ CLAIMS = (
     Claim(2, lost=True),
 )
 
-_SETS: tuple[tuple[Reference, ...], ...] = (
+_SETS: tuple[tuple[RefLike, ...], ...] = (
     ("api",),
     (("mail", "a"),),
     ("api", ("mail", "a")),
@@ -125,7 +125,7 @@ class Ask(NamedTuple):
     """What a caller outside tasks asks for."""
 
     mode: str
-    limits: tuple[Reference, ...]
+    limits: tuple[RefLike, ...]
     cost: float = 1
 
 
@@ -147,7 +147,7 @@ ASKS = (
 
 
 #: To what limits are changed at run time; None takes that back.
-CHANGES: Mapping[Reference, Sequence[Written | None]] = {
+CHANGES: Mapping[RefLike, Sequence[LimitsLike | None]] = {
     "api": (*_RATES, None),
     "mail": (*_KEYED, None),
     ("mail", "a"): (*_KEYED, *[None] * 6),

@@ -7,12 +7,12 @@ from functools import cache
 from typing import NamedTuple
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import Reference, as_refs
+from celery_throttle.limits.reference import RefLike, parse_refs
 
 
 @cache
-def _refs_of(limits: tuple[Reference, ...]) -> list[LimitRef]:
-    return as_refs(limits)
+def _refs_of(limits: tuple[RefLike, ...]) -> list[LimitRef]:
+    return parse_refs(limits)
 
 
 class Kind(NamedTuple):
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
         late: whether it is acknowledged at its end, not at its start.
     """
 
-    limits: tuple[Reference, ...]
+    limits: tuple[RefLike, ...]
     cost: float = 1
     rank: int = 3
     queue: str = "p"

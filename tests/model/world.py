@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from celery_throttle.limits.cost import millionths
+from celery_throttle.limits.cost import to_millionths
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, strictest
+from celery_throttle.limits.limit import Limit, find_strictest
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.store.keys import Keys
 from tests.model.bounds import Admission, Histories
@@ -74,7 +74,7 @@ class World:
     def max_keys_of(self, ref: LimitRef) -> int:
         """How many keys of its name may be in use; 0 for any number, or without a key."""
         limits = self.histories.in_force(ref) if ref.key else ()
-        return strictest(limit.max_keys for limit in limits) or 0
+        return find_strictest(limit.max_keys for limit in limits) or 0
 
     def check_room(self, refs: Sequence[LimitRef]) -> None:
         """Whose tasks wait are in use; of a key of which nothing ever was, nothing may be taken."""
@@ -88,7 +88,7 @@ class World:
     def check_full(self, refs: Sequence[LimitRef], *, full: bool) -> None:
         """What joins a line, or does not since it is full."""
         for ref in refs:
-            most = strictest(limit.max_waiting for limit in self.histories.in_force(ref))
+            most = find_strictest(limit.max_waiting for limit in self.histories.in_force(ref))
             waiting = [one.message.task.kind.refs for one in self.in_lines()]
             # A line of several waits at any of them.
             assert full or most is None or waiting.count([ref]) < most, f"too many wait at {ref}"
@@ -106,7 +106,7 @@ class World:
     def places_of(self, refs: Sequence[LimitRef]) -> list[bytes]:
         """Entries and waits of the slots that are taken with some limits."""
         keys = self.keys
-        names = ((keys.entries(ref), keys.waits(ref)) for ref in refs if self.slots_of(ref))
+        names = ((keys.entries(ref), keys.waiting_lists(ref)) for ref in refs if self.slots_of(ref))
         return [name.encode() for pair in names for name in pair]
 
     def admit(
@@ -117,7 +117,7 @@ class World:
         for ref in refs:
             for paused in (LimitRef(ref.name, None), ref):
                 assert self.pauses.get(paused, 0) <= at, f"{ref} is paused"
-            admitted += self.histories.admit(ref, millionths(cost), self.passed + wait)
+            admitted += self.histories.admit(ref, to_millionths(cost), self.passed + wait)
             slots = self.slots_of(ref)
             if slots:
                 held = self.held(ref)

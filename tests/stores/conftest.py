@@ -1,4 +1,4 @@
-"""Servers of every kind, each started once, by the first test that wants it."""
+"""Servers of every kind, each started once, by the first test that uses it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.servers.tls import SecureServer
 
 @pytest.fixture(autouse=True)
 def each_call_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The circuit breaker lets every call pass: what follows an outage is seen at once."""
-    monkeypatch.setattr("celery_throttle.store.breaker.PAUSE", 0.0)
+    """The circuit breaker lets every call pass, so that a recovery is seen at once."""
+    monkeypatch.setattr("celery_throttle.store.breaker.RETRY_SECONDS", 0.0)
 
 
 COMMANDS: dict[str, Callable[[], Path | None]] = {
@@ -42,7 +42,7 @@ def command_of(kind: str) -> Path:
 
 @pytest.fixture(params=COMMANDS)
 def command(request: pytest.FixtureRequest) -> Path:
-    """Of each server that can be had."""
+    """Yields each server that is installed."""
     return command_of(request.param)
 
 
@@ -51,7 +51,7 @@ StartServer = Callable[..., Server]  # takes what Server takes, but no directory
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers that end with the test."""
+    """Starts servers, which end with the test."""
     servers: list[Server] = []
 
     def start(command: Path, *options: str) -> Server:
@@ -75,7 +75,7 @@ def all_watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 @pytest.fixture
 def watched(all_watched: Watched) -> Iterator[Watched]:
-    """A master that Sentinels watch, empty."""
+    """An empty master with Sentinels."""
     with all_watched.client() as client:
         client.flushall()
     yield all_watched
@@ -92,7 +92,7 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 @pytest.fixture
 def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
-    """Three masters and a replica, empty."""
+    """An empty cluster of three masters and a replica."""
     with whole_cluster.client() as client:
         client.flushall()
     yield whole_cluster
@@ -109,7 +109,7 @@ def all_secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServe
 
 @pytest.fixture
 def secure(all_secure: SecureServer) -> Iterator[SecureServer]:
-    """A server that wants certificates, empty."""
+    """An empty server that requires certificates."""
     with redis.Redis.from_url(all_secure.plain_url) as client:
         client.flushall()
         yield all_secure

@@ -1,4 +1,4 @@
-"""Whether a worker that sleeps is woken, on any kind of server."""
+"""Wake-ups of a sleeping worker, on any kind of server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.worker.claims.wakeup import Wake
 from tests.servers import wait_until
 
-CHANNEL = Keys().channel("tests")
+CHANNEL = Keys().wakeup_channel("tests")
 
 #: A call that changes nothing.
 PING = Call(script("pause"), [Keys().pause(LimitRef("tests", None))], ["", 0])
@@ -30,7 +30,7 @@ class Listener:
         self.wake.listen(None)
 
     def hears(self, client: redis.Redis) -> None:
-        """What is published there; it may have to listen anew before."""
+        """Return the published messages; it may have to subscribe again first."""
         self._heard.clear()
 
         def heard() -> bool:

@@ -1,4 +1,4 @@
-"""Tasks of a real worker that wait in a line, on any kind of server."""
+"""Tasks of a real worker in a line, on any kind of server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers import wait_until
 
 
 class Queue:
-    """The client's side.
+    """The producer, and the counts of its tasks.
 
     Args:
         broker: the worker's.
@@ -46,7 +46,7 @@ class Queue:
         return sorted(int(row.split()[1]) for row in rows if row.startswith(kind.encode()))
 
     def tasks_wait(self, count: int) -> None:
-        """So many more tasks than before come to their limits and wait in their lines."""
+        """Send tasks until a number of them wait in their lines."""
         self._limiter["turn"].pause(3600)
         turn: Any = stores.turn
         with stores.app.connection_for_write() as link:
@@ -62,7 +62,7 @@ class Queue:
         return len(self.noted("runs")) >= self._sent
 
     def tasks_run(self) -> None:
-        """All that wait, once each."""
+        """Whether all waiting tasks ran once."""
         self.let_go()
         self._wait_for("runs", self._sent)
         assert self.noted("runs") == list(range(self._sent))

@@ -1,4 +1,4 @@
-"""A cluster: one node has all of our keys, and it need not be the one that was named."""
+"""A cluster: one node has all keys, and it need not be the configured one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = {"api": "1/h burst 100"}
 
 @pytest.fixture
 def healed(cluster: Cluster) -> Iterator[Cluster]:
-    """The test may break it."""
+    """The test may damage it."""
     yield cluster
     cluster.heal()
 
@@ -51,7 +51,7 @@ def test_any_node_leads_to_the_one_that_has_the_keys(
 
 @pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
 def telling(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
-    """Its nodes say at which host another one is; or not, as all share one, or none has a name."""
+    """Redirections name a host, or no host, as all nodes share one or none has a name."""
     for node in cluster.nodes:
         node.configure("cluster-preferred-endpoint-type", request.param)
     yield cluster

@@ -1,4 +1,4 @@
-"""Replies that say that the server cannot serve now: nothing is taken, and a later call passes."""
+"""Error replies of a server that cannot serve now: a call takes nothing, and a later one passes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cut_off(server: Server) -> Iterator[None]:
 
 @contextmanager
 def busy(server: Server) -> Iterator[None]:
-    """A script of somebody else's that does not end."""
+    """A foreign script that does not end."""
     server.configure("lua-time-limit", 10)
 
     def spin() -> None:
@@ -82,7 +82,7 @@ def unable_to_save(server: Server) -> Iterator[None]:
 
 
 def said_by(client: redis.Redis) -> str:
-    """The error that it replies."""
+    """Return the error that the server replies."""
     try:
         client.get("any")
     except redis.BusyLoadingError:

@@ -1,4 +1,4 @@
-"""``throttle_replicas``: a message is acknowledged once replicas have its task as well."""
+"""``throttle_replicas``: a message is acknowledged after replicas have its task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_replicas_have(servers: tuple[Server, Server]) -> None:
     limiter = Limiter(master.url, {"api": "1/s"})
     limiter.register()
     limiter.store.confirm(1)
-    with pytest.raises(StoreError, match="only 1 confirmed what was written, not 2"):
+    with pytest.raises(StoreError, match="only 1 of 2 replicas"):
         limiter.store.confirm(2)
     replica.stop()
     limiter["api"].acquire()

@@ -1,4 +1,4 @@
-"""A user with the rights that docs/stores.md names, and no others."""
+"""A user with the rights that docs/stores.md lists, and no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def the_line() -> str:
 
 
 class Guarded:
-    """A server that knows the user.
+    """A server with the user.
 
     Attributes:
         url: for the user.
@@ -53,7 +53,7 @@ class Guarded:
             client.acl_setuser("throttle", enabled=True, commands=[right])
 
     def refusals(self, command: str) -> int:
-        """How often the user was refused a command. Alike entries of the log are one."""
+        """Return the number of refused commands. Equal entries of the log count once."""
         with self.server.client() as client:
             entries = client.acl_log()
         return sum(int(entry["count"]) for entry in entries if entry["object"] == command)
@@ -142,7 +142,7 @@ SOME = ("hset", "zrem", "incrby", "pexpire")
 def test_tasks_wait_until_a_missing_right_is_given(
     guarded: Guarded, redis_url: str, start_worker: StartWorker, command_name: str
 ) -> None:
-    """A script that ends in the middle keeps no task from running, and loses none."""
+    """A script that fails in the middle blocks no task, and loses none."""
     queue = Queue(redis_url, guarded.url, redis_url)
     worker = start_worker("tests.apps.stores", redis_url, env=queue.env)
     queue.tasks_wait(40)

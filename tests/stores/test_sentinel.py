@@ -1,4 +1,4 @@
-"""A master that Sentinels watch: found, and found again when it is another one."""
+"""A master with Sentinels: found, and found again after a failover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = {"api": "1/h burst 100"}
 
 @pytest.fixture
 def healed(watched: Watched) -> Iterator[Watched]:
-    """The test may break it."""
+    """The test may damage it."""
     yield watched
     watched.heal()
 
@@ -55,7 +55,7 @@ def test_a_master_that_hangs_is_left_for_good(healed: Watched, end_of: MakeEnd) 
 
 
 class Two:
-    """A Sentinel by itself, which says of each of two servers that it is the master when told."""
+    """A single Sentinel that names either of two servers as the master, as set."""
 
     def __init__(self, first: Server, second: Server, directory: Path) -> None:
         self.first, self.second = first, second
@@ -149,7 +149,7 @@ def test_a_subscription_follows(healed: Watched) -> None:
 def test_tasks_wait_through_a_failover_of_broker_and_limits(
     healed: Watched, redis_url: str, start_worker: StartWorker
 ) -> None:
-    """The broker is on the same servers, and no URL tells where the limits are."""
+    """The broker is on the same servers, and throttle_url is not set."""
     options = {"master_name": NAME}
     queue = Queue(healed.broker_url, healed.url, redis_url, told=False, transport_options=options)
     worker = start_worker("tests.apps.stores", healed.broker_url, env=queue.env)

@@ -1,4 +1,4 @@
-"""A server that is reached over a socket in the file system."""
+"""A server with a Unix socket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_sleeping_worker_is_woken(path: str) -> None:
 def test_tasks_wait_where_their_broker_is(
     path: str, redis_url: str, start_worker: StartWorker
 ) -> None:
-    """No URL tells where the limits are."""
+    """throttle_url is not set."""
     broker = f"redis+socket://{path}?virtual_host=1"
     queue = Queue(broker, f"unix://{path}?db=1", redis_url, told=False)
     start_worker("tests.apps.stores", broker, env=queue.env)

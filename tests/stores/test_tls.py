@@ -38,7 +38,7 @@ def test_a_server_whose_certificate_nobody_vouches_for(
 
 
 def test_an_idle_connection_is_used_again(secure: SecureServer, end_of: MakeEnd) -> None:
-    """What TLS sends by itself is not taken for an end."""
+    """Records that TLS sends by itself are not an end of the stream."""
     limiter = end_of(Limiter(secure.url, LIMITS))
     limiter["api"].acquire()
     with redis.Redis.from_url(secure.plain_url) as client:

@@ -7,8 +7,9 @@ import pytest
 from celery_throttle import Limiter, StoreError, StoreUnavailableError
 from celery_throttle.errors import CostError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.plans import Outcome, Want
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm, Pipeline
 from celery_throttle.worker.health.backoff import Pace
@@ -36,9 +37,9 @@ def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
 
 
 def take(limiter: Limiter) -> Attempt[bool]:
-    need = Need((LimitRef("api", None),), (1_000_000,))
-    (reply,) = yield limiter.plans.gate_call([Want(need)], 0)
-    return bool(reply[0] == Outcome.ALLOWED)
+    need = Requirement((LimitRef("api", None),), (1_000_000,))
+    (reply,) = yield limiter.plans.gate_call([GateRequest(need)], 0)
+    return bool(reply[0] == ReplyStatus.ALLOWED)
 
 
 def fail() -> Attempt[bool]:
@@ -124,7 +125,7 @@ def test_without_a_server_all_have_the_error(own_server: Server, limiter: Limite
 
 def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
     limiter.store.breaker.trip(StoreUnavailableError("it was out"))
-    limiter.store.breaker._until = 0.0
+    limiter.store.breaker._retry_at = 0.0
     assert together(limiter, [take(limiter), take(limiter)]) == [True, True]
     assert not limiter.store.breaker.is_open
 

@@ -83,8 +83,9 @@ def test_killed_workers_lose_nothing(
     url = redis_url if broker == "redis" else request.getfixturevalue("rabbitmq_url")
     crash.app.conf.update(broker_url=url, task_default_queue="crash")
     dice = random.Random(f"{task} {broker}")
-    limit = Limiter(redis_url, {"api": "250/s"})["api"]
-    limit.limiter.register()
+    limiter = Limiter(redis_url, {"api": "250/s"})
+    limiter.register()
+    limit = limiter["api"]
     with redis.Redis.from_url(redis_url) as client, crash.app.connection_for_write(url) as link:
         limit.pause(3600)
         fleet = Fleet(url, redis_url)

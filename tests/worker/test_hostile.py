@@ -313,10 +313,10 @@ def test_a_damaged_message_is_set_aside_for_good(site: Site, key: str) -> None:
     site.limiter["gate", key].reset()
     assert following.get(timeout=SECONDS) == "ran"
     (task_id, label, _), *others = site.redis.eval(
-        script("list_quarantined").source, 1, site.limiter.keys.aside, "0"
+        script("list_quarantined").source, 1, site.limiter.keys.quarantine, "0"
     )[1]
     assert (task_id.decode(), label, others) == (damaged.id, b"damaged ", [])
-    site.redis.delete(site.limiter.keys.aside)
+    site.redis.delete(site.limiter.keys.quarantine)
 
 
 @pytest.mark.parametrize("kind", ["line", "lines", "due", "waiting", "backlog"])

@@ -12,7 +12,7 @@ from celery import Celery
 
 from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
 from celery_throttle.worker.admission.batching import GATHER_SECONDS
 from celery_throttle.worker.admission.gate import Gate
@@ -72,7 +72,7 @@ class Bench:
 
         return counted
 
-    def take(self, need: Need) -> float | None:
+    def take(self, need: Requirement) -> float | None:
         """What the gate does for one task."""
         wait = self.quota.in_hand(need)
         return self.quota.take(need) if wait is None else wait
@@ -109,12 +109,12 @@ def task(bench: Bench) -> Any:
     return mail
 
 
-def one(name: str, cost: int = MILLION) -> Need:
-    return Need((LimitRef(name, None),), (cost,))
+def one(name: str, cost: int = MILLION) -> Requirement:
+    return Requirement((LimitRef(name, None),), (cost,))
 
 
-def tenant_of(tenant: int) -> Need:
-    return Need((LimitRef("tenant", str(tenant)),), (MILLION,))
+def tenant_of(tenant: int) -> Requirement:
+    return Requirement((LimitRef("tenant", str(tenant)),), (MILLION,))
 
 
 def test_units_of_a_busy_limit_come_in_blocks(bench: Bench) -> None:

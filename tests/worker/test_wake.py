@@ -16,7 +16,7 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.worker.claims.wakeup import Wake
 from tests.servers import Server, wait_until
 
-CHANNEL = Keys().channel("tests")
+CHANNEL = Keys().wakeup_channel("tests")
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from celery_throttle.worker.admission.requested_limits import (
 from celery_throttle.worker.task_state import Status, task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.limits.requirement import Need
+    from celery_throttle.limits.requirement import Requirement
     from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.tasks.context import Item
     from celery_throttle.worker.claims.slots import TaskSlots
@@ -197,7 +197,7 @@ class Gate:
             return False
         return self._take_or_park(request, limits, need)
 
-    def _take_or_park(self, request: Any, limits: TaskLimits, need: Need) -> bool:
+    def _take_or_park(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
         ahead = self._waiting.in_lines and not limits.slots
         if ahead and not _may_be_parked(request):
@@ -211,7 +211,7 @@ class Gate:
         return self._pipeline.run_one(self._park(request, limits, need, may_run=True))
 
     def _park(
-        self, request: Any, limits: TaskLimits, need: Need, *, may_run: bool
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[bool]:
         again = _may_be_parked(request)
         try:
@@ -226,7 +226,7 @@ class Gate:
         self._quota.is_free(need)
         return self._start_in(wait, request)
 
-    def _decide_alone(self, request: Any, limits: TaskLimits, need: Need) -> bool:
+    def _decide_alone(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         """Decide during an outage. A task that may be in a line must not run here as well."""
         task = task_state(request)
         parked = self._waiting.in_lines and _may_be_parked(request)

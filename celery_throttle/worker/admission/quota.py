@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, ThrottleError
+from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import MICROSECONDS, to_us
-from celery_throttle.operations.plans import Outcome, Want
-from celery_throttle.store.client import Begun
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.replies import ReplyStatus
+from celery_throttle.store.client import PendingCall
 from celery_throttle.worker.admission.quota_cache import HORIZON, Block, Demand
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.task_state import PassesGate, Status, task_state
@@ -58,8 +59,8 @@ class _Ahead:
     """
 
     since: float
-    wants: Sequence[Want]
-    begun: Begun
+    wants: Sequence[GateRequest]
+    begun: PendingCall
 
 
 class Quota:
@@ -77,13 +78,13 @@ class Quota:
         self._throttle = throttle
         self._pace = pace
         self._waiting = waiting
-        self._blocks: dict[Need, Block] = {}
-        self._full: dict[Need, float] = {}
+        self._blocks: dict[Requirement, Block] = {}
+        self._full: dict[Requirement, float] = {}
         self._demand = Demand()
         self._ahead: _Ahead | None = None
         self._round_trip = 0.0
 
-    def in_hand(self, need: Need) -> float | None:
+    def in_hand(self, need: Requirement) -> float | None:
         """Use quota that was taken before: return the seconds until its time, or None."""
         now = time.monotonic()
         self._demand.count(None, now)
@@ -98,12 +99,12 @@ class Quota:
                 self._send_ahead(self._want(need, now), now)
         return wait
 
-    def is_better_gathered(self, need: Need) -> bool:
+    def is_better_gathered(self, need: Requirement) -> bool:
         """Return whether tasks come fast, so that one call should take units for several."""
         now = time.monotonic()
         return self._demand.recent(None, now) > BATCH and self._full.get(need, 0.0) <= now
 
-    def take(self, need: Need) -> float | None:
+    def take(self, need: Requirement) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
 
         Raises:
@@ -116,15 +117,15 @@ class Quota:
         self._take(self._want(need, now), now)
         return self._use(need, time.monotonic())
 
-    def is_free(self, need: Need) -> None:
+    def is_free(self, need: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
         self._full.pop(need, None)
 
-    def _use(self, need: Need, now: float) -> float | None:
+    def _use(self, need: Requirement, now: float) -> float | None:
         block = self._block(need, now)
         return block.use(now) if block else None
 
-    def _block(self, need: Need, now: float) -> Block | None:
+    def _block(self, need: Requirement, now: float) -> Block | None:
         """Return the first block whose units may still be used."""
         first = block = self._blocks.get(need)
         while block and not block.left(now):
@@ -137,15 +138,15 @@ class Quota:
 
     # Calls.
 
-    def _take(self, want: Want, now: float) -> None:
+    def _take(self, want: GateRequest, now: float) -> None:
         """Take units for a task that has a process, and for the tasks after it."""
-        wants = [want, *self._soon(want.need.refs, now)]
-        refs = [ref for want in wants for ref in want.need.refs]
+        wants = [want, *self._soon(want.requirement.refs, now)]
+        refs = [ref for want in wants for ref in want.requirement.refs]
         plans, store = self._throttle.plans, self._throttle.store
         call = plans.gate_call(wants, AHEAD)
         try:
             replies = store.run(call)
-            if replies[0][0] == Outcome.UNKNOWN:
+            if replies[0][0] == ReplyStatus.UNKNOWN:
                 self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
                 replies = store.run(call)
         finally:
@@ -153,9 +154,9 @@ class Quota:
         replied = time.monotonic()
         self._round_trip = replied - now
         self._keep(wants, replies, replied, 0.0)
-        plans.check(replies[0], [want.need for want in wants])
+        plans.check(replies[0], [want.requirement for want in wants])
 
-    def _send_ahead(self, want: Want, now: float) -> None:
+    def _send_ahead(self, want: GateRequest, now: float) -> None:
         """Send a call for tasks to come, without waiting for its reply.
 
         It takes more of the same units if tasks come fast, and units for waiting tasks if the
@@ -164,7 +165,7 @@ class Quota:
         wants = [want] if want.times > BATCH else []
         following = list(islice(self._waiting(), 2))
         if following and self._want_of(following[-1], now) is not None:
-            wants += self._soon([ref for want in wants for ref in want.need.refs], now)
+            wants += self._soon([ref for want in wants for ref in want.requirement.refs], now)
         if wants:
             call = self._throttle.plans.gate_call(wants, AHEAD)
             with suppress(StoreError):  # a later call raises it
@@ -185,7 +186,7 @@ class Quota:
         self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)
 
     def _keep(
-        self, wants: Sequence[Want], replies: list[list[int]], since: float, later: float
+        self, wants: Sequence[GateRequest], replies: list[list[int]], since: float, later: float
     ) -> None:
         """Cache what was taken. Starts count from ``later`` seconds after ``since``."""
         if len(self._blocks) > MAX_CACHED:
@@ -194,23 +195,23 @@ class Quota:
             self._full = {full: until for full, until in self._full.items() if until > since}
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
-            if reply[0] == Outcome.ALLOWED:
+            if reply[0] == ReplyStatus.ALLOWED:
                 _, units, at_once, wait, apart_ns, good_us = reply
                 begins, apart = later + wait / MICROSECONDS, apart_ns / NANOSECONDS
                 block = Block(since, units, at_once, begins, apart, good_us / MICROSECONDS)
-                present = self._blocks.setdefault(want.need, block)
+                present = self._blocks.setdefault(want.requirement, block)
                 if present is not block:  # it is nearly used up
                     present.then = block
-            elif reply[0] == Outcome.REFUSED:
-                self._full[want.need] = since + HORIZON
+            elif reply[0] == ReplyStatus.REFUSED:
+                self._full[want.requirement] = since + HORIZON
 
     # What to take.
 
-    def _want(self, need: Need, now: float) -> Want:
+    def _want(self, need: Requirement, now: float) -> GateRequest:
         times = max(1, self._demand.recent(need, now)) if len(need.refs) == 1 else 1
-        return Want(need, times)
+        return GateRequest(need, times)
 
-    def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[Want]:
+    def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[GateRequest]:
         """Yield the needs of tasks that will have a process within 20 ms, at their present rate.
 
         None of them needs a limit and key that the call names already: blocks serve those.
@@ -221,12 +222,12 @@ class Quota:
             if most <= 0:
                 return
             want = self._want_of(request, now)
-            if want is not None and taken.isdisjoint(want.need.refs):
-                taken.update(want.need.refs)
+            if want is not None and taken.isdisjoint(want.requirement.refs):
+                taken.update(want.requirement.refs)
                 most -= 1
                 yield want
 
-    def _want_of(self, request: Any, now: float) -> Want | None:
+    def _want_of(self, request: Any, now: float) -> GateRequest | None:
         """Return what a request will take at the gate; None if that is nothing, or not certain."""
         if not _is_certain(request):
             return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need, slot_places
+from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.task_state import task_state
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_REQUESTED_LIMITS = 20
 
 
-def requirement_of(limits: TaskLimits, request: Any) -> Need:
+def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
     """Return what the arguments of a request require; read once.
 
     Raises:
@@ -96,14 +96,14 @@ def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Ite
         limits = throttle.limits.get(name, ())
         total = costs.get(ref, 0) + cost
         # A task holds one slot of a limit, however often it requests it.
-        again = ref in costs and slot_places([name], throttle.limits)
+        again = ref in costs and find_slot_indexes([name], throttle.limits)
         if ref in costs and (again or any(total > limit.burst * MILLION for limit in limits)):
             continue
         costs[ref] = total
         units.append((name, key, cost))
     refs = tuple(costs)
-    slots = slot_places((ref.name for ref in refs), throttle.limits)
+    slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
     base = TaskLimits.none() if own is None else own
-    need = Need(refs, tuple(costs.values()))
+    need = Requirement(refs, tuple(costs.values()))
     state.joined = replace(base, fixed=need, slots=slots), units
     return state.joined

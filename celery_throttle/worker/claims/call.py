@@ -16,8 +16,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.changes import MICROSECONDS, to_us
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.health.error_log import Complaints
@@ -147,7 +147,7 @@ class Claiming:
         if self._throttle.store.breaker.is_open:  # somebody else finds out when the server is back
             return None
         keys = self._throttle.keys
-        names = [keys.limits, keys.parks, *self._claims.keys]
+        names = [keys.limits, keys.unacknowledged, *self._claims.keys]
         if room:
             names += self._queue_keys_in_turn()
         settled, releases = self._claims.take_settled(), self._slots.take_releases()
@@ -155,7 +155,7 @@ class Claiming:
         args: list[Argument] = [
             "",
             self._claims.worker,
-            keys.channel(self._claims.worker),
+            keys.wakeup_channel(self._claims.worker),
             to_us(self._throttle.settings.lease),
             room,
             # While tasks queue for processes, one booked ahead might find none when its slot comes.

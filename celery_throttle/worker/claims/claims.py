@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.operations.changes import MICROSECONDS
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
@@ -205,7 +205,7 @@ class Claims:
             if self._held.pop(claim.token, None) is None:
                 return
             claim.returned = True
-        names = [*self.keys, self._keys.aside]
+        names = [*self.keys, self._keys.quarantine]
         try:
             self._store.run(
                 Call(script("quarantine"), names, ["", self.worker, claim.token, label])

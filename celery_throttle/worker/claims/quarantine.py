@@ -90,7 +90,7 @@ class Aside:
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = store.run(Call(script("list_quarantined"), [keys.aside], [cursor]))
+            cursor, rows = store.run(Call(script("list_quarantined"), [keys.quarantine], [cursor]))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
@@ -99,7 +99,7 @@ class Aside:
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                store.run(Call(script("recall_quarantined"), [keys.aside], ["", *ids]))
+                store.run(Call(script("recall_quarantined"), [keys.quarantine], ["", *ids]))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from celery_throttle.errors import StoreError
 from celery_throttle.store.client import Store
-from celery_throttle.store.script import pack
+from celery_throttle.store.script import pack_command
 
 _ERRORS = (RedisError, OSError)
 
@@ -47,7 +47,9 @@ class Wake:
             return
         self._generation = self._store.generation
         try:
-            connection.send_packed_command([pack("SUBSCRIBE", self._channel)], check_health=False)
+            connection.send_packed_command(
+                [pack_command("SUBSCRIBE", self._channel)], check_health=False
+            )
             connection.read_response()
         except _ERRORS:
             connection.disconnect()

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from celery_throttle.algorithms.local import Local
-from celery_throttle.algorithms.share import share
-from celery_throttle.algorithms.state import divided_up
-from celery_throttle.limits.cost import MILLION, in_units
+from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.algorithms.share import make_share
+from celery_throttle.algorithms.state import ceil_div
+from celery_throttle.limits.cost import MILLION, to_units
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.limits.requirement import Need, has_slots
+from celery_throttle.limits.requirement import Requirement, has_slots
 
 #: Microseconds between two looks for a slot.
 _LOOK = 100_000
@@ -58,12 +58,12 @@ class Fallback:
         self._begin()
 
     def _begin(self) -> None:
-        self._local = Local()
+        self._local = LocalLimits()
         self._shares: dict[LimitRef, tuple[Limit, ...]] = {}
         #: When (us) the last of those that wait may try.
         self._last: dict[LimitRef, int] = {}
 
-    def wait(self, need: Need, now: int, *, waited: bool) -> int | None:
+    def wait(self, need: Requirement, now: int, *, waited: bool) -> int | None:
         """Take what a task needs, or tell when it may try again.
 
         Args:
@@ -94,7 +94,7 @@ class Fallback:
                 return None
             wait = wait if slots else _LOOK
             if rates:
-                costs[ref] = in_units(cost)
+                costs[ref] = to_units(cost)
                 apart = max(apart, *(_step(one, cost) for one in self._shares[ref]))
         if not wait and (waited or self._last_of(need) <= now):
             decision = self._local.acquire(costs, now) if costs else None
@@ -107,10 +107,10 @@ class Fallback:
         """The time in microseconds before which it takes nothing from a limit."""
         return max(self._begins, self._pauses.get(ref.name, 0.0) * MILLION)
 
-    def _last_of(self, need: Need) -> int:
+    def _last_of(self, need: Requirement) -> int:
         return max((self._last.get(ref, 0) for ref in need.refs), default=0)
 
-    def _turn(self, need: Need, at: int, apart: int) -> int:
+    def _turn(self, need: Requirement, at: int, apart: int) -> int:
         """When a task may try: not before ``at``, and behind all that wait for its limits."""
         turn = max(at, self._last_of(need) + apart)
         self._last.update(dict.fromkeys(need.refs, turn))
@@ -135,7 +135,7 @@ class Fallback:
         known = self._shares.get(ref)
         if known and all(cost <= one.burst * MILLION for one in known):
             return True
-        shares = tuple(filter(None, (share(limit, self._workers, cost) for limit in limits)))
+        shares = tuple(filter(None, (make_share(limit, self._workers, cost) for limit in limits)))
         if len(shares) < len(limits):
             return False
         self._shares[ref] = shares
@@ -148,4 +148,4 @@ class Fallback:
 def _step(limit: Limit, cost: int) -> int:
     """Microseconds from a task of some cost to the next."""
     assert isinstance(limit.rate, Rate)  # noqa: S101  # a share is one
-    return divided_up(cost * limit.rate.period_us, limit.rate.count * MILLION)
+    return ceil_div(cost * limit.rate.period_us, limit.rate.count * MILLION)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import LimitError, StoreError
+from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.changes import Limits, seconds_paused, to_us
+from celery_throttle.limits.limit import Limits
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker.health.worker_count import FleetSize
@@ -126,7 +127,7 @@ class Fleet:
         As it was when the server last answered. Infinity: until somebody resumes it.
         """
         return {
-            field[len(_PAUSE) :].decode(): self._heard_at + seconds_paused(int(us))
+            field[len(_PAUSE) :].decode(): self._heard_at + pause_to_seconds(int(us))
             for field, us in self._told.items()
             if field.startswith(_PAUSE)
         }
@@ -168,6 +169,10 @@ class Fleet:
         lines, about = self._queues.said(queues)
         args: list[Argument] = ["", self._worker, lease_us, _MOST, *about, *names]
         reply: list[Any] = self._throttle.store.probe(
-            Call(script("heartbeat"), [keys.fleet, keys.limits, keys.aside, *lines, *pauses], args)
+            Call(
+                script("heartbeat"),
+                [keys.membership, keys.limits, keys.quarantine, *lines, *pauses],
+                args,
+            )
         )
         return reply

@@ -14,9 +14,9 @@ from celery.utils.log import get_logger
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError
+from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import MICROSECONDS, to_us
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.health.fallback import Fallback
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Outage:
         )
         self._tell("normal")
 
-    def wait(self, need: Need, *, waited: bool) -> float | None:
+    def wait(self, need: Requirement, *, waited: bool) -> float | None:
         """Seconds until a task may try; 0.0: it may run; None: when the server is back."""
         fallback = self._fallback
         if fallback is None:  # it has just ended

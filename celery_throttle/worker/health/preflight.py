@@ -58,7 +58,7 @@ def check_store(throttle: Throttle) -> None:
 def _missing_rights(throttle: Throttle) -> str:
     """What is wrong with the rights of the user; nothing if it may run all that scripts run."""
     keys = throttle.keys
-    call = Call(script("missing_rights"), [keys.rights], [keys.channel("nobody")])
+    call = Call(script("missing_rights"), [keys.permission_probe], [keys.wakeup_channel("nobody")])
     names = " ".join(f"+{name.decode().lower()}" for name in sorted(throttle.store.run(call)))
     if not names:
         return ""

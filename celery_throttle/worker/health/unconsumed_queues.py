@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from celery_throttle.operations.discard import Consumed, count_waiting, discard
+from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
@@ -79,7 +79,7 @@ class Unconsumed:
 
     def _discard(self, queue: str) -> None:
         keys = self._throttle.keys
-        count = self._throttle.run_plan(discard(keys, queue, self._among(keys.temporary)))
+        count = self._throttle.run_plan(discard(keys, queue, self._among(keys.temporary_queues)))
         if count:
             logger.warning(
                 "Queue %s is gone with its last consumer: its %d waiting tasks were discarded, as "
@@ -89,7 +89,7 @@ class Unconsumed:
 
     def _report(self, queue: str) -> None:
         keys = self._throttle.keys
-        among = self._among(keys.consumed)
+        among = self._among(keys.consumed_queues)
         count = self._throttle.run_plan(count_waiting(keys, queue, among, _REPORT))
         if count > 0:
             logger.warning(
@@ -98,8 +98,8 @@ class Unconsumed:
                 *(count, self._short(queue)),
             )
 
-    def _among(self, name: str) -> Consumed:
-        return Consumed(name, lease_of(self._throttle))
+    def _among(self, name: str) -> ConsumedQueues:
+        return ConsumedQueues(name, lease_of(self._throttle))
 
     def _short(self, queue: str) -> str:
         """As the app names it, if it is of the same broker."""

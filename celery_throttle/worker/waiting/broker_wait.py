@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import MICROSECONDS, seconds_until, to_us
+from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
@@ -53,7 +53,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         self,
         request: Any,
         limits: TaskLimits,
-        need: Need,
+        need: Requirement,
         *,
         redelivered: bool,  # noqa: ARG002  # no copy of it waits elsewhere
         may_run: bool,
@@ -75,12 +75,12 @@ class BrokerWaitPolicy(WaitingPolicy):
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
         self._delayed.add(request, max(EARLY_SECONDS, wait - EARLY_SECONDS), until)
         if not known:
-            expected = seconds_until(expected_us)
+            expected = wait_to_seconds(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
         return None
 
     def _call(
-        self, limits: TaskLimits, need: Need, token: int, known: int, *, may_run: bool
+        self, limits: TaskLimits, need: Requirement, token: int, known: int, *, may_run: bool
     ) -> Call:
         keys = self._throttle.keys
         max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
@@ -96,6 +96,12 @@ class BrokerWaitPolicy(WaitingPolicy):
         ]
         for ref, cost in zip(need.refs, need.costs, strict=True):
             state, *pauses = keys.decision(ref)
-            names += (state, keys.entries(ref), *pauses, keys.waits(ref), keys.turns(ref))
+            names += (
+                state,
+                keys.entries(ref),
+                *pauses,
+                keys.waiting_lists(ref),
+                keys.broker_waits(ref),
+            )
             args += (ref.name, keys.field(ref), cost)
         return Call(script("broker_wait"), names, args)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.errors import QueueFullError
+from celery_throttle.limits.duration import to_us, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.messages import packing
-from celery_throttle.operations.changes import seconds_until, to_us
-from celery_throttle.operations.park import Waiter, park_call
+from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm
@@ -63,7 +63,13 @@ class ParkingPolicy(WaitingPolicy):
         self._acknowledging: deque[tuple[float, str]] = deque()
 
     def park(
-        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+        self,
+        request: Any,
+        limits: TaskLimits,
+        need: Requirement,
+        *,
+        redelivered: bool,
+        may_run: bool,
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
         refs, token = need.refs, self._token()
@@ -92,14 +98,14 @@ class ParkingPolicy(WaitingPolicy):
         self,
         request: Any,
         limits: TaskLimits,
-        need: Need,
+        need: Requirement,
         token: int,
         *,
         redelivered: bool,
         may_run: bool,
     ) -> Call:
         queue = self._origin.queue_of(request.message)
-        waiter = Waiter(
+        waiter = WaitingTask(
             task_id=request.id,
             queue=self._throttle.qualify(queue),
             rank=self._origin.rank_of(request.message),
@@ -146,7 +152,7 @@ class ParkingPolicy(WaitingPolicy):
         self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
     ) -> None:
         position, expected_us, index, wait_us = about
-        wait = seconds_until(wait_us)
+        wait = wait_to_seconds(wait_us)
         if wait is not None:  # else the resume wakes a worker
             self._parked(wait)
         announce_wait(
@@ -155,7 +161,7 @@ class ParkingPolicy(WaitingPolicy):
             refs[index - 1],
             retry_after=wait,
             position=position,
-            expected=seconds_until(expected_us),
+            expected=wait_to_seconds(expected_us),
         )
 
 

@@ -7,15 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
+from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Need
-from celery_throttle.operations.changes import (
-    MICROSECONDS,
-    seconds_paused,
-    seconds_until,
-    unknown_limit,
-)
-from celery_throttle.operations.plans import cost_too_high
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
@@ -45,7 +40,13 @@ class WaitingPolicy(ABC):
 
     @abstractmethod
     def park(
-        self, request: Any, limits: TaskLimits, need: Need, *, redelivered: bool, may_run: bool
+        self,
+        request: Any,
+        limits: TaskLimits,
+        need: Requirement,
+        *,
+        redelivered: bool,
+        may_run: bool,
     ) -> Attempt[float | None]:
         """Make an attempt to take quota for a task that may run, and else to let it wait.
 
@@ -67,12 +68,12 @@ class WaitingPolicy(ABC):
         """Return the identities of parked messages that are acknowledged by now, each once."""
         return []
 
-    def hold_slots(self, request: Any, limits: TaskLimits, need: Need) -> None:
+    def hold_slots(self, request: Any, limits: TaskLimits, need: Requirement) -> None:
         """Record the slots of a task that runs during an outage, to report them later."""
         places = self._places(need.refs[index] for index in limits.slots)
         self._slots.hold(request, self._token(), places)
 
-    def _ask(self, call: Call, need: Need, token: int) -> Attempt[tuple[bytes, list[Any]]]:
+    def _ask(self, call: Call, need: Requirement, token: int) -> Attempt[tuple[bytes, list[Any]]]:
         """Make the call that takes quota or parks; return its outcome and the fields of that."""
         refs = need.refs
         try:
@@ -85,15 +86,15 @@ class WaitingPolicy(ABC):
             raise
         outcome, *about = reply
         if outcome == b"unknown":
-            raise unknown_limit(refs[about[0] - 1].name, self._throttle.limits)
+            raise unknown_limit_error(refs[about[0] - 1].name, self._throttle.limits)
         if outcome == b"never":
             index, burst = about
-            raise cost_too_high(need.costs[index - 1], refs[index - 1], burst)
+            raise cost_too_high_error(need.costs[index - 1], refs[index - 1], burst)
         return outcome, about
 
     def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
         keys = self._throttle.keys
-        return [(keys.entries(ref), keys.waits(ref)) for ref in refs]
+        return [(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
 
 
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
@@ -109,5 +110,5 @@ def late(limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]) -> 
     assert limits.max_wait is not None  # noqa: S101  # only then a script says so
     expected_us, index, paused_us = about
     ref = refs[index - 1]
-    expected, paused = seconds_until(expected_us), seconds_paused(paused_us)
+    expected, paused = wait_to_seconds(expected_us), pause_to_seconds(paused_us)
     return WaitTooLongError(ref.name, ref.key, expected, limits.max_wait, paused)

@@ -1,0 +1,218 @@
+"""The core of a limiter: requirements, and the execution of plans on its server.
+
+Reservations, slots, handles and the clients of APIs build on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.forecasts.reader import Outlook
+from celery_throttle.lease_renewer import LeaseRenewer
+from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.reference import RefLike, are_cacheable, parse_refs
+from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.all_plans import Plans
+from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Call
+
+T = TypeVar("T")
+
+#: The number of requirements, or handles, that a limiter caches.
+CACHE_SIZE = 1024
+
+
+class LimiterCore:
+    """The core of :class:`celery_throttle.limiter.Limiter`.
+
+    Attributes:
+        limits: the limits of the code.
+        keys: the names in Redis.
+        store: the server.
+        clock: a clock that replaces the server's, or None.
+    """
+
+    limits: Mapping[str, Limits]
+    keys: Keys
+    store: Store
+    clock: Clock | None
+
+    @cached_property
+    def plans(self) -> Plans:
+        """The plans of all operations."""
+        return Plans(self.limits, self.keys, self.clock)
+
+    @cached_property
+    def forecast_reader(self) -> Outlook:
+        """The plans of forecasts."""
+        return Outlook(self.plans.limits, self.keys, self.clock)
+
+    @cached_property
+    def lease_renewer(self) -> LeaseRenewer:
+        """Renews the leases of held slots."""
+        return LeaseRenewer(self._renew_lease)
+
+    def _renew_lease(self, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
+        self.run_plan(self.plans.renew([(ref, holder) for ref in refs], lease))
+
+    @cached_property
+    def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
+        return {}
+
+    def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
+        """Return the requirement of a call: its limits and cost, checked. Cached if possible.
+
+        ``least``: 0 if the cost may be 0.
+        """
+        kind = type(limits)
+        listed = kind is list or kind is tuple
+        if type(cost) is not int or not listed or not are_cacheable(limits):
+            return make_requirement(parse_refs(limits), cost, least)
+        cache_key = (cost, *limits)
+        requirement = self._requirements.get(cache_key)
+        if requirement is None:
+            requirement = make_requirement(parse_refs(limits), cost, least)
+            if least:
+                if len(self._requirements) >= CACHE_SIZE:
+                    self._requirements.clear()
+                self._requirements[cache_key] = requirement
+        return requirement
+
+    def require_up_to(self, limits: Iterable[RefLike], most: Cost) -> Requirement:
+        """Return the requirement of a call that takes at most ``most`` units, which may be 0."""
+        to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
+        return self.require(limits, most, least=0)
+
+    def decide(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`."""
+        call = self.plans.cached_call(requirement) if max_wait is None else None
+        decision = (
+            None if call is None else self.plans.read_decision(requirement, self.store.run(call))
+        )
+        if decision is None:
+            decision = self.run_plan(self.acquire_plan(requirement, max_wait)).decision
+        return decision
+
+    async def adecide(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """:meth:`decide` for asyncio."""
+        call = self.plans.cached_call(requirement) if max_wait is None else None
+        decision = (
+            None
+            if call is None
+            else self.plans.read_decision(requirement, await self.store.arun(call))
+        )
+        if decision is None:
+            decision = (await self.arun_plan(self.acquire_plan(requirement, max_wait))).decision
+        return decision
+
+    def acquire_plan(
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Acquisition]:
+        """Return the plan that takes units, estimates and slots, with or without a wait."""
+        return self.plans.acquire(requirement, max_wait, mode=mode, holder=holder)
+
+    def return_slots(self, acquisition: Acquisition) -> None:
+        """Return slots that a task already held to the task; only tasks have such slots."""
+
+    def may_resend(
+        self,
+        requirement: Requirement,  # noqa: ARG002  # for tasks only
+        acquisition: Acquisition | None,  # noqa: ARG002  # for tasks only
+        stop: float,  # noqa: ARG002  # for tasks only
+        most: int,  # noqa: ARG002  # for tasks only
+    ) -> bool:
+        """Whether a request that its API refused may be sent again from here, after a wait.
+
+        Args:
+            requirement: its limits.
+            acquisition: what was taken for it; None during an outage of the server.
+            stop: seconds for which the API asked for no more requests.
+            most: the number of times that it may be sent again.
+        """
+        return True
+
+    def run_plan(self, plan: Plan[T]) -> T:
+        """Execute a plan, blocking."""
+        result: Any = None
+        while True:
+            try:
+                step = plan.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+            result = None
+            if isinstance(step, Call):
+                result = self.store.run(step)
+            elif self.clock is not None:
+                self.clock.advance(step.seconds)
+            else:
+                time.sleep(step.seconds)
+
+    async def arun_plan(self, plan: Plan[T]) -> T:
+        """:meth:`run_plan` for asyncio."""
+        result: Any = None
+        while True:
+            try:
+                step = plan.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+            result = None
+            if isinstance(step, Call):
+                result = await self.store.arun(step)
+            elif self.clock is not None:
+                self.clock.advance(step.seconds)
+            else:
+                await asyncio.sleep(step.seconds)
+
+
+class HandleCore:
+    """The limiter and the reference of a :class:`celery_throttle.handle.LimitHandle`."""
+
+    __slots__ = ("limiter", "ref")
+
+    def __init__(self, limiter: LimiterCore, ref: LimitRef) -> None:
+        self.limiter = limiter
+        self.ref = ref
+
+
+#: One limit of a limiter, or several that all have to allow.
+LimitHandles = HandleCore | Sequence[HandleCore]
+
+
+def check_handles(limits: LimitHandles) -> list[HandleCore]:
+    """Return the handles as a list: at least one, all of one limiter.
+
+    Raises:
+        LimitValueError: there are none, or of several limiters, or something is not a handle.
+    """
+    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
+    handles: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # checked below
+    if not handles:
+        raise LimitValueError("no limit is given; allowed: one, or a list of them")
+    for handle in handles:
+        if not isinstance(handle, HandleCore):
+            raise LimitValueError(
+                f"{shown(handle)} is not a limit of a limiter; allowed: such as throttle['name'], "
+                "or a list of them"
+            )
+        if handle.limiter is not handles[0].limiter:
+            raise LimitValueError(
+                f"{handle.ref.name!r} is of another limiter than {handles[0].ref.name!r}; allowed: "
+                "limits of one"
+            )
+    return handles

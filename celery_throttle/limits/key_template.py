@@ -1,0 +1,168 @@
+"""Key templates: which limit, and which key of it, the arguments of a call select.
+
+Users write ``"mail:{tenant_id}"``, a :class:`KeyTemplate`. An :class:`ArgumentReader` reads the
+value of ``tenant_id`` from a task's arguments, and the template encodes it as a key, such as
+``LimitRef("mail", "42")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any
+
+from celery_throttle.errors import KeyTemplateError, KeyValueError, shown
+from celery_throttle.limits.key import LimitRef, encode_part, join_parts
+from celery_throttle.limits.limit import check_name
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTemplate:
+    """A limit and the template of a key: ``"stripe"``, ``"mail:{tenant_id}"``, ``"mail:eu"``.
+
+    Made by :meth:`parse`.
+
+    Attributes:
+        text: The template as written.
+        name: The name of the limit.
+        parts: The parts of the key, encoded; None in place of an argument.
+        arguments: The names of the arguments, in the order of the parts.
+    """
+
+    text: str
+    name: str
+    parts: tuple[str | None, ...]
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> KeyTemplate:
+        """Parse a name and the parts of a key; each part is ``{argument}`` or plain text.
+
+        Raises:
+            LimitSyntaxError: the name is not allowed for a limit.
+            KeyTemplateError: a part is empty, or has braces but is not one argument.
+        """
+        if not isinstance(text, str):
+            raise KeyTemplateError(f"{shown(text)} is not text; allowed: such as 'mail:{{tenant}}'")
+        name, *templates = text.split(":")
+        parts: list[str | None] = []
+        arguments: list[str] = []
+        for template in templates:
+            if template[:1] + template[-1:] == "{}" and template[1:-1].isidentifier():
+                parts.append(None)
+                arguments.append(template[1:-1])
+            elif template and "{" not in template and "}" not in template:
+                parts.append(encode_part(template))
+            else:
+                raise KeyTemplateError(
+                    f"{shown(template)} in {shown(text)} is not a part of a key; allowed: one "
+                    "argument, such as '{tenant_id}', or text without braces"
+                )
+        return cls(text, check_name(name), tuple(parts), tuple(arguments))
+
+    def ref(self, values: Sequence[Any] = ()) -> LimitRef:
+        """Return the limit and key for the values of ``arguments``, in their order.
+
+        Raises:
+            KeyValueError: a value cannot be part of a key, or there are too many or too few.
+        """
+        if len(values) != len(self.arguments):
+            raise KeyValueError(
+                f"{shown(self.text)} was given {len(values)} values; allowed: {len(self.arguments)}"
+            )
+        if not self.parts:
+            return LimitRef(self.name, None)
+        remaining = iter(values)
+        parts = (encode_part(next(remaining)) if part is None else part for part in self.parts)
+        return LimitRef(self.name, join_parts(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """Where a call passes an argument. ``default`` is ``Parameter.empty`` if there is none."""
+
+    name: str
+    position: int | None = None
+    by_keyword: bool = True
+    default: Any = Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentReader:
+    """Reads arguments, by name, from the ``args`` and ``kwargs`` of a call.
+
+    Made once for each task by :meth:`for_signature`, so that :meth:`read` need not bind a
+    signature.
+
+    Attributes:
+        function: the function, for messages: ``"task 'shop.charge'"``.
+    """
+
+    function: str
+    _arguments: tuple[_Argument, ...]
+
+    @classmethod
+    def for_signature(cls, sig: Signature, names: Iterable[str], function: str) -> ArgumentReader:
+        """Return a reader of the arguments ``names`` for calls of a function.
+
+        Args:
+            sig: The function's signature; without ``self`` for a bound task.
+            names: Names of parameters; any names if the function takes ``**kwargs``.
+            function: The function, for messages: ``"task 'shop.charge'"``.
+
+        Raises:
+            KeyTemplateError: the function has no such parameter, or the parameter is ``*args`` or
+                ``**kwargs`` itself.
+        """
+        collecting = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        single = [p for p in sig.parameters.values() if p.kind not in collecting]
+        known = {
+            p.name: _Argument(
+                p.name,
+                position=None if p.kind is Parameter.KEYWORD_ONLY else position,
+                by_keyword=p.kind is not Parameter.POSITIONAL_ONLY,
+                default=p.default,
+            )
+            for position, p in enumerate(single)
+        }
+        others = {p.name: p.kind for p in sig.parameters.values() if p.kind in collecting}
+        takes_any = Parameter.VAR_KEYWORD in others.values()
+        arguments = []
+        for name in names:
+            if name not in known and (name in others or not takes_any):
+                allowed = ", ".join(known) or "none, it takes no single argument"
+                raise KeyTemplateError(
+                    f"{function} has no argument {shown(name)}; allowed: {allowed}"
+                )
+            arguments.append(known.get(name) or _Argument(name))
+        return cls(function, tuple(arguments))
+
+    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values of the arguments in the order of ``names``, with defaults.
+
+        Raises:
+            KeyValueError: an argument is missing and has no default, or ``args`` is not a sequence,
+                or ``kwargs`` not a mapping.
+        """
+        try:
+            return tuple([self._read(argument, args, kwargs) for argument in self._arguments])
+        except KeyValueError:
+            raise
+        except (LookupError, TypeError):  # a message may contain any JSON value
+            raise KeyValueError(
+                f"{self.function} was called with arguments {shown(args)} and {shown(kwargs)}; "
+                "allowed: a list, and a dict by their names"
+            ) from None
+
+    def _read(self, argument: _Argument, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if argument.position is not None and argument.position < len(args):
+            return args[argument.position]
+        if argument.by_keyword and argument.name in kwargs:
+            return kwargs[argument.name]
+        if argument.default is Parameter.empty:
+            raise KeyValueError(
+                f"{self.function} was called without the argument {shown(argument.name)}, "
+                "which gives the key or the cost of its limit; allowed: by position or by name"
+            )
+        return argument.default

@@ -1,0 +1,188 @@
+"""Plans that take units and slots: acquire, peek, and the gate's decisions for several tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from celery_throttle.errors import Throttled
+from celery_throttle.limits.cost import to_units
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import MICROSECONDS, check_duration, to_us
+from celery_throttle.limits.limit import MAX_BOOKING_US
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import DefinePlans
+from celery_throttle.operations.plan import Plan, Sleep, has_keys
+from celery_throttle.operations.replies import (
+    ReplyStatus,
+    read_allowed,
+    read_refused,
+)
+from celery_throttle.store.script import Argument, Call, script
+
+#: Seconds between two attempts to take a slot, which may be released at any time.
+_SLOT_POLL_SECONDS = 0.02
+
+#: Seconds by which a call that waits comes early, since starts are booked ahead; and its least
+#: sleep.
+_EARLY_SECONDS, _MIN_SLEEP_SECONDS = MAX_BOOKING_US / MICROSECONDS, 0.001
+
+
+class Holder(NamedTuple):
+    """A holder of slots: a unique name, and the seconds of its first lease."""
+
+    name: str
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """The requirement of tasks at a gate, and the number of tasks to admit at once."""
+
+    requirement: Requirement
+    times: int = 1
+
+
+class Acquisition(NamedTuple):
+    """The result of taking units or slots.
+
+    Attributes:
+        requirement: what was requested.
+        decision: the decision.
+        marks: identify the take, for ``settle.lua``; empty if it was refused.
+        task_items: within a task, the part that the task already held; see
+            :mod:`celery_throttle.tasks.context`.
+        from_server: whether a part of it was taken on the server.
+    """
+
+    requirement: Requirement
+    decision: Decision
+    marks: Sequence[int]
+    task_items: Sequence[tuple[str, str | None, int]] = ()
+    from_server: bool = True
+
+
+class AcquirePlans(DefinePlans):
+    """Plans that take units and slots."""
+
+    __slots__ = ()
+
+    def acquire(
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Acquisition]:
+        """Take units or slots; with ``max_wait`` (seconds), wait that long at most.
+
+        Raises:
+            Throttled: with ``max_wait``, the limits do not allow it in that time. Others as
+                :func:`~celery_throttle.operations.replies.check_reply`.
+        """
+        left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
+        while True:
+            longest = None if max_wait is None else left
+            reply = yield from self._acquire(requirement, mode, holder, longest)
+            if reply[0] == ReplyStatus.ALLOWED:
+                decision = read_allowed(reply, requirement.units)
+                if max_wait is not None and decision.delay > 0:
+                    yield Sleep(decision.delay)
+                return Acquisition(requirement, decision, reply[6:])
+            refusing, decision = read_refused(requirement, reply)
+            if max_wait is None:
+                return Acquisition(requirement, decision, ())
+            slots_bind, too_long = reply[6] == 1, reply[6] == 2  # noqa: PLR2004  # see acquire.lua
+            wait = decision.retry_after
+            if wait is None or left <= 0 or too_long or (wait > left and not slots_bind):
+                raise Throttled(refusing.name, refusing.key, wait, decision.paused)
+            early = max(wait - _EARLY_SECONDS, _MIN_SLEEP_SECONDS)
+            nap = min(wait, left, _SLOT_POLL_SECONDS) if slots_bind else early
+            left -= yield from self._sleep(min(nap, wait))
+
+    def _sleep(self, seconds: float) -> Plan[float]:
+        """Sleep; return how many seconds that took."""
+        began = time.monotonic()
+        yield Sleep(seconds)
+        return seconds if self.clock else time.monotonic() - began
+
+    def decide(self, requirement: Requirement, max_wait: float | None) -> Plan[Decision]:
+        """Return the decision of :meth:`acquire`."""
+        acquisition = yield from self.acquire(requirement, max_wait)
+        return acquisition.decision
+
+    def cached_call(self, requirement: Requirement) -> Call | None:
+        """Return the cached call of :meth:`acquire` for a requirement, if there is one.
+
+        The hot path runs it directly, without a plan, and reads the reply with
+        :meth:`read_decision`.
+        """
+        return requirement.calls.get(("take", self.keys.prefix))
+
+    @staticmethod
+    def read_decision(requirement: Requirement, reply: Sequence[int]) -> Decision | None:
+        """Return the decision of a reply; None if only a plan can handle the reply."""
+        if reply[0] == 1:
+            return read_allowed(reply, requirement.units)
+        return read_refused(requirement, reply)[1] if reply[0] == 0 else None
+
+    def peek(self, requirement: Requirement) -> Plan[Decision]:
+        """Decide, and take nothing."""
+        reply = yield from self._acquire(requirement, "peek")
+        if reply[0] == ReplyStatus.ALLOWED:
+            return read_allowed(reply, 0)
+        return read_refused(requirement, reply)[1]
+
+    def acquire_up_to(self, requirement: Requirement) -> Plan[Decision]:
+        """Take the units that all limits have, at most the cost."""
+        reply = yield from self._acquire(requirement, "upto")
+        if reply[0] == ReplyStatus.ALLOWED:
+            return read_allowed(reply, to_units(reply[5]))
+        return read_refused(requirement, reply)[1]
+
+    def _acquire(
+        self,
+        requirement: Requirement,
+        mode: str,
+        holder: Holder | None = None,
+        longest: float | None = None,
+    ) -> Plan[Sequence[int]]:
+        """Run ``acquire.lua``. Raises as :func:`check_reply`."""
+        cacheable = holder is None and longest is None and self.clock is None
+        call = requirement.calls.get((mode, self.keys.prefix)) if cacheable else None
+        if call is None:
+            call = self._acquire_call(requirement, mode, holder, longest)
+            if cacheable:
+                requirement.calls[mode, self.keys.prefix] = call
+        reply: Sequence[int] = yield from self.call_registered(call, requirement.refs)
+        self.check(reply, [requirement])
+        return reply
+
+    def _acquire_call(
+        self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
+    ) -> Call:
+        names, args = self._ref_arguments(requirement)
+        if holder is not None:
+            args += (holder.name, to_us(holder.lease))
+        delay = "" if longest is None else to_us(longest)
+        keys = [self.keys.limits, *names]
+        return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
+
+    def gate_call(self, requests: Sequence[GateRequest], ahead: int) -> Call:
+        """Return the call of ``admit.lua`` for several tasks.
+
+        Args:
+            requests: their requirements; no limit and key may occur twice.
+            ahead: microseconds by which a start may be booked ahead.
+        """
+        refs = [ref for request in requests for ref in request.requirement.refs]
+        costs = [cost for request in requests for cost in request.requirement.costs]
+        names, about = self._ref_arguments(Requirement(tuple(refs), tuple(costs)))
+        keys = [self.keys.limits, *names, *(self.keys.backlog(ref) for ref in refs)]
+        args: list[Argument] = [self.now(), ahead, len(requests), int(has_keys(refs))]
+        for request in requests:
+            args += (request.times, len(request.requirement.refs))
+        return Call(script("admit"), keys, [*args, *about])

@@ -1,0 +1,85 @@
+"""Plans: operations on limits without I/O, written once for blocking code and for asyncio.
+
+A plan is a generator. It yields a :class:`~celery_throttle.store.script.Call` to run on the server,
+or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter_core` executes plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.rate import MAX_UNITS
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Argument, Call
+
+T = TypeVar("T")
+
+#: A cost above any burst. Larger costs are sent as this one: they may have too many digits.
+MAX_COST = (MAX_UNITS + 1) * MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A step of a plan that waits for some seconds."""
+
+    seconds: float
+
+
+Plan = Generator[Call | Sleep, Any, T]
+
+
+class Clock(Protocol):
+    """A clock that replaces the server's; see :class:`celery_throttle.testing.ManualClock`.
+
+    Attributes:
+        now: microseconds.
+    """
+
+    now: int
+
+    def advance(self, seconds: float) -> None:
+        """Advance the clock, in place of a sleep."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPlans:
+    """The base of the plans for the limits of one prefix.
+
+    Attributes:
+        limits: the limits of the code; registered if the server does not know them.
+        keys: the names in Redis.
+        clock: a clock that replaces the server's, or None.
+    """
+
+    limits: Mapping[str, Limits]
+    keys: Keys
+    clock: Clock | None = None
+
+    def now(self) -> Argument:
+        """Return the time as an argument of a script: empty for the server's own."""
+        return "" if self.clock is None else self.clock.now
+
+    def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
+        """Return the keys and arguments of limits as ``refs.lua`` reads them."""
+        keys = self.keys
+        if has_keys(requirement.refs):
+            states = [name for ref in requirement.refs for name in keys.decision(ref)]
+            fields = [name for ref in requirement.refs for name in (keys.field(ref), ref.name)]
+        else:
+            states = [
+                name for ref in requirement.refs for name in (keys.state(ref), keys.pause(ref))
+            ]
+            fields = [ref.name for ref in requirement.refs]
+        costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
+        return [*states, *(keys.entries(ref) for ref in requirement.refs)], [*fields, *costs]
+
+
+def has_keys(refs: Sequence[LimitRef]) -> bool:
+    """Whether one of them is a key of its limit."""
+    return any(ref.key is not None for ref in refs)
