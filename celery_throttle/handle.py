@@ -71,11 +71,13 @@ class LimitHandle(HandleCore):
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """See :meth:`~celery_throttle.limiter.Limiter.reserve`."""
-        return Reservation.make(self.limiter, self._require(cost), max_wait)
+        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        return Reservation(self.limiter, self.limiter.run_plan(plan))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """:meth:`reserve` for asyncio."""
-        return await Reservation.amake(self.limiter, self._require(cost), max_wait)
+        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
         """See :meth:`~celery_throttle.limiter.Limiter.slot`."""

@@ -39,18 +39,6 @@ class Reservation:
         self._limiter = limiter
         self._acquisition: Acquisition | None = acquisition
 
-    @classmethod
-    def make(cls, limiter: LimiterCore, requirement: Requirement, max_wait: float) -> Reservation:
-        """Take an estimate, and return its reservation."""
-        return cls(limiter, limiter.run_plan(_reserve(limiter, requirement, max_wait)))
-
-    @classmethod
-    async def amake(
-        cls, limiter: LimiterCore, requirement: Requirement, max_wait: float
-    ) -> Reservation:
-        """:meth:`make` for asyncio."""
-        return cls(limiter, await limiter.arun_plan(_reserve(limiter, requirement, max_wait)))
-
     def settle(self, actual: Costs) -> None:
         """Settle the reservation, once, with its actual cost in units, or by limit name.
 
@@ -77,10 +65,6 @@ class Reservation:
         if acquisition is None:
             raise ThrottleError("a reservation can be settled once, and this one was")
         return acquisition
-
-
-def _reserve(limiter: LimiterCore, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
-    return limiter.acquire_plan(requirement, check_duration(max_wait, "max_wait"), mode="reserve")
 
 
 class Slot:

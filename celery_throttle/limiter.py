@@ -128,13 +128,15 @@ class Limiter(LimiterCore):
             Throttled: the limits do not allow it in ``max_wait`` seconds. Others as
                 :meth:`acquire`.
         """
-        return Reservation.make(self, self.require(limits, cost), max_wait)
+        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        return Reservation(self, self.run_plan(plan))
 
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """:meth:`reserve` for asyncio."""
-        return await Reservation.amake(self, self.require(limits, cost), max_wait)
+        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        return Reservation(self, await self.arun_plan(plan))
 
     def slot(
         self,

@@ -16,13 +16,14 @@ from celery_throttle.forecasts.reader import Outlook
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.reference import RefLike, are_cacheable, parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.all_plans import Plans
 from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.settle import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -126,6 +127,11 @@ class LimiterCore:
     ) -> Plan[Acquisition]:
         """Return the plan that takes units, estimates and slots, with or without a wait."""
         return self.plans.acquire(requirement, max_wait, mode=mode, holder=holder)
+
+    def reserve_plan(self, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
+        """Return the plan that takes an estimate."""
+        longest = check_duration(max_wait, "max_wait")
+        return self.acquire_plan(requirement, longest, mode="reserve")
 
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""

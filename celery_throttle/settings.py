@@ -131,23 +131,13 @@ class Settings:
     @cached_property
     def replicas(self) -> int:
         """Replicas that must confirm a parked task (``throttle_replicas``, default 0)."""
-        replicas = self._read("replicas", 0)
-        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-            raise ConfigurationError(
-                f"throttle_replicas is {shown(replicas)}: it must be a whole number, 0 or more"
-            )
-        return replicas
+        return _whole("replicas", self._read("replicas", 0), 0)
 
     @cached_property
     def workers(self) -> int | None:
         """Workers to assume until the number is known (``throttle_workers``, default None)."""
         workers = self._read("workers", None)
-        whole = isinstance(workers, int) and not isinstance(workers, bool)
-        if workers is not None and not (whole and workers >= 1):
-            raise ConfigurationError(
-                f"throttle_workers is {shown(workers)}: it must be a whole number, 1 or more"
-            )
-        return None if workers is None else int(workers)
+        return None if workers is None else _whole("workers", workers, 1)
 
     @cached_property
     def outage_grace(self) -> float:
@@ -215,6 +205,14 @@ def check_lease(lease: Any) -> float:
         ConfigurationError: it is not a number of seconds from 1 to 3600.
     """
     return _seconds("lease", lease, 1, MAX_LEASE_SECONDS)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationError(
+            f"throttle_{name} is {shown(value)}: it must be a whole number, {least} or more"
+        )
+    return value
 
 
 def _seconds(name: str, value: Any, least: float, most: float) -> float:

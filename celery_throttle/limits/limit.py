@@ -114,21 +114,33 @@ class Limit:
         elif self.burst is None:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
+        self._check_clauses()
         self._check_exact(self.rate)
         self._check_adaptive(self.rate)
         self._check_window(self.rate)
         self._check_parts(self.rate)
 
     def _check_slots(self, slots: Concurrency) -> None:
-        given = self.burst, self.algorithm, self.window, self.parts, self.oldest
-        defaults = "epoch", 1, "weighted"
-        adaptive = self.lowest is not None or self.latency_us is not None
-        if adaptive or given not in (
-            (None, "gcra", *defaults),
-            (slots.slots, CONCURRENCY, *defaults),
-        ):
+        head = self.burst, self.algorithm
+        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or any(self._given_clauses()):
             raise LimitValueError(f"'{slots}' takes no other clauses; {SLOT_CLAUSES}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
+
+    def _given_clauses(self) -> Iterator[str]:
+        """Yield a keyword for each field of single algorithms that differs from its default."""
+        if self.lowest is not None or self.latency_us is not None:
+            yield "latency"
+        if self.window != "epoch":
+            yield "from" if self.window == FIRST_REQUEST else "in"
+        if self.parts != 1:
+            yield "parts"
+        if self.oldest != "weighted":
+            yield "oldest"
+
+    def _check_clauses(self) -> None:
+        for keyword in self._given_clauses():
+            if keyword not in CLAUSES[self.algorithm]:
+                raise wrong_clause_error(keyword, self.algorithm)
 
     def _check_common(self) -> None:
         if self.max_keys is not None:
@@ -155,8 +167,6 @@ class Limit:
 
     def _check_adaptive(self, rate: Rate) -> None:
         if self.algorithm != ADAPTIVE:
-            if self.lowest is not None or self.latency_us is not None:
-                raise wrong_clause_error("latency", self.algorithm)
             return
         if self.lowest is None:
             raise LimitValueError(
@@ -172,15 +182,9 @@ class Limit:
             check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
     def _check_window(self, rate: Rate) -> None:
-        if self.algorithm != "fixed-window" and self.window != "epoch":
-            raise wrong_clause_error(
-                "from" if self.window == FIRST_REQUEST else "in", self.algorithm
-            )
-        if (
-            self.window == "epoch"
-            and self.calendar_period == "month"
-            and self.algorithm == "fixed-window"
-        ):
+        if self.algorithm != "fixed-window":
+            return
+        if self.window == "epoch" and self.calendar_period == "month":
             self._set(window=Calendar())
         if isinstance(self.window, Calendar):
             if self.calendar_period is None:
@@ -196,8 +200,6 @@ class Limit:
 
     def _check_parts(self, rate: Rate) -> None:
         if self.algorithm != "sliding-window":
-            if self.parts != 1 or self.oldest != "weighted":
-                raise wrong_clause_error("parts" if self.parts != 1 else "oldest", self.algorithm)
             return
         check_whole("number of parts", self.parts, MAX_PARTS)
         if rate.period_us % self.parts:

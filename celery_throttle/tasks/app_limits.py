@@ -13,7 +13,7 @@ from celery_throttle.errors import ConfigurationError, ThrottleError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages.broker import broker_identity
-from celery_throttle.operations.all_plans import Plans
+from celery_throttle.operations.settle import Plans
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys

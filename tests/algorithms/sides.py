@@ -1,6 +1,6 @@
 """One limit on both sides, the server and its Python twin, which must agree at every step.
 
-What is shown of a limit is written as a plan, see ``operations/plans.py``, so that several
+What is shown of a limit is written as a plan, see ``operations/plan.py``, so that several
 limits can go through it at the same time, each with a clock of its own; see ``wire.py``.
 """
 
@@ -21,8 +21,8 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.all_plans import Plans
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.settle import Plans
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step

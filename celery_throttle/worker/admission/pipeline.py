@@ -1,6 +1,6 @@
 """Runs attempts to take quota, several of them in one round trip.
 
-An attempt is a plan, see ``operations/plans.py``, that does not sleep and handles errors: where
+An attempt is a plan, see ``operations/plan.py``, that does not sleep and handles errors: where
 there is no reply, a ``StoreError`` is raised in it.
 """
 

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from celery_throttle.operations.all_plans import Plans
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.settle import Plans
 from celery_throttle.worker.claims.recent_reports import Told
 
 #: Where a slot is kept: its entries and its waits, as ``lines.lua`` names them.
