@@ -72,10 +72,7 @@ class LimiterCore:
         return {}
 
     def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
-        """Return the requirement of a call: its limits and cost, checked. Cached if possible.
-
-        ``least``: 0 if the cost may be 0.
-        """
+        """Return the requirement of a call, cached if possible; ``least``: 0 if a cost may be 0."""
         kind = type(limits)
         listed = kind is list or kind is tuple
         if type(cost) is not int or not listed or not are_cacheable(limits):

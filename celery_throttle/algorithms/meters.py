@@ -106,10 +106,7 @@ class Meter(State):
         return max(0, limit.burst * p - used) * MILLION // p, ceil_div(used, q)
 
     def mark(self) -> Mark:
-        """Return the end of the take: microseconds to drain since the busy period began.
-
-        Refunded or not.
-        """
+        """Return the end of the take: us to drain in this busy period up to it, or refunded."""
         began, refunds = self.busy
         refunded = sum(amount for _, amount in refunds)
         return Mark(self.at - began + self.level // self.q + refunded, began)

@@ -43,10 +43,7 @@ class State(ABC):
 
     @abstractmethod
     def latest_time(self) -> int:
-        """Return the latest time in the state.
-
-        If it is more than ``MAX_BOOKING_US`` ahead, the clock has been set back.
-        """
+        """Return the latest time in the state; see :func:`is_ahead`."""
 
     @abstractmethod
     def rebase(self, limit: Limit, now: int) -> Self:
@@ -70,10 +67,7 @@ class State(ABC):
 
     @abstractmethod
     def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
-        """Return the amount that could pass now, and microseconds until nothing is in use.
-
-        The microseconds are rounded up.
-        """
+        """Return the amount that could pass now, and us until nothing is in use, rounded up."""
 
     @abstractmethod
     def mark(self) -> Mark:

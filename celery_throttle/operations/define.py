@@ -154,10 +154,7 @@ class DefinePlans(LimitPlans):
         return [refs[index - 1] for index in indexes]
 
     def _recheck_waiters(self, name: str, cursor: bytes = b"") -> Plan[None]:
-        """Decide again for the lines that wait at a limit, in steps that do not block the server.
-
-        ``cursor``: of a script that has done the first step.
-        """
+        """Decide again for lines at a limit, in short steps; ``cursor``: of a first step."""
         index = self.keys.waiting_list_index(name)
         while cursor != b"0":
             cursor = yield Call(script("recheck_waiters"), [index], [self.now(), cursor or "0"])

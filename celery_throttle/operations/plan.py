@@ -35,13 +35,9 @@ Plan = Generator[Call | Sleep, Any, T]
 
 
 class Clock(Protocol):
-    """A clock that replaces the server's; see :class:`celery_throttle.testing.ManualClock`.
+    """A clock that replaces the server's; see :class:`celery_throttle.testing.ManualClock`."""
 
-    Attributes:
-        now: microseconds.
-    """
-
-    now: int
+    now: int  #: microseconds
 
     def advance(self, seconds: float) -> None:
         """Advance the clock, in place of a sleep."""

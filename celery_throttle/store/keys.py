@@ -94,17 +94,14 @@ class Keys:
         return f"{self.prefix}:rights"
 
     @property
-    def temporary_queues(self) -> str:
-        """Sorted set: queues with tasks that the broker deletes with their last consumer.
-
-        By when a worker last reported that it consumes the queue.
-        """
-        return f"{self.prefix}:temporary"
+    def consumed_queues(self) -> str:
+        """Sorted set: queues with tasks, by when a worker last reported to consume them."""
+        return f"{self.prefix}:consumed"
 
     @property
-    def consumed_queues(self) -> str:
-        """Sorted set: other queues with tasks, by when a worker last reported to consume them."""
-        return f"{self.prefix}:consumed"
+    def temporary_queues(self) -> str:
+        """Sorted set: the same, of queues that the broker deletes with their last consumer."""
+        return f"{self.prefix}:temporary"
 
     def claims(self, worker: str) -> str:
         """Hash: the claims of a worker."""
@@ -129,17 +126,11 @@ class Keys:
         return f"{self.prefix}:state:{self.field(ref)}"
 
     def entries(self, ref: LimitRef) -> str:
-        """Sorted set: holders of slots, by the ends of their leases.
-
-        With ``+`` and a number appended: the sliding log of that limit of the name.
-        """
+        """Sorted set: holders of slots, by lease; with "+" and n, the log of the n-th limit."""
         return f"{self.prefix}:entries:{self.field(ref)}"
 
     def key_cap(self, name: str) -> str:
-        """Sorted set: the keys in use of a limit with ``max-keys``.
-
-        Scripts find this name in the definition of the limit.
-        """
+        """Sorted set: the keys in use of a limit with ``max-keys``; definitions have its name."""
         return f"{self.prefix}:crowd:{name}"
 
     def key_cap_of(self, entries: str) -> str:

@@ -29,10 +29,7 @@ class Servers:
         raise NotImplementedError
 
     def report_lost(self, connection: AnyConnection) -> bool:
-        """Record that a server is not in charge, or does not answer.
-
-        Returns whether another one may be in charge.
-        """
+        """Record that a server is lost; return whether another one may be in charge."""
         self._start_generation(connection)
         return True
 

@@ -280,7 +280,7 @@ def test_without_lines_there_are_no_fan_outs(make_app: MakeApp) -> None:
 
 def test_replicas_have_to_confirm(make_app: MakeApp) -> None:
     app = make_app(throttle_replicas=1)
-    with pytest.raises(StoreError, match="only 0 confirmed"):
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):
         app.throttle.fan_out(some(app, 3), "nightly")
     assert waiting(app) == ["0", "1", "2"]
 

@@ -38,7 +38,7 @@ def test_what_replicas_have(servers: tuple[Server, Server]) -> None:
         limiter.store.confirm(2)
     replica.stop()
     limiter["api"].acquire()
-    with pytest.raises(StoreError, match="only 0 confirmed what was written, not 1"):
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):
         limiter.store.confirm(1)
     assert limiter["api"].peek().retry_after
 

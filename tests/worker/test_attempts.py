@@ -138,4 +138,4 @@ def test_replicas_confirm_once_for_all(limiter: Limiter, monkeypatch: pytest.Mon
     monkeypatch.undo()
     for result in together(limiter, [confirm(limiter, 1), confirm(limiter, 1)]):
         assert isinstance(result, StoreError)
-        assert "only 0 confirmed" in str(result)
+        assert "only 0 of 1 replicas" in str(result)
