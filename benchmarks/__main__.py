@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run them, print a table each, and write JSON if asked to."""
+"""``python -m benchmarks``: runs benchmarks, prints a table for each, and may write JSON."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a look, no proof")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all figures to this file"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(NAMES)}")
-    # A benchmark that is told to end still ends its servers and workers.
+    # On SIGTERM a benchmark still ends its servers and workers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     progress = Console(stderr=True)
@@ -88,7 +90,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """None for what is not installed: most benchmarks need no rivals."""
+    """Return None for a package that is not installed: most benchmarks need no rivals."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,10 +1,10 @@
-"""What a server admitted, read from its ``MONITOR``: neither a worker's clock nor its word counts.
+"""Reads the admissions of a server from its ``MONITOR``, independent of workers and their clocks.
 
 ``MONITOR`` shows every command of every script. A state of GCRA that a script sets holds the
-theoretical arrival time (TAT) and the emission interval, so it tells how many units were taken
-since the state before, and from when on each may be used: its slot is ``TAT - burst * interval``,
-or the time of the decision if that is later. A claim takes the task out of its line right after it
-took the unit, which tells whose unit it is.
+theoretical arrival time (TAT) and the emission interval, so it shows how many units were acquired
+since the previous state, and when each may start: at ``TAT - burst * interval``, or at the time of
+the decision if that is later. A claim removes the task from its line right after it acquired the
+unit, which shows the task of each unit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ (\S+)\] (.*)", re.DOTALL)
 _PART = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-#: What `meters.lua` packs, behind when the definition began: tag, size, time, the interval as p
-#: and q, since when something is in use, TAT, ticks.
+#: The state that `meters.lua` packs: begin of the definition, tag, size, time, the interval as p
+#: and q, since when a unit is in use, TAT, ticks.
 _GCRA = struct.Struct("<dBHdddddd")
 
 
 @dataclass(slots=True)
 class Admission:
-    """A unit that was taken: from when on it may be used, and by which task if that is known."""
+    """An acquired unit: the time from which it may start (s), and its task if that is known."""
 
     slot: float
     task_id: str | None = None
@@ -43,7 +43,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command that a server carried out: when (us), whether for a script, and its parts."""
+    """One command of a server: when (us), whether a script called it, and its parts."""
 
     at: float
     by_script: bool
@@ -51,11 +51,11 @@ class Command:
 
 
 class Monitor:
-    """Listens to all commands of a server while it is a context."""
+    """Context: records all commands of a server."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._heard: list[bytes] = []
+        self._received: list[bytes] = []
 
     def __enter__(self) -> Self:
         server = urlsplit(self._url)
@@ -63,12 +63,12 @@ class Monitor:
         self._socket.sendall(b"MONITOR\r\n")
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
-        wait_until(lambda: bool(self._heard), "the server to be monitored")
+        wait_until(lambda: bool(self._received), "the server to be monitored")
         return self
 
     def _listen(self) -> None:
         while data := self._socket.recv(1 << 20):
-            self._heard.append(data)
+            self._received.append(data)
 
     def __exit__(self, *_: object) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -76,8 +76,8 @@ class Monitor:
         self._socket.close()
 
     def commands(self, *names: bytes) -> Iterator[Command]:
-        """What was heard of the commands of these names."""
-        for line in b"".join(self._heard).split(b"\r\n"):
+        """Yield the recorded commands of these names."""
+        for line in b"".join(self._received).split(b"\r\n"):
             match = _LINE.fullmatch(line)
             if match is None:
                 continue
@@ -89,16 +89,16 @@ class Monitor:
 
 
 def _read(escaped: bytes) -> bytes:
-    """A part as it was: the server escapes as Python does."""
+    """Return the unescaped part. The server escapes as Python does."""
     text: bytes = ast.literal_eval(f'b"{escaped.decode("ascii")}"')
     return text
 
 
 def admissions(monitor: Monitor, limits: Mapping[str, Limit]) -> dict[str, list[Admission]]:
-    """All units taken, in the order of their slots, by field: limit, or ``limit:key``.
+    """Return all acquired units, in the order of their starts, by ``limit`` or ``limit:key``.
 
     Args:
-        monitor: what listened to the limits' server.
+        monitor: the monitor of the limits' server.
         limits: name to limit; each must be GCRA, and each task cost 1.
     """
     found: dict[str, list[Admission]] = {}

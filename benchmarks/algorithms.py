@@ -1,15 +1,14 @@
-"""What each algorithm costs: bytes of one key of a limit, and decisions a second.
+"""Costs of each algorithm: bytes of one key of a limit, and decisions per second.
 
-*Bytes* are what the server says that the keys of one limit and key take (MEMORY USAGE, every entry
-looked at), with 100 units of it in use, taken one by one; of GCRA without a burst no more than one
-can be. The limiter is told the time, so that the units of a sliding window or log lie all over the
-period, as they mostly do. The definition of the limit, which all its keys share, is not in it.
+*Bytes* are the memory of all keys of one limit and key (MEMORY USAGE of all entries) with 100 units
+in use, acquired one by one; with GCRA without a burst only one can be. The limiter gets a manual
+clock, so that the units of a sliding window or log spread over the period, as they usually do. The
+definition of the limit, which all its keys share, is not included.
 
 *Decisions* are allowed ones under a limit of a million a second that never binds, beside the plain
 call, redis-py's ``evalsha`` of the least that can decide, in the same rounds; server and callers
 share one processor, see ``pinned.py``. Windows and the log are of one second, save the calendar's,
-so that what lies in other parts of them comes and goes. A slot is given back each time, which takes
-a second call: a decision about a slot is two.
+so that units of earlier parts expire. Each slot is released, which takes a second call.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ NAME, KEY = "api", "tenant-42"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One algorithm: a limit as text, for some units in a period, and how units are taken of it.
+    """One algorithm: the template of a limit, and how its units are acquired.
 
     Attributes:
-        spread: whether the units in use lie all over the period.
-        slots: whether what is taken is slots.
+        spread: whether the units in use are spread over the period.
+        slots: whether the limit has slots.
     """
 
     name: str
@@ -86,10 +85,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the keys of one limit and key take, with so many units in use.
-
-    ``strings`` has the lengths of those that are strings.
-    """
+    """The memory of one limit and key; ``strings``: the lengths of all strings."""
 
     units: int
     keys: int
@@ -98,7 +94,7 @@ class Size:
 
 
 def run(options: Options) -> Result:
-    """Look at the keys of each, then time all of them."""
+    """Measure the keys of each algorithm, then time all of them."""
     with pinned_server() as url:
         options.say("algorithms: sizes")
         sizes = [_fill(url, case) for case in CASES]
@@ -123,17 +119,17 @@ def run(options: Options) -> Result:
 
 
 def _fill(url: str, case: Case) -> Size:
-    """Take units one by one, and look."""
+    """Acquire units one by one, and measure the keys."""
     clock = ManualClock(MIDNIGHT)
     limiter = Limiter(url, {NAME: case.small}, clock=clock)
     take = _slot(limiter) if case.slots else limiter[NAME, KEY].acquire
     units = 0
     for _ in range(UNITS):
         units += bool(take())
-        # A little less than the period in all: the first of them is still in use at the end.
+        # In all less than the period, so that the first unit is still in use at the end.
         clock.advance(0.98 * 86_400 / UNITS if case.spread else 0)
     with redis.Redis.from_url(url) as client:
-        # Everything that there is now, but for the definition.
+        # All keys except the definitions.
         keys = [key for key in client.scan_iter() if key != limiter.keys.limits.encode()]
         size = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
         strings = [client.strlen(key) for key in keys if client.type(key) == b"string"]
@@ -143,11 +139,11 @@ def _fill(url: str, case: Case) -> Size:
 
 def _side(url: str, case: Case) -> Side:
     limiter = Limiter(url, {NAME: case.large}, prefix=f"{{{case.name}}}")
-    return Side(_slot(limiter, give_back=True) if case.slots else limiter[NAME, KEY].acquire)
+    return Side(_slot(limiter, release=True) if case.slots else limiter[NAME, KEY].acquire)
 
 
-def _slot(limiter: Limiter, *, give_back: bool = False) -> Callable[[], Decision]:
-    """What ``slot()`` does on the server, without the thread that renews the lease."""
+def _slot(limiter: Limiter, *, release: bool = False) -> Callable[[], Decision]:
+    """Return a function that acquires a slot as ``slot()`` does, without renewing its lease."""
     need, plans = limiter.require([(NAME, KEY)], 1), limiter.plans
 
     def take() -> Decision:
@@ -155,7 +151,7 @@ def _slot(limiter: Limiter, *, give_back: bool = False) -> Callable[[], Decision
         taken = limiter.run_plan(
             plans.acquire(need, None, mode="slot", holder=Holder(holder, lease=30.0))
         )
-        if give_back:
+        if release:
             limiter.run_plan(plans.release(need.refs, holder))
         return taken.decision
 

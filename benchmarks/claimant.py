@@ -1,4 +1,4 @@
-"""One who takes tasks out of lines as workers do, and says how long it took."""
+"""Claims single tasks as a worker does, and times the calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 from benchmarks.stage import LINES
 from celery_throttle import Limiter
-from celery_throttle.store.script import Call, script
+from celery_throttle.operations.claim import claim_call
 
 WORKER = "benchmark"
 
+#: Seconds that a start may be booked ahead.
+_HORIZON_SECONDS = 0.02
+
 
 class Claimant:
-    """Of a limiter's server and prefix.
+    """Claims from the server of a limiter.
 
     Attributes:
-        token: of the task that was taken last.
+        token: the token of the last claim.
     """
 
     def __init__(self, limiter: Limiter) -> None:
@@ -25,27 +28,25 @@ class Claimant:
         self.token = 0
 
     def claim(self, settled: Sequence[int] = ()) -> tuple[float, list[Any]]:
-        """Take a task, see ``claim.lua``; gives the seconds it took, and its row.
+        """Claim a task; return the seconds of the call, and the row of the task in its reply.
 
         Raises:
-            RuntimeError: there was none.
+            RuntimeError: no task was claimed.
         """
         keys = self._limiter.keys
         self.token += 1
-        names = [
-            keys.limits,
-            keys.unacknowledged,
-            keys.workers,
-            keys.claims(WORKER),
-            *keys.queue(LINES),
-        ]
-        lease, room, ahead, longest, none = 30_000_000, 1, 20_000, 1_000_000, 0
-        told = [lease, room, ahead, self.token, longest, len(settled), none, none, room, ahead]
-        claim = Call(
-            script("claim"), names, ["", WORKER, keys.wakeup_channel(WORKER), *told, *settled]
+        call = claim_call(
+            keys,
+            WORKER,
+            keys.queue(LINES),
+            range(self.token, self.token + 1),
+            lease=30.0,
+            horizon=_HORIZON_SECONDS,
+            soon_free_horizon=_HORIZON_SECONDS,
+            settled=settled,
         )
         began = time.perf_counter()
-        rows = self._limiter.store.run(claim)[2:]
+        rows = self._limiter.store.run(call)[2:]
         seconds = time.perf_counter() - began
         if [row[0] for row in rows] != [self.token]:
             raise RuntimeError("a claim took no task")

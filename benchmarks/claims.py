@@ -1,14 +1,13 @@
 """Time of a claim, with many tasks in one line, and with many lines at one limit.
 
-A claim is the call of a worker that takes one task with its quota, and settles the one before. It
-is timed with 1,000,000 tasks in a line and, in short turns one after the other, with 1,000 (theirs)
-in a line of the same server, under a prefix of its own; and so with 100,000 lines of two tasks,
-one for each tenant, that wait at the limit they share, and 1,000 of them. What a claim took is
-parked again before the next one, so that as many wait as before. A figure is the median of single
-calls, with all that the client adds.
+Each claim takes one task with its quota, and settles the previous one. It is timed with 1,000,000
+tasks in a line and, alternately, with 1,000 (theirs) in a line of the same server, under another
+prefix; and likewise with 100,000 lines of two tasks, one line for each tenant, that wait at a
+shared limit, and with 1,000 such lines. A claimed task is parked again before the next claim, so
+the number of waiting tasks stays the same. Figures are medians of single calls, client included.
 
-Tasks are parked by the script that workers call, with messages of 300 bytes, without workers. Of a
-long line the first one is; the others are copies, see ``copies.lua``.
+Tasks are parked by the script that workers call, with messages of 300 bytes, without workers. In a
+long line the first task is parked so, and the others are copies, see ``copies.lua``.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ LIMITS = {"api": "1000000/s burst 1000000", "tenant": "1000000/s burst 1000000"}
 MESSAGE = b"m" * 300
 BAR = 1.3
 
-#: Parks in one round trip, and copies in one call.
-AT_ONCE = 10_000
+#: Parks of one pipeline, and copies of one call.
+BATCH_SIZE = 10_000
 
 
 def run(options: Options) -> Result:
@@ -41,14 +40,14 @@ def run(options: Options) -> Result:
     tasks, lines = options.pick(1_000_000, 50_000), options.pick(100_000, 10_000)
     with Stage() as stage:
         options.say(f"claims: {tasks:,} tasks go into a line")
-        few, many = _Waiting(stage, "{few}", 1), _Waiting(stage, "{many}", 1)
+        few, many = _WaitingTasks(stage, "{few}", 1), _WaitingTasks(stage, "{many}", 1)
         few.fill(FEW)
         many.fill(tasks)
         options.say("claims: timing")
         in_line = _time([few, many])
     with Stage() as stage:
         options.say(f"claims: {lines:,} lines at one limit")
-        few, many = _Waiting(stage, "{few}", FEW), _Waiting(stage, "{many}", lines)
+        few, many = _WaitingTasks(stage, "{few}", FEW), _WaitingTasks(stage, "{many}", lines)
         few.fill(2)
         many.fill(2)
         options.say("claims: timing")
@@ -69,8 +68,8 @@ def _figures(what: str, took: Sequence[float]) -> Iterator[Figure]:
     yield Figure(f"claim, {what}, to {FEW:,}", "", many / few, at_most=BAR)
 
 
-class _Waiting:
-    """Tasks of some tenants that wait at the limit they share, under a prefix of their own."""
+class _WaitingTasks:
+    """Tasks of some tenants that wait at a shared limit, under a prefix of their own."""
 
     def __init__(self, stage: Stage, prefix: str, tenants: int) -> None:
         self._server = stage.store
@@ -85,7 +84,7 @@ class _Waiting:
         self._parked: list[str] = []
 
     def fill(self, tasks: int) -> None:
-        """Park so many tasks of each tenant.
+        """Park this number of tasks of each tenant.
 
         Raises:
             RuntimeError: not all of them wait.
@@ -96,7 +95,7 @@ class _Waiting:
             for number in range(self._tenants * parked):
                 call = self._park(number % self._tenants)
                 pipe.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
-                if len(pipe) >= AT_ONCE:
+                if len(pipe) >= BATCH_SIZE:
                     pipe.execute()
             pipe.execute()
         self._copy(tasks - parked)
@@ -109,12 +108,12 @@ class _Waiting:
         copies = self._server.register_script(source)
         line = self._keys.line(LINES, self._refs)
         messages, backlog = self._keys.queue(LINES).messages, self._keys.backlog(self._refs[0])
-        for first in range(1, count + 1, AT_ONCE):
-            numbers = [first, min(first + AT_ONCE - 1, count)]
+        for first in range(1, count + 1, BATCH_SIZE):
+            numbers = [first, min(first + BATCH_SIZE - 1, count)]
             copies(keys=[line, messages, backlog], args=numbers)
 
     def _park(self, tenant: int) -> Call:
-        """The call by which a worker without a free process parks a task, see ``park.lua``."""
+        """Return the call by which a worker without a free process parks a task."""
         self._sent += 1
         task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]
@@ -131,7 +130,7 @@ class _Waiting:
         )
 
     def claim(self) -> float:
-        """Take a task, then park it again; gives the seconds that the first of these took."""
+        """Claim a task, then park it again; return the seconds of the claim."""
         seconds, row = self._claimant.claim(self._settled)
         self._settled = [self._claimant.token]
         tenant, _, number = row[5].partition(b" ")
@@ -139,8 +138,8 @@ class _Waiting:
         return seconds
 
 
-def _time(sides: Sequence[_Waiting]) -> list[float]:
-    """Median microseconds of a claim of each."""
+def _time(sides: Sequence[_WaitingTasks]) -> list[float]:
+    """Return the median microseconds of a claim of each."""
     took: list[list[float]] = [[] for _ in sides]
     for _ in range(TURNS):
         for side, seconds in zip(sides, took, strict=True):

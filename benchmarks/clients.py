@@ -1,18 +1,17 @@
 """Outbound API clients with our wrappers, beside the same ones alone and with backoff.
 
-A local HTTP API with limits of its own (``api.py``) is driven by four processes as hard as they can
-(``apps/driver.py``), for 20 s each: against 100 requests a second by two threads or coroutines
-each, and against 10 at once, where each request takes 100 ms, by five each. The API itself counts
-what it answered and how much of its quota was used; it counts from the first request, so the
-processes' first connections are in it. It is started anew each time, and the limits of ours begin
-empty. The wrappers are given ``98/s`` for the first, see ``driver.py``, so the most they can use of
-it is 0.98.
+Four processes (``apps/driver.py``) send to a local HTTP API with limits of its own (``api.py``) as
+fast as they can, for 20 s each: with 100 requests per second, by two threads or coroutines each;
+and with 10 at once, where each request takes 100 ms, by five each. The API counts its answers and
+the use of its quota, from the first request on, so first connections are included. It is restarted
+each time, and our limits begin unused. The wrappers get ``98/s`` for the first rule, see
+``driver.py``, so they can use at most 0.98 of the quota.
 
-*Time of a call* is another measurement: the API without a limit, and a limit that never binds. The
-API, the server of the limits and the caller share one processor, see ``pinned.py``; with and
-without the wrapper take turns.
+*Time of a call* is measured with an API without a limit, and a limit that never binds. The API, the
+server of the limits and the caller share one processor, see ``pinned.py``; calls with and without
+the wrapper alternate.
 
-``python -m benchmarks.clients`` runs any of it alone, and prints a line each.
+``python -m benchmarks.clients`` runs a part of it, and prints a line for each measurement.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ NAMES = (*CLIENTS, *ASYNC_CLIENTS)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the API: its limit in words, ours for it, and how many send in each process."""
+    """A rule of the API: its limit in words, ours for it, and the senders per process."""
 
     text: str
     limit: str
@@ -71,7 +70,7 @@ RULES = {"window": Rule("100/s", "api", 2), "at-once": Rule("10 at once", "pool"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the API counted: answers a second, shares of them, its own use of a processor."""
+    """What the API counted: answers per second, shares of them, its use of a processor."""
 
     answers: float
     refused: float
@@ -80,7 +79,7 @@ class Outcome:
 
 
 class Driver:
-    """A driver process; a context that ends it."""
+    """Context: a driver process."""
 
     def __init__(self, job: Job) -> None:
         self._process = subprocess.Popen(
@@ -98,8 +97,8 @@ class Driver:
         self._process.kill()
         self._process.communicate()
 
-    def hear(self) -> str:
-        """The next line that it prints.
+    def read_line(self) -> str:
+        """Return the next line that it prints.
 
         Raises:
             RuntimeError: it has ended.
@@ -110,7 +109,7 @@ class Driver:
             raise RuntimeError("a driver has ended: its errors are above")
         return line
 
-    def tell(self) -> None:
+    def proceed(self) -> None:
         """Let it begin, or end."""
         assert self._process.stdin is not None  # noqa: S101  # it is a pipe
         self._process.stdin.write("\n")
@@ -125,16 +124,16 @@ def measure(stage: Stage, rule: str, client: str, way: str, seconds: float) -> O
         job = Job(client, way, api.url(rule), name, stage.store_url, prefix, hands)
         drivers = [ends.enter_context(Driver(job)) for _ in range(PROCESSES)]
         for driver in drivers:
-            driver.hear()
+            driver.read_line()
         before = api.stats()
         for driver in drivers:
-            driver.tell()
+            driver.proceed()
         time.sleep(seconds)
         stats = api.stats()
         for driver in drivers:
-            driver.tell()
-        for driver in drivers:  # what a call raised ends its driver without a line
-            statuses = json.loads(driver.hear())
+            driver.proceed()
+        for driver in drivers:  # a driver whose call raised ends without a line
+            statuses = json.loads(driver.read_line())
             if not set(statuses) <= {"200", "429"}:
                 raise RuntimeError(f"a driver was answered {statuses}")
     counted = stats[rule]
@@ -148,7 +147,7 @@ def measure(stage: Stage, rule: str, client: str, way: str, seconds: float) -> O
 
 
 def run(options: Options) -> Result:
-    """Both rules, then the time of a call."""
+    """Measure both rules, then the time of a call."""
     figures: list[Figure] = []
     with Stage() as stage:
         for rule in RULES:
@@ -195,7 +194,7 @@ def _times(options: Options, clients: Sequence[str] = NAMES) -> Iterator[Figure]
 
 @contextmanager
 def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[str, Side]]:
-    """Each client plain, under a rate, and under slots."""
+    """Context: each client without a limit, with a rate, and with slots."""
     ways = [("plain", PLAIN, "free"), ("free", OURS, "free"), ("room", OURS, "room")]
     loop, sides = asyncio.new_event_loop(), {}
 
@@ -221,7 +220,7 @@ def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the measurements that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.clients")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--clients", nargs="+", choices=NAMES, default=list(NAMES))

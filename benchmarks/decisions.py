@@ -1,13 +1,12 @@
 """Time of a decision and of a claim with one task waiting and with 100,000.
 
-A decision is ``limiter["api"].acquire()``, and is allowed. A claim is the script by which a worker
-takes a task and its quota; between two claims the task is given back, so that as many wait as
-before. Theirs is the counter that people write with redis-py: ``INCR`` and ``EXPIRE`` of the key of
-the current second, in one pipeline.
+A decision is ``limiter["api"].acquire()``, and is allowed. Between two claims the task is requeued,
+so the number of waiting tasks stays the same. Theirs is the counter that people write with
+redis-py: ``INCR`` and ``EXPIRE`` of the key of the current second, in one pipeline.
 
-Both lines are on one server, under prefixes of their own. They are filled by repeating, with other
-task ids, the very call by which a worker parked a task. No worker runs while calls are timed, in
-short turns one after the other; a figure is the median of single calls.
+Both lines are on one server, under different prefixes. They are filled by repeating the call by
+which a worker parked a task, with other task ids. No worker runs while calls are timed. The sides
+alternate in short turns; figures are medians of single calls.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Line:
         self._claimant = Claimant(self.limiter)
 
     def decide(self) -> float:
-        """Ask the limit; gives the seconds it took."""
+        """Acquire from the limit; return the seconds of the call."""
         began = time.perf_counter()
         decision = self.limiter["api"].acquire()
         seconds = time.perf_counter() - began
@@ -73,11 +72,11 @@ class _Line:
         return seconds
 
     def claim(self) -> float:
-        """Take a task out of the line, and put it back; gives the seconds that the first took."""
+        """Claim a task and requeue it; return the seconds of the claim."""
         seconds, _ = self._claimant.claim()
         keys = self.limiter.keys
-        names, told = [keys.workers, keys.claims(WORKER)], ["", WORKER, "own"]
-        self.limiter.store.run(Call(script("requeue"), names, [*told, 1, self._claimant.token]))
+        names, args = [keys.workers, keys.claims(WORKER)], ["", WORKER, "own"]
+        self.limiter.store.run(Call(script("requeue"), names, [*args, 1, self._claimant.token]))
         return seconds
 
 
@@ -90,7 +89,7 @@ def _fill(stage: Stage, line: _Line, count: int) -> None:
         wait_until(lambda: stage.waiting(prefix=line.prefix) == 1, "a task to be parked")
     worker.end()
     park = script("park").sha.encode()
-    # Not the first: the server did not have the script yet.
+    # The last call: at the first one the server did not have the script.
     call = [one.parts for one in monitor.commands(b"EVALSHA") if one.parts[1] == park][-1]
     messages = stage.compose("limited", count - 1)
     for first in range(0, len(messages), 1000):
@@ -116,7 +115,7 @@ def _counter(stage: Stage) -> Callable[[], float]:
 
 
 def _time(calls: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Median microseconds of each call."""
+    """Return the median microseconds of each call."""
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(TURNS):
         for name, call in calls.items():

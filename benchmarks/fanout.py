@@ -1,12 +1,12 @@
 """A fan-out of 1,000,000 tasks of 300 bytes into one line, while a worker takes from it.
 
 One process sends them (``apps/publisher.py``); one prefork worker with two processes starts ten a
-second, as its limit allows. The rate is that of the whole call, with what makes the signatures. The
-memory of the publisher is what it grew by from the first thousand tasks on, at most; that of the
-worker, what its main process grew by while the tasks were sent. What Redis takes for a task is
+second, as its limit allows. The rate is that of the whole call, including making the signatures.
+The memory of the publisher is its largest growth after the first thousand tasks; that of the
+worker, the growth of its main process while the tasks were sent. The memory of a task in Redis is
 compared with the bytes of its packed message.
 
-Theirs is ``delay()`` in a loop, of fewer tasks, which puts them into the broker's queue.
+Theirs is ``delay()`` in a loop, with fewer tasks, which sends them to the broker's queue.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage, wait_until
 from celery_throttle.store.keys import Keys
 
-#: Tasks whose packed messages are read for their size.
-SOME = 1_000
+#: Packed messages whose size is read.
+SAMPLE_SIZE = 1_000
 
 
 def run(options: Options) -> Result:
-    """Send them, then look at what there is."""
+    """Send the tasks, then measure."""
     count, theirs = options.pick(1_000_000, 50_000), options.pick(20_000, 2_000)
     with Stage(api="10/s") as stage:
         [worker] = stage.workers("ours")
@@ -32,10 +32,10 @@ def run(options: Options) -> Result:
         worker.wait_for(1)
         worker_before, redis_before = worker.memory(), _used(stage)
         options.say(f"fanout: {count:,} tasks are sent")
-        told = stage.publish(count)
+        report = stage.publish(count)
         wait_until(lambda: worker.count() > 1, "the first task to start")
-        first = worker.marks(skip=1)[0].time - told["began"]
-        time.sleep(1)  # the worker has had its turn
+        first = worker.marks(skip=1)[0].time - report["began"]
+        time.sleep(1)  # for a claim of the worker
         waiting = stage.waiting()
         redis, packed = (_used(stage) - redis_before) / waiting, _packed(stage)
         grown = worker.memory() - worker_before
@@ -49,11 +49,11 @@ def run(options: Options) -> Result:
             Figure(
                 f"{count:,} tasks, sent",
                 "/s",
-                count / told["seconds"],
+                count / report["seconds"],
                 theirs / loop["seconds"],
                 at_least=15_000,
             ),
-            Figure("publisher, growth", "MB", told["grown"] / 1e6, at_most=20),
+            Figure("publisher, growth", "MB", report["grown"] / 1e6, at_most=20),
             Figure("worker, growth", "MB", grown / 1e6, at_most=20),
             Figure("first task starts", "s", first, at_most=1),
             Figure("packed message", "bytes", packed),
@@ -67,7 +67,7 @@ def _used(stage: Stage) -> int:
 
 
 def _packed(stage: Stage) -> float:
-    """Mean bytes of some packed messages, with all that is kept beside them."""
+    """Return the mean bytes of some packed messages, with the fields stored beside them."""
     messages = Keys().queue(LINES).messages
-    found: Any = stage.store.hscan(messages, count=SOME)[1]
+    found: Any = stage.store.hscan(messages, count=SAMPLE_SIZE)[1]
     return mean(len(packed) for packed in found.values())

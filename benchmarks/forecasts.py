@@ -1,12 +1,12 @@
-"""How true forecasts are: of a fan-out that takes a minute, after a pause, and after a change.
+"""Errors of forecasts: of a fan-out that takes a minute, after a pause, and after a change.
 
 Two prefork workers with two processes each; all tasks are sent at once under ``50/s``. Four times:
 nothing happens; the limit is paused for 5 s; the fan-out is; the limit is changed to ``80/s``. The
-error is that of the seconds that ``FanOut.forecast()`` tells, in parts of those that were left to
-the last start (the first line of the body of a task). The first is asked for when all were sent.
+error is that of the seconds in ``FanOut.forecast()``, relative to the seconds until the last start
+(the first line of the body of a task). The first forecast is made when all tasks were sent.
 
-*100,000 lines* are tenants under one limit, each with a limit of its own: the time of what is
-computed, without what is read from the server.
+*100,000 lines* are tenants under one limit, each with a limit of its own: the time of the
+computation, without reading from the server.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
 from celery_throttle.fanout import FanOut
-from celery_throttle.forecasts.capacity import Supply
-from celery_throttle.forecasts.fluid import Line
-from celery_throttle.forecasts.groups import empty_times
+from celery_throttle.forecasts.capacity import Capacity
+from celery_throttle.forecasts.fluid import FluidLine
+from celery_throttle.forecasts.groups import drain_times
 
 RATE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A forecast: when it was asked for, by the time of day, and the seconds that it told."""
+class TimedForecast:
+    """When a forecast was made (seconds since the epoch), and its seconds."""
 
-    asked: float
+    made_at: float
     seconds: float
 
     def error(self, ended: float) -> float:
-        """In percent of the time that was left."""
-        left = ended - self.asked
-        return abs(self.seconds - left) / left * 100
+        """Return the error in percent of the actual seconds."""
+        actual = ended - self.made_at
+        return abs(self.seconds - actual) / actual * 100
 
 
 def run(options: Options) -> Result:
-    """Measure all."""
+    """Measure all scenes, then the computation."""
     seconds = options.pick(60, 15)
     after = seconds / 6
     figures = []
@@ -79,30 +79,30 @@ def _figure(name: str, error: float) -> Figure:
 def _scene(
     fan_out: FanOut, workers: Sequence[Worker], *, after: float, change: Callable[[], object]
 ) -> tuple[float, float]:
-    """The errors of the forecasts at the start and after some seconds and a change."""
-    start = _ask(fan_out)
+    """Return the errors of the forecasts at the start, and after some seconds and a change."""
+    start = _forecast(fan_out)
     time.sleep(after)
     change()
-    later = _ask(fan_out)
+    later = _forecast(fan_out)
     wait_until(lambda: fan_out.progress().complete, "all tasks to end")
     ended = max(mark.time for worker in workers for mark in worker.marks())
     return start.error(ended), later.error(ended)
 
 
-def _ask(fan_out: FanOut) -> Told:
-    asked, told = time.time(), fan_out.forecast()
-    assert told.seconds is not None  # noqa: S101  # no slots here
-    return Told(asked, told.seconds)
+def _forecast(fan_out: FanOut) -> TimedForecast:
+    made_at, forecast = time.time(), fan_out.forecast()
+    assert forecast.seconds is not None  # noqa: S101  # no slots here
+    return TimedForecast(made_at, forecast.seconds)
 
 
 def _computed(count: int, *, keyed: bool) -> Figure:
     chance = random.Random(1)
-    supplies, lines = [Supply("api", 1000.0)], []
+    capacities, lines = [Capacity("api", 1000.0)], []
     for number in range(count):
         costs = ((0, 1.0), (number + 1, 1.0)) if keyed else ((0, 1.0),)
-        supplies.append(Supply("tenant", 10.0, chance.random()))
-        lines.append(Line(chance.randrange(1, 5000), costs))
+        capacities.append(Capacity("tenant", 10.0, chance.random()))
+        lines.append(FluidLine(chance.randrange(1, 5000), costs))
     began = time.perf_counter()
-    empty_times(lines, supplies)
+    drain_times(lines, capacities)
     name = f"{count:,} lines at one limit{', each with one of its own' if keyed else ''}"
     return Figure(name, "s", time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Marks: a time and a task's id, appended to a file. The cheapest trace a process can leave."""
+"""Marks: a time and a task's id, appended to a file. The cheapest trace of a process."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _MARK = struct.Struct("<d36s")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """When something happened to a task; seconds since the epoch."""
+    """The time of an event of a task, in seconds since the epoch."""
 
     time: float
     task_id: str
 
 
 def open_marks(file: Path) -> int:
-    """Open a file of marks. Opened before a pool forks, it is shared by its processes."""
+    """Open a file of marks. If it is opened before a pool forks, its processes share it."""
     return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def leave(file: int, task_id: str) -> None:
-    """Leave a mark."""
+def write(file: int, task_id: str) -> None:
+    """Write a mark."""
     os.write(file, _MARK.pack(time.time(), task_id.encode()))
 
 
 def count(file: Path) -> int:
-    """How many marks there are."""
+    """Return the number of marks."""
     return file.stat().st_size // _MARK.size if file.exists() else 0
 
 
 def read(file: Path, skip: int = 0) -> list[Mark]:
-    """The marks in order of time, but for the first ones written."""
+    """Return the marks in order of time, without the first ``skip`` that were written."""
     if not file.exists():
         return []
     data = file.read_bytes()[skip * _MARK.size :]

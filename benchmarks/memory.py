@@ -1,4 +1,4 @@
-"""What waiting tasks cost: memory of a worker, and bytes in Redis, at 1,000 and 100,000 of them.
+"""Memory of waiting tasks: in a worker and in Redis, with 1,000 and 100,000 of them.
 
 One real worker puts the tasks into a line, at a limit of one an hour. Then the resident size of its
 main process is read, and how much ``used_memory`` of the broker and of the limits' server together
@@ -23,7 +23,7 @@ FEW = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """With so many tasks waiting: bytes of the worker's main process, and in Redis."""
+    """Bytes of the worker's main process and in Redis, with a number of waiting tasks."""
 
     waiting: int
     worker: int
@@ -77,7 +77,7 @@ def _sizes(
     sizes = []
     with Stage(api="1/h", own_store=True) as stage:
         [worker] = stage.workers(app)
-        # The one task that the limit gives.
+        # The one task that the limit admits.
         stage.send("limited", 1)
         worker.wait_for(1)
         before = _used(stage)
@@ -97,7 +97,7 @@ def _used(stage: Stage) -> int:
 
 
 def _parked(stage: Stage, count: int) -> bool:
-    """Whether all wait in the line, and the worker has told that it has acknowledged them."""
+    """Whether all wait in the line, and the worker has reported their acknowledgement."""
     return stage.waiting() == count and not stage.store.zcard(Keys().unacknowledged)
 
 

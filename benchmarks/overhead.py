@@ -1,4 +1,4 @@
-"""What limits that never bind cost: throughput of one worker beside plain Celery's.
+"""The cost of limits that never bind: throughput of one worker beside plain Celery's.
 
 No-op tasks on one prefork worker with two processes. Sides: plain Celery; tasks under one limit of
 10,000/s (burst 1); tasks under 1,000 keys of one template, 100/s each, given in turn, so that each
@@ -26,7 +26,7 @@ from benchmarks.stage import Stage, ready
 TASKS = 5_000
 KEYS = [f"tenant-{number}" for number in range(1_000)]
 
-#: Places of the sides in a round.
+#: Indexes of the sides in a round.
 PLAIN, ONE, MANY, RECIPE, AGAIN = range(5)
 
 

@@ -1,9 +1,8 @@
-"""How fast a worker puts tasks into a line, beside how fast plain Celery runs them.
+"""The rate at which a worker parks tasks, beside the rate at which plain Celery runs them.
 
 One prefork worker with two processes on a limit that is used up, and one of plain Celery; both get
-the same numbers of no-op tasks in turns, see ``rounds.py``. A park is counted where it is announced
-(the signal ``task_throttled``, in the worker's main process), a task of plain Celery where it
-starts.
+the same numbers of no-op tasks in batches, see ``rounds.py``. A park is counted at its signal
+(``task_throttled``, in the worker's main process), a task of plain Celery at its start.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def run(options: Options) -> Result:
             Side(stage.worker("plain", "plain"), "plain", "free"),
         ]
         ready(side.worker for side in sides)
-        # The limit gives one task at once, so as not to keep a turn waiting for its park.
+        # The limit admits one task, which is never parked: send it before the batches.
         stage.send("limited", 1, "ours")
         sides[0].worker.wait_for(1)
         one_round(stage, sides, 1_000)

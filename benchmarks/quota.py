@@ -30,7 +30,7 @@ from celery_throttle.limits.limit import Limit
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tasks to run: so many under a limit, or so many under each key of it."""
+    """Tasks to run: a number for a limit, or for each key of it."""
 
     limit: str
     tasks: int
@@ -44,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """The result of a load."""
 
     used: float
     fullest_admissions: int
@@ -53,7 +53,7 @@ class Outcome:
     lateness: Sequence[float]
 
     def late(self, share: float) -> float:
-        """Milliseconds by which this share of the starts is late at most."""
+        """Return the percentile of the lateness in milliseconds."""
         return percentile(self.lateness, share) * 1000
 
 
@@ -104,7 +104,7 @@ def _figures(load: Load, options: Options) -> list[Figure]:
 
 
 def measure(app: str, load: Load, pool: str = "prefork", size: int = 2) -> Outcome:
-    """Send all tasks to two workers at once, and look at what came of it."""
+    """Send all tasks to two workers at once, and measure."""
     keys = [f"t{number}" for number in range(load.keys)]
     task, name = ("keyed", "tenant") if keys else ("limited", "api")
     total = load.tasks * max(1, load.keys)
@@ -141,7 +141,7 @@ def _used(starts: Sequence[Mark], limit: Limit) -> float:
 
 
 def _fullest(times: Sequence[float]) -> int:
-    """The most that lie in one second, its two ends included."""
+    """Return the most times in a closed interval of one second."""
     most = first = 0
     ordered = sorted(round(time * 1e6) for time in times)
     for number, time in enumerate(ordered):

@@ -1,4 +1,4 @@
-"""Options, figures, results, and how they are shown."""
+"""Options, figures and results of benchmarks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run: ``quick`` takes small sizes, ``say`` tells of progress."""
+    """Options: ``quick`` selects small sizes, ``say`` shows progress."""
 
     quick: bool
     say: Callable[[str], None]
 
     def pick(self, full: int, quick: int) -> int:
-        """A size."""
+        """Return the size for these options."""
         return quick if self.quick else full
 
 
@@ -26,7 +26,7 @@ class Options:
 class Figure:
     """One figure: ours, theirs, and the bar that ours must meet, if there is one.
 
-    ``rounds`` holds what each round gave where ``ours`` is the median of several.
+    If ``ours`` is the median of several rounds, ``rounds`` holds their values.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Figure:
 
     @property
     def bar(self) -> str:
-        """The bar as text, or nothing."""
+        """The bar as text; empty without one."""
         if self.at_least is not None:
             return f">= {self.at_least:g}"
         return "" if self.at_most is None else f"<= {self.at_most:g}"
@@ -52,7 +52,7 @@ class Figure:
         return None if self.at_most is None else self.ours <= self.at_most
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
             "figure": self.name,
             "unit": self.unit,
@@ -66,19 +66,19 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of one benchmark; ``theirs`` says what ours are compared with."""
+    """The figures of one benchmark; ``theirs`` names what ours are compared with."""
 
     name: str
     theirs: str
     figures: Sequence[Figure]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         figures = [figure.as_dict() for figure in self.figures]
         return {"name": self.name, "theirs": self.theirs, "figures": figures}
 
     def table(self) -> Table:
-        """For people."""
+        """Return it as a table."""
         table = Table(title=f"{self.name} (theirs: {self.theirs})", title_justify="left")
         table.add_column("figure", min_width=52)
         table.add_column("unit")
@@ -101,5 +101,5 @@ def _short(number: float | None) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that is not below this share of them."""
+    """Return the percentile by nearest rank, ``share`` from 0 to 1."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

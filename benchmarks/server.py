@@ -1,4 +1,4 @@
-"""What a task that is drained from a line costs the server, beside a task of plain Celery's queue.
+"""Server time of a task that is claimed from a line, beside a task of plain Celery's queue.
 
 6,000 no-op tasks wait already, in a line or in the broker's queue, and one prefork worker with two
 processes runs them. Sides: plain Celery, which drains its queue at the broker; a line at one limit;
@@ -6,10 +6,10 @@ and 1,000 lines of six tasks, one for each key of a template. The limits do not 
 a server of its own of the same kind, which is the broker and keeps the limits, and a worker of its
 own, which stands still while the others work.
 
-What counts is the processor time of the server's process, user and system, from the moment the
-worker may go on until the last task has started; and how many commands the server carried out
-meanwhile, those of scripts included. A round drains each side once; a figure is the median over the
-rounds, and ratios are made within a round.
+The figures are the processor time of the server's process, user and system, from the moment the
+worker continues until the last task has started; and the number of commands meanwhile, those of
+scripts included. A round drains each side once. Figures are medians over the rounds, and ratios are
+made within a round.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ KEYS = [f"tenant-{number}" for number in range(1_000)]
 #: Never bind: as many may start at once as wait.
 API, TENANT = "1000000/s burst 1000000", "10000/s burst 10000"
 
-#: Parks in one round trip.
-AT_ONCE = 500
+#: Parks of one pipeline.
+BATCH_SIZE = 500
 
 
 class Cost(NamedTuple):
@@ -104,7 +104,7 @@ class _Side:
         self._worker.freeze()
 
     def drain(self, tasks: int) -> Cost:
-        """Let so many tasks wait, then let the worker run them."""
+        """Let this number of tasks wait, then let the worker run them."""
         composed = self._stage.compose(self._task, tasks, QUEUE, self._keys)
         if self._app == "plain":
             self._stage.push(composed)
@@ -120,7 +120,7 @@ class _Side:
         return Cost(used * 1e6 / tasks, commands / tasks, calls / tasks)
 
     def _park(self, composed: Sequence[tuple[str, bytes]]) -> None:
-        """By the call of workers that have no free process, though the limit would allow it."""
+        """Park by the call of workers that have no free process, though the limit would admit."""
         with self._stage.store.pipeline(transaction=False) as pipe:
             for number, (task_id, packed) in enumerate(composed):
                 limit: RefLike = "api"
@@ -138,31 +138,31 @@ class _Side:
                 )
                 if number == 0:
                     self._stage.store.script_load(call.script.source.decode())
-                if len(pipe) >= AT_ONCE:
+                if len(pipe) >= BATCH_SIZE:
                     pipe.execute()
             pipe.execute()
 
     def _used(self) -> float:
-        about: Any = self._stage.store.info("cpu")
-        return float(about["used_cpu_user"]) + float(about["used_cpu_sys"])
+        info: Any = self._stage.store.info("cpu")
+        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
     def _counted(self) -> tuple[int, int]:
-        about: Any = self._stage.store.info("commandstats")
-        calls = {name: int(one["calls"]) for name, one in about.items()}
+        info: Any = self._stage.store.info("commandstats")
+        calls = {name: int(one["calls"]) for name, one in info.items()}
         return sum(calls.values()), calls.get("cmdstat_evalsha", 0)
 
 
 def _as_received(packed: bytes) -> bytes:
-    """A message of the broker's list as a worker packs it for a line."""
-    told = json.loads(packed)
-    properties = told["properties"]
+    """Return a message of the broker's list as a worker packs it for a line."""
+    message = json.loads(packed)
+    properties = message["properties"]
     return packing.pack(
         SimpleNamespace(
-            body=base64.b64decode(told["body"]).decode(),
-            headers=told["headers"],
+            body=base64.b64decode(message["body"]).decode(),
+            headers=message["headers"],
             properties=properties,
             delivery_info=properties["delivery_info"],
-            content_type=told["content-type"],
-            content_encoding=told["content-encoding"],
+            content_type=message["content-type"],
+            content_encoding=message["content-encoding"],
         )
     )

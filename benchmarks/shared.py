@@ -1,4 +1,4 @@
-"""Two limits that share tasks, one of them saturated: what the others keep of the other quota.
+"""Tasks share two limits, one of them saturated: how much of the other quota others can use.
 
 Two fan-outs wait, on two prefork workers with two processes each. The tasks of the first need 100/s
 and also 10/s, so at most ten of them start in a second. Those of the second need only the 100/s: 90
@@ -12,8 +12,8 @@ import time
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, ready
 
-#: Seconds before it counts.
-WARM = 2.0
+#: Seconds before the measurement.
+WARM_UP_SECONDS = 2.0
 
 ALL, FEW = 100, 10
 
@@ -26,8 +26,8 @@ def run(options: Options) -> Result:
         ready(workers)
         options.say(f"shared: {seconds} s")
         stage.publish(FEW * (seconds + 10), "both", task="both")
-        told = stage.publish(ALL * (seconds + 10), "alone")
-        begin = told["began"] + told["seconds"] + WARM
+        report = stage.publish(ALL * (seconds + 10), "alone")
+        begin = report["began"] + report["seconds"] + WARM_UP_SECONDS
         time.sleep(max(0.0, begin + seconds - time.time()))
         both = set(stage.ended("both"))
         starts = [

@@ -1,7 +1,7 @@
-"""Where a measurement takes place: servers, workers, and many tasks sent at once.
+"""The environment of a measurement: servers, real workers, and many tasks sent at once.
 
-A :class:`Stage` is an embedded Valkey that is the broker, one more that keeps the limits if they
-are to be told apart, a directory for marks, and real workers. It ends all of them.
+A :class:`Stage` starts an embedded Valkey as the broker, optionally another one for the limits, and
+real workers, with a directory for marks. It ends all of them.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ BROKER = "redis/0"
 #: :data:`QUEUE` in the names of lines.
 LINES = f"{BROKER}/{QUEUE}"
 
-#: Seconds to wait for anything before a benchmark gives up.
-PATIENCE = 300.0
+#: Seconds after which a benchmark gives up.
+TIMEOUT_SECONDS = 300.0
 
-#: Messages in one push.
-AT_ONCE = 10_000
+#: Messages of one push.
+PUSH_SIZE = 10_000
 
 
-def wait_until(ready: Callable[[], bool], what: str) -> None:
-    """Poll until it is so.
+def wait_until(ready: Callable[[], bool], subject: str) -> None:
+    """Poll until the subject is ready.
 
     Raises:
         TimeoutError: it took too long.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not ready():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE:.0f} s in vain: {what}")
+            raise TimeoutError(f"waited {TIMEOUT_SECONDS:.0f} s in vain: {subject}")
         time.sleep(0.01)
 
 
 class Worker:
-    """A real worker. It leaves marks of what it does."""
+    """A real worker. It writes marks."""
 
     def __init__(
         self,
@@ -108,55 +108,55 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of its main process."""
+        """The id of its main process."""
         return self._process.pid
 
     def processor_seconds(self) -> float:
-        """What its main process has used of a processor."""
+        """Return the processor time of its main process."""
         used = self._main.cpu_times()
         return float(used.user + used.system)
 
     def memory(self) -> int:
-        """Resident bytes of its main process."""
+        """Return resident bytes of its main process."""
         return int(self._main.memory_info().rss)
 
     def count(self, kind: str = "starts") -> int:
-        """How many marks it has left of a kind."""
+        """Return the number of its marks of a kind."""
         return marks.count(self._directory / kind)
 
     def marks(self, kind: str = "starts", skip: int = 0) -> list[marks.Mark]:
-        """The marks it has left, but for the first ones."""
+        """Return its marks of a kind, without the first ``skip``."""
         return marks.read(self._directory / kind, skip)
 
     def wait_for(self, number: int, kind: str = "starts") -> None:
-        """Wait until it has left as many marks."""
+        """Wait until it has written this number of marks."""
         wait_until(
             lambda: self.is_ready() and self.count(kind) >= number, f"{number} marks of {kind}"
         )
 
     def freeze(self) -> None:
-        """Stop all its processes where they are."""
+        """Stop all its processes (SIGSTOP)."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let its processes continue (SIGCONT)."""
         os.killpg(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Kill all its processes; the benchmark is over, or tests what is left behind."""
+        """Kill all its processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class Stage:
-    """Servers and workers of one measurement; a context that ends them.
+    """Context: servers and workers of one measurement.
 
     Args:
         api: the limit of the tasks ``limited``.
         tenant: the limit of each key of the tasks ``keyed``.
-        own_store: whether the limits are kept on a server of their own, not on the broker's.
-        watch: whether workers mark the deliveries of the broker too.
+        own_store: whether the limits have a server of their own.
+        watch: whether workers also mark deliveries of the broker.
     """
 
     def __init__(
@@ -212,20 +212,20 @@ class Stage:
     def publish(
         self, count: int, name: str | None = "bulk", task: str = "padded"
     ) -> dict[str, float]:
-        """Let a process of its own send so many tasks; what it says: see ``apps/publisher.py``.
+        """Send tasks from another process; return its report, see ``apps/publisher.py``.
 
-        They are a fan-out of that name; without one, they are sent by ``delay()``.
+        They are a fan-out of that name; without a name, they are sent by ``delay()``.
         """
         command = (sys.executable, "-m", "benchmarks.apps.publisher", task, str(count), name or "")
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
         settings = {**self._settings, **urls, "marks": str(self._root)}
         env = {**os.environ, "BENCHMARK": json.dumps(settings)}
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
-        told: dict[str, float] = json.loads(done.stdout)
-        return told
+        report: dict[str, float] = json.loads(done.stdout)
+        return report
 
     def ended(self, name: str) -> list[str]:
-        """Ids of the tasks of a fan-out that have ended."""
+        """Return ids of the tasks of a fan-out that have ended."""
         return [
             task_id.decode()
             for task_id in self.store.lrange(f"{Keys().fan_out(name)}:ended", 0, -1)
@@ -238,10 +238,10 @@ class Stage:
         return workers
 
     def pin(self, workers: Iterable[Worker]) -> None:
-        """Give the main processes of workers one processor, and all other processes the others.
+        """Pin the main processes of workers to one processor, and other processes to the others.
 
-        Where the system puts them may favour one worker over another for as long as it lives.
-        Without a choice of processors nothing happens.
+        Otherwise the scheduler may favour one worker as long as it lives. With a single processor
+        this does nothing.
         """
         me = psutil.Process()
         if not hasattr(me, "cpu_affinity") or len(me.cpu_affinity()) == 1:
@@ -255,10 +255,10 @@ class Stage:
     def compose(
         self, task: str, count: int, queue: str = QUEUE, keys: Sequence[str] = ()
     ) -> list[tuple[str, bytes]]:
-        """Messages as the broker keeps them, each with its task's id, to be pushed to its list.
+        """Return messages as in the broker's list, each with its task id.
 
-        One of each kind is sent by Celery, on the side; the others are copies with ids of their
-        own. Tasks with ``keys`` get these as their arguments, in turn.
+        Celery sends one of each kind to another database; the others are copies with other ids.
+        Tasks with ``keys`` get these as their arguments, cyclically.
         """
         arguments: list[tuple[str, ...]] = [(key,) for key in keys] or [()]
         messages = []
@@ -272,7 +272,7 @@ class Stage:
     def _model(self, task: str, queue: str, args: tuple[str, ...]) -> tuple[bytes, bytes, bytes]:
         found = self._models.get((task, queue, args))
         if found is None:
-            connection, client = self._aside
+            connection, client = self._side_database
             sent = self._app.send_task(task, args, queue=queue, connection=connection)
             packed: Any = client.lpop(queue)
             tag = json.loads(packed)["properties"]["delivery_tag"]
@@ -281,28 +281,28 @@ class Stage:
         return found
 
     @cached_property
-    def _aside(self) -> tuple[Connection, redis.Redis]:
-        """A database of the broker that nobody consumes."""
+    def _side_database(self) -> tuple[Connection, redis.Redis]:
+        """A database of the broker that no worker consumes."""
         url = self.broker_url.rpartition("/")[0] + "/9"
         connection = self._ends.enter_context(Connection(url))
         return connection, self._ends.enter_context(redis.Redis.from_url(url))
 
     def push(self, messages: Iterable[tuple[str, bytes]], queue: str = QUEUE) -> None:
-        """Put messages into the broker, up to :data:`AT_ONCE` in one command."""
+        """Put messages into the broker, up to :data:`PUSH_SIZE` in one command."""
         packed = [message for _, message in messages]
-        for first in range(0, len(packed), AT_ONCE):
-            self.broker.lpush(queue, *packed[first : first + AT_ONCE])
+        for first in range(0, len(packed), PUSH_SIZE):
+            self.broker.lpush(queue, *packed[first : first + PUSH_SIZE])
 
     def send(
         self, task: str, count: int, queue: str = QUEUE, keys: Sequence[str] = ()
     ) -> list[str]:
-        """Send that many tasks at once; gives their ids."""
+        """Send this number of tasks at once; return their ids."""
         messages = self.compose(task, count, queue, keys)
         self.push(messages, queue)
         return [task_id for task_id, _ in messages]
 
     def waiting(self, queue: str = QUEUE, prefix: str = DEFAULT_PREFIX) -> int:
-        """How many tasks of a queue wait in lines."""
+        """Return how many tasks of a queue wait in lines."""
         return int(self.store.hlen(Keys(prefix).queue(f"{BROKER}/{queue}").messages))
 
 

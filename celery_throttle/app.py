@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery.canvas import Signature
 
     from celery_throttle.fanout import FanOut
-    from celery_throttle.fanout.line_publisher import Delaying
+    from celery_throttle.fanout.line_publisher import LinePublisher
 
 
 class Throttle(AppLimits):
@@ -100,13 +100,13 @@ class Throttle(AppLimits):
         app.steps["consumer"].add("celery_throttle.worker.bootstep:Lines")
 
     @cached_property
-    def delaying(self) -> Delaying | None:
+    def line_publisher(self) -> LinePublisher | None:
         """Sends tasks to the end of their lines, with ``throttle_publish = "line"``."""
         if self.settings.publish != "line":
             return None
-        from celery_throttle.fanout.line_publisher import Delaying  # noqa: PLC0415  # see fan_out
+        from celery_throttle.fanout.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
 
-        return Delaying(self)
+        return LinePublisher(self)
 
     def fan_out(
         self,

@@ -1,11 +1,11 @@
-"""The control class of an app with limits, unless it has one of its own."""
+"""The control class of an app that has no control class of its own."""
 
 from __future__ import annotations
 
 from celery.app.control import Control
 
-from celery_throttle.purge import PurgesLines
+from celery_throttle.purge import LinePurgeMixin
 
 
-class ThrottledControl(PurgesLines, Control):
-    """Celery's control class, with purges that reach what waits in lines."""
+class ThrottledControl(LinePurgeMixin, Control):
+    """Celery's control class, with purges that include lines."""

@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and how to install them."""
+"""Optional packages: says how to install one that is missing."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import click
 
 
 class MissingExtraError(click.ClickException):
-    """A package is missing that what was asked for needs."""
+    """An optional package is not installed."""
 
 
 @contextmanager
-def needed(package: str, what: str, extra: str) -> Iterator[None]:
-    """Around the import of an optional package: says how to install it if it is missing.
+def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
+    """Context for the import of an optional package.
 
     Args:
         package: the package that is imported.
-        what: who needs it, for the message.
-        extra: the extra of ours that installs it.
+        feature: what needs it, for the message.
+        extra: the extra of this package that installs it.
+
+    Raises:
+        MissingExtraError: it is not installed.
     """
     try:
         yield
@@ -27,6 +30,6 @@ def needed(package: str, what: str, extra: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingExtraError(
-            f"{what} needs {package}, which is not installed: "
+            f"{feature} needs {package}, which is not installed: "
             f'pip install "celery-global-throttle[{extra}]"'
         ) from error

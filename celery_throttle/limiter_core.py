@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.forecasts.reader import Outlook
+from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
@@ -55,9 +55,9 @@ class LimiterCore:
         return Plans(self.limits, self.keys, self.clock)
 
     @cached_property
-    def forecast_reader(self) -> Outlook:
+    def forecast_reader(self) -> ForecastReader:
         """The plans of forecasts."""
-        return Outlook(self.plans.limits, self.keys, self.clock)
+        return ForecastReader(self.plans.limits, self.keys, self.clock)
 
     @cached_property
     def lease_renewer(self) -> LeaseRenewer:

@@ -1,8 +1,7 @@
-"""Celery's purges discard what waits in lines, too, and count it.
+"""Lets Celery's purges also discard and count the tasks that wait in lines.
 
-``app.control.purge()`` and ``celery worker --purge`` go through the app's control class;
-``celery purge`` and ``celery amqp queue.purge`` go through a channel of a connection that the app
-makes.
+``app.control.purge()`` and ``celery worker --purge`` use the control class of the app,
+``celery purge`` and ``celery amqp queue.purge`` a channel of a connection that the app makes.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.messages.broker import broker_identity
 from celery_throttle.operations.discard import discard
+from celery_throttle.tasks.app_limits import AppLimits
 
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from celery_throttle.app import Throttle
-
-#: Of apps that have none of their own. It is named, as importing it takes time.
-_CONTROL, _OURS = "celery.app.control:Control", "celery_throttle.control:ThrottledControl"
+#: The default control class, and ours. Named, not imported, as the import takes time.
+_CELERY_CONTROL = "celery.app.control:Control"
+_THROTTLED_CONTROL = "celery_throttle.control:ThrottledControl"
 
 
 def include_lines(app: Any) -> None:
-    """Let the purges of an app discard what waits in lines of its queues."""
-    own, connect = app.control_cls, app.connection_for_write
+    """Let the purges of an app discard the tasks in lines of its queues."""
+    control_class, connect = app.control_cls, app.connection_for_write
     app.control_cls = (
-        _OURS
-        if own == _CONTROL
-        else type("ThrottledControl", (PurgesLines, symbol_by_name(own)), {})
+        _THROTTLED_CONTROL
+        if control_class == _CELERY_CONTROL
+        else type("ThrottledControl", (LinePurgeMixin, symbol_by_name(control_class)), {})
     )
     app.__dict__.pop("control", None)  # the app caches it at first use
 
@@ -42,57 +41,56 @@ def include_lines(app: Any) -> None:
     app.connection_for_write = connection_for_write
 
 
-class PurgesLines:
-    """Mixed into a control class."""
+class LinePurgeMixin:
+    """Mixed into a control class: purges include lines."""
 
     app: Any
 
     def purge(self, connection: Any = None) -> int:
-        """Discard all tasks that wait in the app's queues and their lines; gives how many."""
-        count: int = super().purge(connection)  # type: ignore[misc]  # mixed in
+        """Discard all tasks that wait in the app's queues and their lines, and return how many."""
+        count: int = super().purge(connection)  # type: ignore[misc]  # a mixin
         return count + _discard(self.app.throttle, self.app.amqp.queues.consume_from)
 
     discard_all = purge
 
 
 def _include_lines_of(
-    connection: Any, throttle: Throttle, connect: Callable[[], Connection]
+    connection: Any, throttle: AppLimits, connect: Callable[[], Connection]
 ) -> None:
-    """The same for what is purged by channels of one connection, if it is to the app's broker."""
-    make = connection.channel
+    """Let purges by channels of a connection include lines, if it is to the app's broker."""
+    make_channel = connection.channel
 
-    def lines_of(queue: str) -> int:
-        with connect() as own:
-            ours = broker_identity(own) == broker_identity(connection)
-        return _discard(throttle, [queue]) if ours else 0
+    def discard_lines(queue: str) -> int:
+        with connect() as app_connection:
+            same_broker = broker_identity(app_connection) == broker_identity(connection)
+        return _discard(throttle, [queue]) if same_broker else 0
 
     def channel() -> Any:
-        made = make()
-        purge = made.queue_purge
+        new_channel = make_channel()
+        purge = new_channel.queue_purge
 
         def queue_purge(queue: str, *args: Any, **options: Any) -> int:
             try:
                 count = purge(queue, *args, **options) or 0
-            except (
-                connection.channel_errors
-            ):  # the broker has no such queue, but there may be lines
-                count = lines_of(queue)
+            except connection.channel_errors:
+                # The broker has no such queue, but it may have lines.
+                count = discard_lines(queue)
                 if not count:
                     raise
                 return count
-            return int(count) + lines_of(queue)
+            return int(count) + discard_lines(queue)
 
-        made.queue_purge = queue_purge
-        return made
+        new_channel.queue_purge = queue_purge
+        return new_channel
 
     connection.channel = channel
 
 
-def _discard(throttle: Throttle, queues: Iterable[str]) -> int:
-    """Discard the tasks in lines of some queues, under earlier names too; gives how many.
+def _discard(throttle: AppLimits, queues: Iterable[str]) -> int:
+    """Discard the tasks in lines of some queues, and of their earlier names; return how many.
 
     Raises:
-        StoreError: the server cannot be asked; what was discarded before is gone.
+        StoreError: the call failed; tasks discarded before it stay discarded.
     """
     if not throttle.settings.has_server:
         return 0

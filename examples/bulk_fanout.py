@@ -1,4 +1,4 @@
-"""A bulk job: one task a customer under a quota, while other tasks go on as if it were not there.
+"""A bulk job: one task per customer under a quota, which does not delay other tasks.
 
 Run::
 
@@ -37,13 +37,13 @@ def main() -> None:
     job = throttle.fan_out(send_statement.s(customer) for customer in range(CUSTOMERS))
     print(f"{CUSTOMERS} statements wait, at 50 a second: {job.forecast().seconds:.0f} s")
 
-    # They do not stand in the way of others, in the same queue.
+    # They do not delay other tasks in the same queue.
     for user in ("ada", "grace", "edsger"):
         sent = time.time()
         started = sign_in.delay(user).get(timeout=30)
         print(f"{user} signed in after {started - sent:.3f} s")
 
-    # The API has room tonight: a higher limit, in force at once for all that wait.
+    # The API allows more tonight: a higher limit applies at once to all waiting tasks.
     throttle.define("statements", "200/s")
     print(f"at 200 a second: {job.forecast().seconds:.0f} s")
     progress = job.wait()

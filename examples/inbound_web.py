@@ -1,4 +1,4 @@
-"""A small web app whose clients are limited by their key, and all of them together.
+"""A small web app that limits each client by its key, and all clients together.
 
 Run::
 
@@ -38,27 +38,27 @@ def shop(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[by
 
 def limited(url: str) -> ThrottledWSGI:
     limiter = Limiter(url, {"api": "30/m burst 3", "all": "100/s burst 100"})
-    # A key that nobody was given is no key: such clients are limited by their address.
+    # Clients without a valid key are limited by their address.
     by_key = by_header("X-Api-Key", valid=KEYS.__contains__)
     return ThrottledWSGI(shop, [limiter["api"], limiter["all"]], key={"api": by_key})
 
 
 class Quiet(WSGIRequestHandler):
-    """Writes no log."""
+    """Logs no requests."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-def ask(url: str, key: str) -> str:
-    request = Request(url, headers={"X-Api-Key": key})  # noqa: S310  # our own server
+def send(url: str, key: str) -> str:
+    request = Request(url, headers={"X-Api-Key": key})  # noqa: S310  # a local server
     try:
-        with urlopen(request, timeout=10) as answer:  # noqa: S310  # our own server
+        with urlopen(request, timeout=10) as answer:  # noqa: S310  # a local server
             status, headers = answer.status, answer.headers
     except HTTPError as error:
         status, headers = error.code, error.headers
-    told = [f"{name}: {headers[name]}" for name in SHOWN if name in headers]
-    return f"{key}: {status}  {', '.join(told)}"
+    shown = [f"{name}: {headers[name]}" for name in SHOWN if name in headers]
+    return f"{key}: {status}  {', '.join(shown)}"
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ends.callback(server.shutdown)
         for key in ("ann", "ann", "ann", "ann", "bob", "random-1", "random-2"):
-            print(ask(f"http://127.0.0.1:{server.server_port}/", key))
+            print(send(f"http://127.0.0.1:{server.server_port}/", key))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An API of someone else, with a limit of its own, called from tasks and from a plain script.
+"""An external API with a limit of its own, called from tasks and from a script.
 
 The API here is a small HTTP server that answers 429 to the 11th request within a second. Run::
 
@@ -26,31 +26,31 @@ BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
 STORE = os.environ.get("THROTTLE_URL", BROKER)
 
 app = Celery("examples.outbound_api", broker=BROKER, backend=STORE)
-# Requests arrive some milliseconds earlier or later than they were admitted: leave a margin.
+# Requests arrive a few milliseconds earlier or later than they were admitted: leave a margin.
 throttle = Throttle(app, {"partner": "9/s"}, url=STORE)
 
 
 def get(url: str) -> int:
-    with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
+    with urlopen(url, timeout=10) as response:  # noqa: S310  # a local server
         return int(response.status)
 
 
-# If the API says stop all the same, everyone stops for as long as it says.
+# If the API refuses a call all the same, all callers stop for as long as it asks.
 partner = throttle["partner"].wrap(get, refused=HTTPError)
 patient_partner = throttle["partner"].wrap(get, refused=HTTPError, max_wait=30)
 
 
 @app.task
 def fetch(url: str) -> int:
-    """Where the limit refuses, the task leaves its process and runs once more when it may."""
+    """If the limit refuses, the task leaves its process and runs again when the limit allows."""
     try:
         return partner(url)
     except HTTPError:
-        return partner(url)  # the limit has stopped, so this lets the task wait
+        return partner(url)  # the limit is paused, so the task waits in its line
 
 
 class Partner(BaseHTTPRequestHandler):
-    """10 requests a second, counted over the last second; the rest get 429."""
+    """Allows 10 requests in any second; the rest get 429."""
 
     recent: ClassVar[deque[float]] = deque()
     lock: ClassVar = threading.Lock()
@@ -69,7 +69,7 @@ class Partner(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def main() -> None:
 
 def call_once(url: str) -> int:
     try:
-        with urlopen(url, timeout=10) as response:  # noqa: S310  # our own server
+        with urlopen(url, timeout=10) as response:  # noqa: S310  # a local server
             return int(response.status)
     except HTTPError as error:
         return error.code

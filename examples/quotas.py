@@ -1,4 +1,4 @@
-"""Tasks with quotas: charges under one limit, reminders under that limit and one of each tenant.
+"""Tasks with quotas: charges under one limit, reminders under it and a limit per tenant.
 
 Run a worker, then the program::
 

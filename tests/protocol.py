@@ -14,6 +14,7 @@ from celery_throttle.limiter import Limiter
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike
 from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.claim import claim_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
@@ -130,28 +131,25 @@ class Protocol:
         moment: int = 0,
     ) -> list[Claimed]:
         keys = self.keys
-        names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker)]
-        for queue in queues:
-            names += keys.queue(queue)
         first = self.tokens[worker] + 1
         self.tokens[worker] += room
-        args: list[Any] = [
-            self.now,
+        refs = [(parse_ref(reference), holder) for reference, holder in released]
+        call = claim_call(
+            keys,
             worker,
-            keys.wakeup_channel(worker),
-            lease,
-            room,
-            ahead,
-            first,
-            SECOND,
-        ]
-        args += [len(settled), len(released), int(registered)]
-        args += [room if free is None else free, moment, *settled]
-        for reference, holder in released:
-            ref = parse_ref(reference)
-            args += [keys.entries(ref), keys.waiting_lists(ref), holder]
-        args += acknowledged
-        self.ask, self.dead, *rows = self.store.run(Call(script("claim"), names, args))
+            [key for queue in queues for key in keys.queue(queue)],
+            range(first, first + room),
+            lease=lease / SECOND,
+            free=free,
+            horizon=ahead / SECOND,
+            soon_free_horizon=moment / SECOND,
+            settled=settled,
+            releases=[(keys.entries(ref), keys.waiting_lists(ref), holder) for ref, holder in refs],
+            acknowledged=acknowledged,
+            registered=registered,
+            now=self.now,
+        )
+        self.ask, self.dead, *rows = self.store.run(call)
         return [self._row(row) for row in rows]
 
     def withdraw(

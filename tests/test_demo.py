@@ -22,7 +22,7 @@ from rich.console import Console
 
 from celery_throttle.demo import tether
 from celery_throttle.demo.picture import Picture
-from celery_throttle.demo.record import LEAD, Record
+from celery_throttle.demo.record import LEAD_SECONDS, Record
 from celery_throttle.limits.limit import Limit
 
 COMMAND = Path(sys.executable).with_name("celery-throttle")
@@ -218,9 +218,9 @@ def record(limit: str, tasks: int, ran: int) -> Record:
     made.server = "valkey 9"
     made.sent = tasks
     for number in range(ran):
-        at = LEAD + number / made.rate
+        at = LEAD_SECONDS + number / made.rate
         made.add(b"delivered %d" % number)
-        made.add(b"limited %f %f" % (LEAD, at))
+        made.add(b"limited %f %f" % (LEAD_SECONDS, at))
         made.add(b"plain %f %f" % (at, at + 0.004))
         made.waiting.append((at, tasks - number))
         made.now = at

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.fanout.destination import Place
-from celery_throttle.fanout.enlist import Batch, Entry, Reply
+from celery_throttle.fanout.destination import Destination
+from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.limits.reference import RefLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.store.script import Call, script
@@ -311,23 +311,23 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
 
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
-        keys, batch = protocol.keys, Batch(protocol.keys)
+        keys, batch = protocol.keys, EnlistBatch(protocol.keys)
         first = len(traffic.about)
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
             traffic.about[str(number)] = limits
             need = protocol.limiter.require(limits, 1)
-            place = Place("q", need.refs, keys.line("q", need.refs))
-            batch.add(Entry(place, str(number), 3 - number // 2 % 2, 0, b"message", need.costs))
+            line = Destination("q", need.refs, keys.line("q", need.refs))
+            batch.add(LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", need.costs))
         call = batch.call("job", max_waiting=None, keep=1.0, closed=True)
         call = type(call)(call.script, call.keys, [protocol.now, *call.args[1:]])
         try:
-            reply = Reply.read(protocol.store.run(call))
+            reply = EnlistReply.read(protocol.store.run(call))
         except StoreError:
-            reply = Reply.read(protocol.store.run(call))
-            assert (reply.outcome, reply.dealt) == ("done", 8)
+            reply = EnlistReply.read(protocol.store.run(call))
+            assert (reply.outcome, reply.processed) == ("done", 8)
             raise
-        assert (reply.outcome, reply.dealt, reply.sent) == ("done", 8, 8)
+        assert (reply.outcome, reply.processed, reply.sent) == ("done", 8, 8)
 
     each_command(make, "enlist", use)
 

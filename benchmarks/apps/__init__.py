@@ -1,5 +1,5 @@
-"""What other processes run: the Celery apps of the workers, and the driver of HTTP clients.
+"""Programs of other processes: the Celery apps of workers, the publisher, the driver of clients.
 
-The apps are the same three tasks in the three ways that are compared, a module each, so that no
-worker imports what another needs.
+The apps define the same tasks in the three ways that are compared, in a module each, so that no
+worker imports what only another needs.
 """

@@ -1,14 +1,14 @@
-"""A process that drives an API as hard as it can, with one HTTP client, in one of three ways.
+"""Sends requests to an API as fast as it can, with one HTTP client, in one of three ways.
 
-``python -m benchmarks.apps.driver JOB``, the job as JSON, see :class:`Job`. It prints ``ready``,
-sends from the next line of its standard input to the one after that, and prints as JSON how often
-its calls gave each status.
+``python -m benchmarks.apps.driver JOB``, with the job as JSON, see :class:`Job`. It prints
+``ready``, sends from the next line of its standard input to the one after that, and prints as JSON
+how often each status occurred.
 
-Ways: ``plain`` sends and takes what comes. ``backoff`` is what people use today: after a 429 it
-sends again when ``Retry-After`` says so, or else after a random time of up to 0.1 s, 0.2 s, 0.4 s
-and so on to 5 s (exponential with full jitter). ``ours`` is the wrapper of celery_throttle for this
-client. For requests the second way is urllib3's own ``Retry`` with this jitter; ``function`` is a
-function that sends by requests, retried by hand and wrapped as any callable.
+Ways: ``plain`` ignores 429s. ``backoff`` is what people use today: after a 429 it sends again after
+``Retry-After``, or else after a random time of up to 0.1 s, 0.2 s, 0.4 s and so on to 5 s
+(exponential with full jitter). ``ours`` is the wrapper of celery_throttle for this client. For
+requests the second way is urllib3's own ``Retry`` with this jitter; ``function`` is a function that
+sends by requests, retried in a loop and wrapped as any callable.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from celery_throttle import Limiter
 
 WAYS = PLAIN, BACKOFF, OURS = ("plain", "backoff", "ours")
 
-#: Limits that the wrappers are given. The API counts 100 a second sharply, and requests arrive some
-#: milliseconds earlier or later than they were admitted: hence two less. The last two never bind.
+#: Limits of the wrappers. The API enforces exact windows of 100 per second, and requests arrive a
+#: few milliseconds earlier or later than they were admitted: hence 98. The last two never bind.
 LIMITS = {
     "api": "98/s",
     "pool": "10 at once",
@@ -54,8 +54,8 @@ LIMITS = {
 #: Seconds that a call waits for its limit at most.
 MAX_WAIT = 30.0
 
-#: Seconds of backoff: up to the first after the first 429, never more than the second.
-BASE, LONGEST = 0.1, 5.0
+#: Seconds of backoff: the most after the first 429, and the most at all.
+BASE, MAX_BACKOFF = 0.1, 5.0
 TOO_MANY = 429
 
 #: A status, and Retry-After.
@@ -66,7 +66,7 @@ AsyncCall = Callable[[], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to do: so many threads or coroutines send to a URL; ``limit`` is for our way."""
+    """What to do. ``hands`` is the number of threads or coroutines; ``limit`` is for our way."""
 
     client: str
     way: str
@@ -78,14 +78,14 @@ class Job:
 
 
 def delay(refusals: int, retry_after: str | None = None) -> float:
-    """Seconds to back off."""
+    """Return seconds to back off."""
     if retry_after is not None:
         return float(retry_after)
-    return random.uniform(0, min(LONGEST, BASE * 2 ** (refusals - 1)))
+    return random.uniform(0, min(MAX_BACKOFF, BASE * 2 ** (refusals - 1)))
 
 
 def persistent(call: Call) -> Call:
-    """A call that backs off until it is answered."""
+    """Return a call that backs off until it succeeds."""
 
     def insist() -> Answer:
         refusals = 0
@@ -111,7 +111,7 @@ def apersistent(call: AsyncCall) -> AsyncCall:
 
 
 class FullJitter(Retry):
-    """urllib3's retries, which know no full jitter; what Retry-After says goes before it."""
+    """urllib3's retries with full jitter. Retry-After takes precedence."""
 
     def get_backoff_time(self) -> float:
         """Seconds to back off."""
@@ -119,7 +119,7 @@ class FullJitter(Retry):
 
 
 def _wrappers(client: str) -> Any:
-    """Imported late, so that the other ways work without."""
+    """Import the wrapper, which the other ways do not need."""
     return import_module(f"celery_throttle.clients.{client}")
 
 
@@ -193,7 +193,7 @@ async def _aiohttp(url: str, way: str, limit: Any) -> AsyncIterator[AsyncCall]:
         yield apersistent(call) if way == BACKOFF else call
 
 
-#: By name, what gives a call: of a URL, a way, and the limit that is ours for it.
+#: By name, a context that gives the call for a URL, a way, and our limit.
 CLIENTS: dict[str, Callable[[str, str, Any], AbstractContextManager[Call]]] = {
     "httpx": _httpx,
     "requests": _requests,

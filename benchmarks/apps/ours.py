@@ -7,7 +7,7 @@ from typing import Any
 from celery import Celery
 
 from benchmarks.apps.tasks import DIRECTORY, SETTINGS, define
-from benchmarks.marks import leave, open_marks
+from benchmarks.marks import open_marks, write
 from celery_throttle import Throttle, task_throttled
 
 app = Celery("ours", broker=SETTINGS["broker"])
@@ -29,4 +29,4 @@ _PARKS = open_marks(DIRECTORY / "parks")
 
 @task_throttled.connect
 def _throttled(request: Any, **_: Any) -> None:
-    leave(_PARKS, request.id)
+    write(_PARKS, request.id)

@@ -1,9 +1,9 @@
-"""A process that sends tasks: ``python -m benchmarks.apps.publisher TASK COUNT NAME``; prints JSON.
+"""Sends tasks: ``python -m benchmarks.apps.publisher TASK COUNT NAME``.
 
 They are a fan-out of that name; with an empty name it sends them by ``delay()`` in a loop.
 
-What it prints: when it began (seconds since the epoch), how many seconds it took, and how many
-bytes of memory it had at most beyond what it had after the first thousand tasks.
+It prints JSON: when it began (seconds since the epoch), its seconds, and its largest growth of
+memory (bytes) after the first thousand tasks.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import psutil
 
 from benchmarks.apps import ours
 
-#: Tasks between two looks at the memory.
-LOOK = 1_000
+#: Tasks between two measurements of the memory.
+MEASURE_INTERVAL = 1_000
 
-#: What each task is given: with it, the arguments of a task are 300 bytes as JSON.
+#: The argument of each task, with which all arguments are 300 bytes as JSON.
 TEXT = "x" * 292
 
 
 def main(task: str, count: int, name: str) -> None:
-    """Send so many."""
+    """Send the tasks."""
     process = psutil.Process()
     seen: list[int] = []
 
     def signatures() -> Iterator[Any]:
         for number in range(count):
-            if number % LOOK == 0:
+            if number % MEASURE_INTERVAL == 0:
                 seen.append(process.memory_info().rss)
             yield ours.app.tasks[task].s(TEXT)
 

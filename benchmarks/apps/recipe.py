@@ -1,6 +1,6 @@
-"""What people use today: ask the limit in ``before_start``, and retry when it says no.
+"""What people use today: acquire in ``before_start``, and retry if the limit refuses.
 
-The limit is celery_throttle's own, so the two ways differ in nothing but what a refused task does.
+The limit is one of celery_throttle, so the two ways differ only in what a refused task does.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ limiter = Limiter(
 )
 
 
-class AskFirst(Task):
-    """Asks ``api``, or ``tenant`` for the task's key."""
+class AcquireFirst(Task):
+    """Acquires from ``api``, or from ``tenant`` for the key of the task."""
 
     abstract = True
     max_retries = None
 
     def before_start(self, _task_id: str, args: Any, _kwargs: Any) -> None:
-        """Ask, and come back later when the limit says no."""
+        """Acquire, and retry later if the limit refuses."""
         limit = limiter["tenant", args[0]] if args else limiter["api"]
         decision = limit.acquire()
         if not decision:
             raise self.retry(countdown=decision.retry_after)
 
 
-define(app, limited={"base": AskFirst}, keyed={"base": AskFirst})
+define(app, limited={"base": AcquireFirst}, keyed={"base": AcquireFirst})

@@ -1,4 +1,4 @@
-"""What all apps share: the settings that a benchmark gives its workers, and the tasks."""
+"""What all apps share: the settings of a benchmark for its workers, and the tasks."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any
 from celery import Celery
 from celery.signals import task_received, worker_ready
 
-from benchmarks.marks import leave, open_marks
+from benchmarks.marks import open_marks, write
 
 #: See :class:`benchmarks.stage.Stage`.
 SETTINGS: dict[str, Any] = json.loads(os.environ["BENCHMARK"])
 DIRECTORY = Path(SETTINGS["marks"])
 
-#: Seconds that a task ``held`` takes.
-HELD = 0.05
+#: Seconds of a task ``held``.
+HELD_SECONDS = 0.05
 
 _STARTS = open_marks(DIRECTORY / "starts")
 _ENDS = open_marks(DIRECTORY / "ends")
 
 
 def run(self: Any) -> None:
-    """The body of a task without arguments: a no-op, but for the mark."""
-    leave(_STARTS, self.request.id)
+    """The body of a task without arguments: it only writes a mark."""
+    write(_STARTS, self.request.id)
 
 
 def run_keyed(self: Any, key: str) -> None:  # noqa: ARG001  # it is the key of the task's limit
     """The body of a task whose limit is split by its argument."""
-    leave(_STARTS, self.request.id)
+    write(_STARTS, self.request.id)
 
 
 def run_padded(self: Any, text: str) -> None:  # noqa: ARG001  # it makes the message longer
-    """The body of a task with an argument that it does not need."""
-    leave(_STARTS, self.request.id)
+    """The body of a task with a long argument."""
+    write(_STARTS, self.request.id)
 
 
 def run_held(self: Any) -> None:
     """The body of a task that takes a while: 50 ms from one mark to the other."""
-    leave(_STARTS, self.request.id)
-    time.sleep(HELD)
-    leave(_ENDS, self.request.id)
+    write(_STARTS, self.request.id)
+    time.sleep(HELD_SECONDS)
+    write(_ENDS, self.request.id)
 
 
 def define(
@@ -70,7 +70,7 @@ if SETTINGS["watch"]:
     def _received(request: Any, **_: Any) -> None:
         # What comes out of a line is no delivery of the broker's.
         if getattr(request.message, "claim", None) is None:
-            leave(_DELIVERIES, request.id)
+            write(_DELIVERIES, request.id)
 
 
 @worker_ready.connect

@@ -1,4 +1,7 @@
-"""The command ``celery-throttle``. Each of its commands is a module here, imported when it runs."""
+"""The command ``celery-throttle``. Each subcommand is a module here.
+
+Imports any package, and imports what takes long only when a subcommand runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``celery-throttle demo``: its options; what they mean is in :mod:`celery_throttle.demo`."""
+"""``celery-throttle demo``: its options. The rest is in :mod:`celery_throttle.demo`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.url import is_single_url, safe_url
 
-#: The exit code of a command that was interrupted.
-INTERRUPTED = 130
+#: The exit code of an interrupted command.
+INTERRUPTED_EXIT_CODE = 130
 
 
 class UrlType(click.ParamType):
-    """The URL of a server that can be both the broker and the keeper of the limits."""
+    """The URL of a server that can be both the broker and the server of the limits."""
 
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """A URL as Celery's Redis transport wants it. It may hold secrets: no message shows it."""
+        """Convert a URL to one of Celery's Redis transport. Messages omit its password."""
         url = str(value)
         try:
             readable = is_single_url(url) and urlsplit(url).port != 0
@@ -85,11 +85,11 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
     try:
         with ExitStack() as ends:
             ends.enter_context(_interruptible())
-            view = ends.enter_context(views.choose(as_json=as_json, svg=svg))
-            record = run.run(url, limit, tasks, view)
+            view = ends.enter_context(views.open_view(as_json=as_json, svg=svg))
+            record = run.run_demo(url, limit, tasks, view)
     except KeyboardInterrupt:
         click.echo("Interrupted: the workers are stopped, nothing is left behind.", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_EXIT_CODE)
     summary = record.summary()
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=2))
@@ -99,18 +99,18 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """A closed terminal or a polite kill ends the demo as Ctrl-C does: everything is put away."""
+    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, with a clean-up."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # under nohup
-        del before[signal.SIGHUP]
-    for number in before:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    if handlers[signal.SIGHUP] == signal.SIG_IGN:  # under nohup
+        del handlers[signal.SIGHUP]
+    for number in handlers:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Types of options that several commands have."""
+"""Types of options of several commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LimitType(click.ParamType):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Text to a limit."""
+        """Convert text to a limit."""
         try:
             return Limit.of(value)
         except LimitError as error:

@@ -1,4 +1,4 @@
-"""``celery-throttle simulate``: its options; what they mean is in the package simulate."""
+"""``celery-throttle simulate``: its options. The rest is in :mod:`celery_throttle.simulation`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from celery_throttle.cli.params import LimitType
-from celery_throttle.extras import needed
+from celery_throttle.extras import require_extra
 from celery_throttle.limits.limit import Limit
-from celery_throttle.simulation import SimulateError, generated, memory, traces, views
-from celery_throttle.simulation.run import Mode, play
+from celery_throttle.simulation import SimulationError, generated, memory, traces, views
+from celery_throttle.simulation.run import Mode, run_trace
 from celery_throttle.simulation.times import parse_duration
 
 _PLOTS = (".svg", ".png")
@@ -25,18 +25,18 @@ class DurationType(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Text to microseconds."""
+        """Convert text to microseconds."""
         if isinstance(value, int):
             return value
         try:
             return parse_duration(str(value))
-        except SimulateError as error:
+        except SimulationError as error:
             self.fail(error.message, param, ctx)
 
 
 def _traces() -> str:
-    """The forms of a trace, for the help."""
-    rows = [(one.form, one.about) for one in generated.GENERATORS.values()]
+    """Return the forms of a trace, for the help."""
+    rows = [(one.form, one.description) for one in generated.GENERATORS.values()]
     rows += [
         ("FILE", "CSV: a time and, if you like, a cost in each row"),
         ("-", "the same from standard input"),
@@ -115,42 +115,45 @@ def simulate(
     with_memory: bool,
     plot: Path | None,
 ) -> None:
-    """See the help above."""
+    """Run the command; see the help above."""
     if plot is not None:
         _check_plot(plot)
     requests = _read(trace)
-    runs = [play(requests, limit, Mode(mode), duration) for limit in limits]
+    runs = [run_trace(requests, limit, Mode(mode), duration) for limit in limits]
     measured = memory.measure(runs) if with_memory and (as_json or not each) else None
     simulation = views.Simulation(requests, Mode(mode), runs, measured)
     if as_json:
         click.echo(json.dumps(simulation.as_dict(each=each), indent=2))
     else:
-        views.show(views.arrivals(simulation) if each else views.summary(simulation))
+        table = views.arrivals_table if each else views.summary_table
+        views.print_table(table(simulation))
     if plot is not None:
         from celery_throttle.simulation.plot import save  # noqa: PLC0415  # an extra
 
         try:
             save(simulation, plot)
         except OSError as error:
-            raise SimulateError(f"cannot write {plot}: {error}") from None
+            raise SimulationError(f"cannot write {plot}: {error}") from None
 
 
 def _read(text: str) -> traces.Trace:
-    generator = generated.find(text)
+    generator = generated.find_generator(text)
     if generator is not None:
         return generated.generate(generator, text)
     if text != traces.STDIN and not Path(text).exists():
         forms = ", ".join(repr(one.form) for one in generated.GENERATORS.values())
-        raise SimulateError(f"{text!r} is neither a file nor a trace; allowed: {forms}")
+        raise SimulationError(f"{text!r} is neither a file nor a trace; allowed: {forms}")
     return traces.read(text)
 
 
 def _check_plot(path: Path) -> None:
-    """Raise what keeps a plot from being made, before anything is run."""
+    """Raise an error if the plot cannot be made, before the simulation runs."""
     if path.suffix.lower() not in _PLOTS:
         allowed = " or ".join(_PLOTS)
-        raise SimulateError(f"{str(path)!r} is no plot; allowed: a name that ends in {allowed}")
+        raise SimulationError(f"{str(path)!r} is no plot; allowed: a name that ends in {allowed}")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise SimulateError(f"cannot write {path}: there is no such directory, or it is not yours")
-    with needed("matplotlib", "a plot", "plot"):
+        raise SimulationError(
+            f"cannot write {path}: there is no such directory, or it is not yours"
+        )
+    with require_extra("matplotlib", "a plot", "plot"):
         import matplotlib as mpl  # noqa: F401, PLC0415  # an extra

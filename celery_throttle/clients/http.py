@@ -1,4 +1,4 @@
-"""What the wrappers of HTTP clients have in common: they learn from the headers of answers."""
+"""Guards of HTTP clients: they learn from status codes and response headers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_throttle.clients import answers
-from celery_throttle.clients.answers import Said
-from celery_throttle.clients.guarded_call import Outbound, Passage
+from celery_throttle.clients import response_headers
+from celery_throttle.clients.guard import Guard
+from celery_throttle.clients.guarded_call import Exchange, R
+from celery_throttle.clients.response_headers import REQUESTS, RateLimitInfo
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
@@ -17,26 +18,28 @@ from celery_throttle.limits.requirement import Requirement
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two log lines about headers that make no sense.
-COMPLAIN = 60.0
+#: Seconds between two log lines about headers that cannot be used.
+WARNING_INTERVAL_SECONDS = 60.0
 
-
-#: What limits count: of all of them, or by the name of the limit.
+#: What the limits count: the same for all of them, or by the name of the limit.
 Units = str | Mapping[str, str]
 
 
-class HttpOutbound(Outbound):
-    """Calls of one HTTP client.
+class HttpGuard(Guard):
+    """The limits of one HTTP client's requests.
 
     Args:
-        limit, key, cost, max_wait, usage: see :class:`Outbound`; the functions ``key`` and ``cost``
-            take the client's request, ``usage`` its answer, of which all has been read.
-        retry_429: how often a request is sent again that was refused (429, or 503 and 403 with
-            ``Retry-After``), if its body can be sent again.
-        unit: what the limits count: ``"requests"``, ``"tokens"``. Of what an API says is left, that
-            of this unit counts; ``"requests"`` unless given. Of several limits it is a mapping of
-            their names to units, and those that it does not name learn nothing: they are not the
-            API's own. Without it several limits learn of refusals, but not of what is left.
+        limit, key, cost, max_wait, usage: see :class:`Guard`. ``key`` and ``cost`` take the
+            client's request, ``usage`` its response with the whole body in memory.
+        retry_429: how often a request is sent again if it was refused (429, or 503 or 403 with
+            ``Retry-After``) and its body can be sent again.
+        unit: what the limits count, such as ``"requests"`` (the default) or ``"tokens"``: only the
+            remaining quota of this unit counts. For several limits, a mapping of their names to
+            units; limits that it leaves out are not the API's own and learn nothing. Without it,
+            several limits learn from refusals, but not from remaining quotas.
+
+    Raises:
+        LimitError: an argument is not as above.
     """
 
     def __init__(
@@ -54,56 +57,73 @@ class HttpOutbound(Outbound):
             limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
         )
         names = self.names()
-        units = unit.values() if isinstance(unit, Mapping) else [unit or answers.REQUESTS]
+        units = unit.values() if isinstance(unit, Mapping) else [unit or REQUESTS]
         if unit == "" or not all(isinstance(one, str) and one for one in units):
-            raise LimitValueError(f"unit {shown(unit)} is not allowed: such as 'requests'")
+            raise LimitValueError(f"unit must be text such as 'requests', not {shown(unit)}")
         unknown = sorted(set(unit) - set(names)) if isinstance(unit, Mapping) else []
         if unknown:
-            raise LimitValueError(f"unit names {shown(unknown[0])}, which is no limit of these")
+            raise LimitValueError(f"unit names {shown(unknown[0])}, which is not one of the limits")
         if isinstance(unit, Mapping):
             self._units = dict(unit)
         elif unit is not None or len(names) == 1:
-            self._units = dict.fromkeys(names, unit or answers.REQUESTS)
+            self._units = dict.fromkeys(names, unit or REQUESTS)
         else:
             self._units = {}
-        self._learns = self._units if isinstance(unit, Mapping) else names
-        self._complained = -COMPLAIN
+        self._learning = self._units if isinstance(unit, Mapping) else names
+        self._warned_at = -WARNING_INTERVAL_SECONDS
 
-    def learners(self, need: Requirement) -> Requirement | None:
-        """Those limits that are the API's own."""
-        both = zip(need.refs, need.costs, strict=True)
-        found = [(ref, cost) for ref, cost in both if ref.name in self._learns]
-        if len(found) == len(need.refs):
-            return need
+    def learning(self, requirement: Requirement) -> Requirement | None:
+        """Return the part of a requirement whose limits are the API's own."""
+        pairs = zip(requirement.refs, requirement.costs, strict=True)
+        found = [(ref, cost) for ref, cost in pairs if ref.name in self._learning]
+        if len(found) == len(requirement.refs):
+            return requirement
         return Requirement(*map(tuple, zip(*found, strict=True))) if found else None
 
-    def heard(self, passage: Passage, status: int, headers: Mapping[str, str]) -> Heard:
-        """What there is to learn of an answer."""
-        said = answers.read(status, headers, time.time())
-        if said.oddities:
-            self._complain(said)
-        return heard_of(said, self._units, passage.took())
+    def feedback(self, status: int, headers: Mapping[str, str], seconds: float) -> Heard:
+        """Return what a response says about limits, ``seconds`` after its request."""
+        info = response_headers.read(status, headers, time.time())
+        if info.warnings:
+            self._warn(info)
+        return to_feedback(info, self._units, seconds)
 
-    def _complain(self, said: Said) -> None:
+    def _warn(self, info: RateLimitInfo) -> None:
         now = time.monotonic()
-        if now - self._complained > COMPLAIN:
-            self._complained = now
-            names = ", ".join(map(repr, self.names()))
-            logger.warning("Odd headers in an answer of %s: %s", names, "; ".join(said.oddities))
+        if now - self._warned_at > WARNING_INTERVAL_SECONDS:
+            self._warned_at = now
+            names, warnings = ", ".join(map(repr, self.names())), "; ".join(info.warnings)
+            logger.warning("Odd headers in a response of the API behind %s: %s", names, warnings)
 
 
-def heard_of(said: Said, units: Mapping[str, str], took: float) -> Heard:
-    """What the limits are told, by the units that they count.
+class HttpExchange(Exchange[R]):
+    """One request of an HTTP client. A subclass knows the client's classes.
 
-    Of several quotas of a unit, the one of which least is left counts. An API that says that
-    nothing is left is not asked before there is more.
+    Args:
+        guard: the limits.
+        request: the client's request.
+        send: sends it.
     """
-    budgets = [budget for budget in said.budgets if budget.unit in units.values()]
-    resets = [budget.reset for budget in budgets if budget.left == 0 and budget.reset is not None]
-    stop = said.retry_after if said.retry_after is not None else max(resets, default=None)
-    left = {
-        name: min(budget.left for budget in budgets if budget.unit == unit)
+
+    def __init__(self, guard: HttpGuard, request: Any, send: Callable[[], Any]) -> None:
+        self.guard = guard
+        self.request = request
+        self.send = send
+
+
+def to_feedback(info: RateLimitInfo, units: Mapping[str, str], seconds: float) -> Heard:
+    """Return the feedback for limits that count these units.
+
+    Of several quotas in one unit, the one with the least remaining counts. A quota with nothing
+    remaining pauses the limits until it resets, unless the API says for how long.
+    """
+    quotas = [quota for quota in info.quotas if quota.unit in units.values()]
+    resets = [quota.reset_after for quota in quotas if quota.remaining == 0]
+    stop = info.retry_after
+    if stop is None:
+        stop = max((reset for reset in resets if reset is not None), default=None)
+    remaining = {
+        name: min(quota.remaining for quota in quotas if quota.unit == unit)
         for name, unit in units.items()
-        if any(budget.unit == unit for budget in budgets)
+        if any(quota.unit == unit for quota in quotas)
     }
-    return Heard(refused=said.refused, stop=stop, left=left or None, took=took)
+    return Heard(refused=info.refused, stop=stop, left=remaining or None, took=seconds)

@@ -1,214 +1,156 @@
-"""httpx: transports that ask limits before each request, and learn from the answers."""
+"""httpx: transports that acquire limits before each request and learn from the responses."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import httpx
 
-from celery_throttle.clients.guarded_call import Passage
-from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.clients.guarded_call import GuardedCall, call_steps
+from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.leases import run_to_end
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
+from celery_throttle.steps import arun_steps, run_steps
+
+T = TypeVar("T", httpx.BaseTransport, httpx.AsyncBaseTransport)
 
 
-class ThrottledTransport(httpx.BaseTransport):
+class _GuardedTransport(Generic[T]):
+    """The limits, and the transport that sends."""
+
+    _default: type[T]
+
+    def __init__(
+        self,
+        limit: LimitHandles,
+        transport: T | None = None,
+        *,
+        key: Callable[[httpx.Request], Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[httpx.Response], Any] | None = None,
+        unit: Units | None = None,
+        retry_429: int = 0,
+    ) -> None:
+        options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
+        self._guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)
+        self._transport: T = self._default() if transport is None else transport
+
+
+class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTransport):
     """``httpx.Client(transport=ThrottledTransport(throttle["stripe"]))``.
 
     Args:
-        limit: or several; see :class:`~celery_throttle.clients.http.HttpOutbound`.
-        transport: what sends; ``httpx.HTTPTransport()`` unless given.
-        key, cost: may be functions of the ``httpx.Request``.
-        max_wait: seconds that a request waits for its limits at most; default 0.
-        usage: a function of the ``httpx.Response``: what it was worth. Its body is read whole
-            before, also of one that is to be streamed.
-        unit: see there.
-        retry_429: how often a request is sent again that the API refused: once its limits go on,
-            and with the units that it needs taken anew. Its body must be in memory: one that is a
-            stream is gone after the first time. Within a task that a worker runs, the task steps
-            into its line instead, so often at most in all its runs. Default 0.
+        limit: one limit, or a list of limits that all have to allow. Slots (``10 at once``) are
+            held until the body of the response has been read or closed.
+        transport: sends the requests; default ``httpx.HTTPTransport()``.
+        key: a function of the ``httpx.Request`` that returns the key of each limit that has none
+            of its own. If it returns None, the limit itself applies.
+        cost: units, also by the name of the limit, or a function of the ``httpx.Request`` that
+            returns them; default 1.
+        max_wait: seconds that a request may wait for its limits; default 0.
+        usage: a function of the ``httpx.Response`` that returns the true cost; ``cost`` is only an
+            estimate then. The whole body is read first, also that of a streamed response.
+        unit: what the limits count; see :class:`~celery_throttle.clients.http.HttpGuard`.
+        retry_429: how often a refused request is sent again. It waits until its limits go on, and
+            acquires them anew. Its body must be in memory: a stream can be read only once. A task
+            that runs in a worker waits in its line instead, at most so often in all its runs.
+            Default 0.
 
-    Raises (by each request):
-        Throttled: the limits do not allow it in time. Within a task that a worker runs, that lets
-            the task step into its line.
-        StoreUnavailableError: the server of the limits cannot be reached, and they are not all
-            ``outage open``.
+    Raises (for each request):
+        Throttled: the limits do not allow it in time. In a task that runs in a worker, this lets
+            the task wait in its line.
+        StoreUnavailableError: the server of the limits cannot be reached, and not all of the
+            limits are ``outage open``.
     """
 
-    def __init__(
-        self,
-        limit: LimitHandles,
-        transport: httpx.BaseTransport | None = None,
-        *,
-        key: Callable[[httpx.Request], Any] | None = None,
-        cost: Any = None,
-        max_wait: float = 0.0,
-        usage: Callable[[httpx.Response], Any] | None = None,
-        unit: Units | None = None,
-        retry_429: int = 0,
-    ) -> None:
-        self._outbound = HttpOutbound(
-            limit,
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            usage=usage,
-            unit=unit,
-            retry_429=retry_429,
-        )
-        self._transport = httpx.HTTPTransport() if transport is None else transport
+    _default = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request once its limits allow it."""
-        passage = self._outbound.passage(request)
-        passage.begin()
-        response, refusal = self._attempt(request, passage)
-        while refusal is not None and (following := passage.again(refusal)) is not None:
-            passage = following
-            response, refusal = self._attempt(request, passage)
-        if response.is_closed:
-            passage.end()
-        elif passage.slot is not None:
-            response.stream = _Held(response.stream, passage)
-        return response
-
-    def _attempt(
-        self, request: httpx.Request, passage: Passage
-    ) -> tuple[httpx.Response, Heard | None]:
-        """The answer; and what it says, if the request is to be sent again."""
-        try:
-            response = self._transport.handle_request(request)
-        except BaseException:
-            passage.end()
-            raise
-        try:
-            heard = self._outbound.heard(passage, response.status_code, response.headers)
-            again = passage.may_go_again(heard) and _is_kept(request)
-            if again or self._outbound.usage is not None:
-                response.read()
-            passage.answered(heard, response)
-        except BaseException:
-            response.close()
-            passage.end()
-            raise
-        if again:
-            passage.end()
-        return response, heard if again else None
+        send = partial(self._transport.handle_request, request)
+        exchange = _HttpxExchange(self._guard, request, send)
+        return run_steps(call_steps(self._guard, exchange, request))
 
     def close(self) -> None:
-        """Close what sends."""
+        """Close the transport that sends."""
         self._transport.close()
 
 
-class AsyncThrottledTransport(httpx.AsyncBaseTransport):
+class AsyncThrottledTransport(
+    _GuardedTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
+):
     """``httpx.AsyncClient(transport=AsyncThrottledTransport(throttle["stripe"]))``.
 
-    As :class:`ThrottledTransport`, for asyncio; ``transport`` is ``httpx.AsyncHTTPTransport()``
-    unless given.
+    As :class:`ThrottledTransport`, for asyncio. ``transport`` is ``httpx.AsyncHTTPTransport()`` by
+    default.
     """
 
-    def __init__(
-        self,
-        limit: LimitHandles,
-        transport: httpx.AsyncBaseTransport | None = None,
-        *,
-        key: Callable[[httpx.Request], Any] | None = None,
-        cost: Any = None,
-        max_wait: float = 0.0,
-        usage: Callable[[httpx.Response], Any] | None = None,
-        unit: Units | None = None,
-        retry_429: int = 0,
-    ) -> None:
-        self._outbound = HttpOutbound(
-            limit,
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            usage=usage,
-            unit=unit,
-            retry_429=retry_429,
-        )
-        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+    _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request once its limits allow it."""
-        passage = self._outbound.passage(request)
-        await passage.abegin()
-        response, refusal = await self._attempt(request, passage)
-        while refusal is not None and (following := await passage.aagain(refusal)) is not None:
-            passage = following
-            response, refusal = await self._attempt(request, passage)
-        if response.is_closed:
-            await passage.aend()
-        elif passage.slot is not None:
-            response.stream = _AsyncHeld(response.stream, passage)
-        return response
-
-    async def _attempt(
-        self, request: httpx.Request, passage: Passage
-    ) -> tuple[httpx.Response, Heard | None]:
-        """See :class:`ThrottledTransport`."""
-        try:
-            response = await self._transport.handle_async_request(request)
-        except BaseException:
-            await passage.aend()
-            raise
-        try:
-            heard = self._outbound.heard(passage, response.status_code, response.headers)
-            again = passage.may_go_again(heard) and _is_kept(request)
-            if again or self._outbound.usage is not None:
-                await response.aread()
-            await passage.aanswered(heard, response)
-        except BaseException:
-            await run_to_end(response.aclose())
-            await passage.aend()
-            raise
-        if again:
-            await passage.aend()
-        return response, heard if again else None
+        send = partial(self._transport.handle_async_request, request)
+        exchange = _AsyncHttpxExchange(self._guard, request, send)
+        return await arun_steps(call_steps(self._guard, exchange, request))
 
     async def aclose(self) -> None:
-        """Close what sends."""
+        """Close the transport that sends."""
         await self._transport.aclose()
 
 
-def _is_kept(request: httpx.Request) -> bool:
-    """Whether a request can be sent again: a stream may have been read to its end."""
-    return isinstance(request.stream, httpx.ByteStream)
+class _HttpxExchange(HttpExchange[httpx.Response]):
+    def is_repeatable(self) -> bool:
+        return isinstance(self.request.stream, httpx.ByteStream)
+
+    def feedback(self, response: httpx.Response, seconds: float) -> Heard:
+        return self.guard.feedback(response.status_code, response.headers, seconds)
+
+    def load(self, response: httpx.Response) -> Any:
+        response.read()
+
+    def close(self, response: httpx.Response) -> Any:
+        response.close()
+
+    def end_with_body(self, response: httpx.Response, call: GuardedCall[httpx.Response]) -> bool:
+        if not response.is_closed:
+            response.stream = _EndingStream(response.stream, call)
+        return not response.is_closed
 
 
-class _Held(httpx.SyncByteStream):
-    """A body; the slot is given back when it is closed, as httpx does at its end."""
+class _AsyncHttpxExchange(_HttpxExchange):
+    def load(self, response: httpx.Response) -> Any:
+        return response.aread()
 
-    def __init__(self, stream: Any, passage: Passage) -> None:
+    def close(self, response: httpx.Response) -> Any:
+        return run_to_end(response.aclose())
+
+
+class _EndingStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body, sync or async, that ends its call when httpx closes it: at its end, or before."""
+
+    def __init__(self, stream: Any, call: GuardedCall[httpx.Response]) -> None:
         self._stream = stream
-        self._passage = passage
+        self._call = call
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._stream
-
-    def close(self) -> None:
-        try:
-            self._stream.close()
-        finally:
-            self._passage.end()
-
-
-class _AsyncHeld(httpx.AsyncByteStream):
-    """The same for asyncio."""
-
-    def __init__(self, stream: Any, passage: Passage) -> None:
-        self._stream = stream
-        self._passage = passage
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
             yield chunk
 
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            run_steps(self._call.end())
+
     async def aclose(self) -> None:
         try:
             await self._stream.aclose()
         finally:
-            await self._passage.aend()
+            await arun_steps(self._call.end())

@@ -1,36 +1,36 @@
-"""requests: an adapter that asks limits before each request, and learns from the answers."""
+"""requests: an adapter that acquires limits before each request and learns from the responses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.guarded_call import Passage
-from celery_throttle.clients.http import HttpOutbound, Units
+from celery_throttle.clients.guarded_call import GuardedCall, call_steps
+from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
+from celery_throttle.steps import run_steps
 
 
 class ThrottledAdapter(BaseAdapter):
     """``session.mount("https://api.stripe.com", ThrottledAdapter(throttle["stripe"]))``.
 
     Args:
-        limit: or several; see :class:`~celery_throttle.clients.http.HttpOutbound`.
-        adapter: what sends; ``requests.adapters.HTTPAdapter()`` unless given. What it sends again
-            by itself (``max_retries``) does not ask the limits again.
-        key, cost: may be functions of the ``requests.PreparedRequest``.
-        max_wait: seconds that a request waits for its limits at most; default 0.
-        usage: a function of the ``requests.Response``: what it was worth. Its body is read whole
-            before, also with ``stream=True``.
+        limit: see :class:`celery_throttle.clients.httpx.ThrottledTransport`.
+        adapter: sends the requests; default ``requests.adapters.HTTPAdapter()``. Its own retries
+            (``max_retries``) do not acquire the limits again.
+        key, cost: see there; functions of the ``requests.PreparedRequest``.
+        max_wait: seconds that a request may wait for its limits; default 0.
+        usage: see there; a function of the ``requests.Response``. The whole body is read first,
+            also with ``stream=True``.
         unit: see there.
-        retry_429: see :class:`celery_throttle.clients.httpx.ThrottledTransport`; a file or a
-            generator as the body counts as a stream.
+        retry_429: see there; a file or a generator as the body counts as a stream.
 
-    Raises (by each request): as :class:`celery_throttle.clients.httpx.ThrottledTransport`.
+    Raises (for each request): see there.
     """
 
     def __init__(
@@ -46,79 +46,50 @@ class ThrottledAdapter(BaseAdapter):
         retry_429: int = 0,
     ) -> None:
         super().__init__()
-        self._outbound = HttpOutbound(
-            limit,
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            usage=usage,
-            unit=unit,
-            retry_429=retry_429,
-        )
+        options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
+        self._guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)
         self._adapter = HTTPAdapter() if adapter is None else adapter
 
     def send(
         self, request: requests.PreparedRequest, *args: Any, **options: Any
     ) -> requests.Response:
         """Send a request once its limits allow it."""
-        passage = self._outbound.passage(request)
-        passage.begin()
-        response, refusal = self._attempt(passage, request, *args, **options)
-        while refusal is not None and (following := passage.again(refusal)) is not None:
-            passage = following
-            response, refusal = self._attempt(passage, request, *args, **options)
-        if passage.slot is not None:
-            _end_with(response, passage)
-        return response
-
-    def _attempt(
-        self, passage: Passage, request: requests.PreparedRequest, *args: Any, **options: Any
-    ) -> tuple[requests.Response, Heard | None]:
-        """The answer; and what it says, if the request is to be sent again."""
-        try:
-            response = self._adapter.send(request, *args, **options)
-        except BaseException:
-            passage.end()
-            raise
-        try:
-            heard = self._outbound.heard(passage, response.status_code, response.headers)
-            again = passage.may_go_again(heard) and _is_kept(request)
-            whole = passage.slot and not options.get("stream")
-            if again or whole or self._outbound.usage is not None:
-                _ = response.content  # reads it
-            passage.answered(heard, response)
-        except BaseException:
-            response.close()
-            passage.end()
-            raise
-        if again:
-            passage.end()
-        return response, heard if again else None
+        send = partial(self._adapter.send, request, *args, **options)
+        exchange = _RequestsExchange(self._guard, request, send)
+        exchange.loads_body = not options.get("stream")
+        return run_steps(call_steps(self._guard, exchange, request))
 
     def close(self) -> None:
-        """Close what sends."""
+        """Close the adapter that sends."""
         self._adapter.close()
 
 
-def _is_kept(request: requests.PreparedRequest) -> bool:
-    """Whether a request can be sent again: a stream may have been read to its end."""
-    return request.body is None or isinstance(request.body, (bytes, str))
+class _RequestsExchange(HttpExchange[requests.Response]):
+    def is_repeatable(self) -> bool:
+        return self.request.body is None or isinstance(self.request.body, (bytes, str))
 
+    def feedback(self, response: requests.Response, seconds: float) -> Heard:
+        return self.guard.feedback(response.status_code, response.headers, seconds)
 
-def _end_with(response: Any, passage: Passage) -> None:
-    """Give the slot back when the body was read, or the answer closed."""
-    raw = response.raw
-    if getattr(response, "_content_consumed", False) or not hasattr(raw, "release_conn"):
-        passage.end()
-        return
+    def load(self, response: requests.Response) -> None:
+        _ = response.content  # reads it
 
-    def then_end(inner: Callable[[], None]) -> Callable[[], None]:
-        @wraps(inner)
-        def ending() -> None:
-            inner()
-            passage.end()
+    def close(self, response: requests.Response) -> None:
+        response.close()
 
-        return ending
+    def end_with_body(self, response: Any, call: GuardedCall[requests.Response]) -> bool:
+        raw = response.raw
+        if getattr(response, "_content_consumed", False) or not hasattr(raw, "release_conn"):
+            return False
 
-    # urllib3 lets go of its connection at the end of a body, requests when it is closed before.
-    raw.release_conn, raw.close = then_end(raw.release_conn), then_end(raw.close)
+        def and_end(method: Callable[[], None]) -> Callable[[], None]:
+            @wraps(method)
+            def ending() -> None:
+                method()
+                run_steps(call.end())
+
+            return ending
+
+        # urllib3 releases its connection at the end of a body; requests closes an unread response.
+        raw.release_conn, raw.close = and_end(raw.release_conn), and_end(raw.close)
+        return True

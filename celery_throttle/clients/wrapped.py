@@ -1,4 +1,4 @@
-"""Any callable that calls an API, such as a method of an SDK: with limits around it."""
+"""Guarded functions: any function that calls an API, such as a method of an SDK."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from http import HTTPStatus
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from celery_throttle.clients import answers
-from celery_throttle.clients.guarded_call import Outbound, Passage
-from celery_throttle.clients.http import heard_of
+from celery_throttle.clients import response_headers
+from celery_throttle.clients.guard import Guard
+from celery_throttle.clients.guarded_call import Exchange, call_steps
+from celery_throttle.clients.http import to_feedback
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Heard
+from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Types of exceptions that are refusals; or a function that tells what one says, if anything.
+#: Types of exceptions that are refusals, or a function that returns the feedback of an exception.
 Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
 
-Reader = Callable[[Exception, Passage], Heard | None]
+#: Returns the feedback of an exception, or None. The float: seconds since the call began.
+ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(
@@ -36,119 +39,94 @@ def wrap(
     retry_429: int = 0,
 ) -> F:
     """See :meth:`celery_throttle.handle.LimitHandle.wrap`."""
-    outbound = Outbound(
-        limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
-    )
+    guard = Guard(limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429)
     if not callable(function):
-        raise LimitValueError(f"{shown(function)} cannot be wrapped; allowed: what can be called")
-    reader = _reader(refused)
+        raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
+    read_error = _error_reader(refused)
+
+    def exchange(*args: Any, **kwargs: Any) -> _FunctionExchange:
+        return _FunctionExchange(partial(function, *args, **kwargs), read_error)
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        passage = outbound.passage(*args, **kwargs)
-        passage.begin()
-        while True:
-            try:
-                result = function(*args, **kwargs)
-            except Exception as error:
-                following = _after(error, passage, reader)
-                if following is None:
-                    raise
-                passage = following
-                continue
-            except BaseException:
-                passage.end()
-                raise
-            if isawaitable(result):  # it is a coroutine function, and does not look like one
-                return _finished(partial(function, *args, **kwargs), passage, reader, result)
-            try:
-                passage.answered(Heard(took=passage.took()), result)
-            finally:
-                passage.end()
-            return result
+        steps = call_steps(guard, exchange(*args, **kwargs), *args, **kwargs)
+        return _unwrap(run_steps(steps))
 
     @wraps(function)
     async def awrapped(*args: Any, **kwargs: Any) -> Any:
-        passage = outbound.passage(*args, **kwargs)
-        await passage.abegin()
-        return await _finished(partial(function, *args, **kwargs), passage, reader)
+        steps = call_steps(guard, exchange(*args, **kwargs), *args, **kwargs)
+        return _unwrap(await arun_steps(steps))
 
     return cast("F", awrapped if iscoroutinefunction(function) else wrapped)
 
 
-async def _finished(
-    call: Callable[[], Awaitable[Any]],
-    passage: Passage,
-    reader: Reader,
-    begun: Awaitable[Any] | None = None,
-) -> Any:
-    """Await a call, which may have begun, and tell its limits of it."""
-    while True:
-        try:
-            work, begun = begun, None
-            result = await (call() if work is None else work)
-        except Exception as error:
-            following = await _aafter(error, passage, reader)
-            if following is None:
-                raise
-            passage = following
-            continue
-        except BaseException:
-            await passage.aend()
-            raise
-        try:
-            await passage.aanswered(Heard(took=passage.took()), result)
-        finally:
-            await passage.aend()
-        return result
+class _Outcome(NamedTuple):
+    """What a function returned, or raised."""
+
+    value: Any
+    error: Exception | None = None
 
 
-def _after(error: Exception, passage: Passage, reader: Reader) -> Passage | None:
-    """The next attempt, which has begun, after one that raised; None if the error is to go on."""
+def _unwrap(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
+    """Return the value or raise the error; if the function is asynchronous after all, later."""
+    if not isinstance(outcome, _Outcome):
+        return _unwrap_later(outcome)
     try:
-        heard = reader(error, passage)
-        if heard is not None:
-            passage.answered(heard, None)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
     finally:
-        passage.end()
-    if heard is None or not passage.may_go_again(heard):
-        return None
-    return passage.again(heard)
+        del outcome  # or the traceback of the error would refer to the error
 
 
-async def _aafter(error: Exception, passage: Passage, reader: Reader) -> Passage | None:
-    """:func:`_after` for asyncio."""
-    try:
-        heard = reader(error, passage)
-        if heard is not None:
-            await passage.aanswered(heard, None)
-    finally:
-        await passage.aend()
-    if heard is None or not passage.may_go_again(heard):
-        return None
-    return await passage.aagain(heard)
+async def _unwrap_later(outcome: Awaitable[_Outcome]) -> Any:
+    return _unwrap(await outcome)
 
 
-def _reader(refused: Refused) -> Reader:
+class _FunctionExchange(Exchange[_Outcome]):
+    def __init__(self, call: Callable[[], Any], read_error: ErrorReader) -> None:
+        self._call = call
+        self._read_error = read_error
+
+    def send(self) -> Any:
+        try:
+            value = self._call()
+        except Exception as error:  # noqa: BLE001  # _unwrap() raises it
+            return _Outcome(None, error)
+        return self._finish(value) if isawaitable(value) else _Outcome(value)
+
+    @staticmethod
+    async def _finish(value: Awaitable[Any]) -> _Outcome:
+        try:
+            return _Outcome(await value)
+        except Exception as error:  # noqa: BLE001  # likewise
+            return _Outcome(None, error)
+
+    def feedback(self, response: _Outcome, seconds: float) -> Heard | None:
+        if response.error is not None:
+            return self._read_error(response.error, seconds)
+        return Heard(took=seconds)
+
+    def payload(self, response: _Outcome) -> Any:
+        return response.value
+
+
+def _error_reader(refused: Refused) -> ErrorReader:
     if isinstance(refused, (type, tuple)):
         types = refused
-
-        def by_type(error: Exception, passage: Passage) -> Heard | None:
-            return _heard(error, passage) if isinstance(error, types) else None
-
-        return by_type
+        return lambda error, seconds: _refusal(error, seconds) if isinstance(error, types) else None
     if not callable(refused):
         raise LimitValueError(
-            f"refused {shown(refused)} is not allowed: exceptions, or a function of one"
+            f"refused must be exception types, or a function of an exception, not {shown(refused)}"
         )
     return lambda error, _: refused(error)
 
 
-def _heard(error: Exception, passage: Passage) -> Heard:
-    """Of a refusal: what its headers say, where SDKs put them."""
+def _refusal(error: Exception, seconds: float) -> Heard:
+    """Return the feedback of a refusal, from the headers where SDKs keep them."""
     headers = getattr(getattr(error, "response", error), "headers", None)
     try:
-        said = answers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
-    except (AttributeError, TypeError):  # something else has this name
-        return Heard(refused=True, took=passage.took())
-    return heard_of(said, {}, passage.took())
+        info = response_headers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
+    except (AttributeError, TypeError):  # an attribute of this name that is no mapping
+        return Heard(refused=True, took=seconds)
+    return to_feedback(info, {}, seconds)

@@ -2,19 +2,19 @@
 
 ::
 
-    run.py        the course of it: start, send, read, show, end
-    stage.py      what is started for it, and its end: the server, the workers
-    server.py     the private server
+    run.py        run_demo(): start, send, read, show, end
+    stage.py      starts and ends the server and the workers
+    server.py     a private server
     tasks.py      the Celery app of the workers
-    setup.py      what the demo and its workers agree on
-    record.py     what the workers wrote down, and the figures that follow
-    views.py      who is shown what: a picture, lines of text, nothing
+    setup.py      settings that the demo and its workers share
+    record.py     the events of a run, and its figures
+    views.py      shows a record: as a picture or as lines of text
     picture.py    the picture (the only module that needs ``rich``)
-    charts.py     bars in characters
-    processes.py  processes that end with the demo; tether.py ties them
+    charts.py     bar charts of characters
+    processes.py  processes that end with the demo, by tether.py
 
-Everything it starts is its own: a private server in a directory of its own, unless a URL was given.
-On a server that was given, all names share one random prefix and are deleted at the end.
+The demo starts a private server in a temporary directory, unless a URL is given. On a given server,
+all its keys share a random prefix and are deleted at the end. Imports any package but ``cli``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from contextlib import AbstractContextManager
 
 import click
 
-from celery_throttle.extras import needed
+from celery_throttle.extras import require_extra
 
 
 class DemoError(click.ClickException):
-    """What keeps the demo from running, for the person who started it."""
+    """The demo cannot run; the message is for the user."""
 
 
-def extra(package: str) -> AbstractContextManager[None]:
-    """Around the import of an optional package: says how to install it if it is missing."""
-    return needed(package, "the demo", "demo")
+def demo_extra(package: str) -> AbstractContextManager[None]:
+    """Context for the import of a package of the extra ``demo``."""
+    return require_extra(package, "the demo", "demo")

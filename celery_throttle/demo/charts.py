@@ -1,4 +1,4 @@
-"""Bars in characters: one column of eighths of blocks for each value."""
+"""Bar charts of characters: one column of eighths of blocks for each value."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _LINE = "▁"
 
 
-def bars(values: Sequence[float], top: float, rows: int, color: str) -> list[Text]:
-    """Bars up to ``top`` in so many rows, the upper row first."""
+def draw_bars(values: Sequence[float], top: float, rows: int, color: str) -> list[Text]:
+    """Return the rows of bars with values up to ``top``, the upper row first."""
     return [_row(values, row, top / rows, color) for row in reversed(range(rows))]
 
 
@@ -21,27 +21,27 @@ def _row(values: Sequence[float], row: int, height: float, color: str) -> Text:
     for value in values:
         eighths = max(0, min(round((value / height - row) * 8), 8))
         if row == 0 and value:
-            eighths = max(1, eighths)  # little is not nothing
+            eighths = max(1, eighths)  # a small value is not zero
         cells.append(_EIGHTHS[eighths])
     text = Text()
     for full, run in groupby(cells, lambda cell: cell == _EIGHTHS[8]):
-        # A full cell has a background too: fonts leave gaps between the lines.
+        # A full cell also has a background, as fonts leave gaps between lines.
         text.append("".join(run), f"{color} on {color}" if full else color)
     return text
 
 
 def draw_line(row: Text, values: Sequence[float], above: float, width: int, color: str) -> Text:
-    """A line along the bottom of a row, but for the columns whose value is above it."""
+    """Draw a line along the bottom of a row, except in columns whose value is above it."""
     drawn, at = Text(), 0
-    for covered, some in groupby(values, lambda value: value > above):
-        end = at + len(list(some))
+    for covered, columns in groupby(values, lambda value: value > above):
+        end = at + len(list(columns))
         drawn.append_text(row[at:end] if covered else Text(_LINE * (end - at), color))
         at = end
     return drawn.append(_LINE * (width - at), color)
 
 
-def axis(width: int, span: float, color: str) -> list[Text]:
-    """A time axis from 0 to ``span`` seconds, and its labels below."""
+def draw_axis(width: int, span: float, color: str) -> list[Text]:
+    """Return a time axis from 0 to ``span`` seconds, and its labels below."""
     step = _step(span, width)
     line, labels = ["─"] * width, [" "] * (width + 8)
     for number in range(int(span / step) + 1):
@@ -55,7 +55,7 @@ def axis(width: int, span: float, color: str) -> list[Text]:
 
 
 def _step(span: float, width: int) -> float:
-    """Seconds between two labels, round ones, with room for each."""
+    """Return a round number of seconds between two labels that leaves room for each."""
     least = span * 6 / width
     size = 1.0
     while True:

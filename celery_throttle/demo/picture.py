@@ -1,8 +1,7 @@
 """The picture: three charts over one time axis, and the figures of the run.
 
-From top to bottom: how many limited tasks start in a second, against what the limit allows; how
-many wait; how long tasks without a limit take to start. It fits a terminal of 80 by 24 and grows
-with a larger one.
+From top to bottom: starts per second of limited tasks and what the limit allows; waiting tasks;
+latency of tasks without a limit. It fits a terminal of 80 by 24 and grows with a larger one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from celery_throttle.demo import charts
-from celery_throttle.demo.record import TRICKLE, Record, Summary, figure
+from celery_throttle.demo.record import PLAIN_TASKS_PER_SECOND, Record, Summary, format_figure
 from celery_throttle.demo.stage import PROCESSES, WORKERS
 
 if TYPE_CHECKING:
@@ -27,19 +26,17 @@ if TYPE_CHECKING:
 
 LIMITED, LINE, WAITING, PLAIN, QUIET = "#4a90c2", "#d9984a", "#8683b8", "#5aa884", "#858b95"
 
-#: Seconds between two drawings.
-REDRAW = 0.125
+#: Seconds between two redraws.
+REDRAW_SECONDS = 0.125
 
-#: The widest picture; beyond, a line is long for the eye.
-WIDEST = 110
-
-GUTTER = 7
+#: Columns of the largest picture, and of the labels at its left.
+MAX_WIDTH, GUTTER = 110, 7
 
 #: Rows of the smallest picture and of the largest.
-LEAST_ROWS, MOST_ROWS = 23, 38
+MIN_ROWS, MAX_ROWS = 23, 38
 
-#: Milliseconds at the top of the chart of latencies, at least: noise is no mountain.
-LEAST_MS = 20.0
+#: The least top of the latency chart, in milliseconds, so that noise stays small.
+MIN_TOP_MS = 20.0
 
 _THEME = TerminalTheme(
     (24, 27, 33),
@@ -64,8 +61,8 @@ class LivePicture:
         self._live.stop()
 
     def show(self, record: Record) -> None:
-        """Draw, unless it was just done."""
-        if record.ended or record.now - self._drawn >= REDRAW:
+        """Draw it, at most every ``REDRAW_SECONDS``."""
+        if record.ended or record.now - self._drawn >= REDRAW_SECONDS:
             self._drawn = record.now
             self._live.update(Picture(record), refresh=True)
 
@@ -77,7 +74,7 @@ class SvgFile:
         self._path = path
 
     def show(self, record: Record) -> None:
-        """Save, once it is over."""
+        """Save the picture of a record that has ended."""
         if not record.ended:
             return
         console = Console(
@@ -93,14 +90,14 @@ class SvgFile:
 
 
 class Picture:
-    """One picture of a run, as large as there is room."""
+    """One picture of a run, as large as the terminal allows."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, WIDEST)
-        spare = min(MOST_ROWS, options.size.height - 1) - LEAST_ROWS
+        width = min(options.max_width, MAX_WIDTH)
+        spare = min(MAX_ROWS, options.size.height - 1) - MIN_ROWS
         gap = [Text()] if spare > 1 else []
         more = max(0, spare - 2)
         record = self._record
@@ -113,7 +110,10 @@ class Picture:
             *_waiting(record, columns, 2 + more // 3 - more // 6),
             *gap,
             *_latency(record, summary, columns, 1 + more // 6),
-            *(Text(" " * GUTTER) + line for line in charts.axis(columns, record.planned, QUIET)),
+            *(
+                Text(" " * GUTTER) + line
+                for line in charts.draw_axis(columns, record.planned, QUIET)
+            ),
             Text(),
             _figures(summary, width),
         )
@@ -134,7 +134,7 @@ def _header(record: Record, width: int) -> list[Text]:
             " share ",
             (f"a limit of {record.limit}", LINE),
             "; ",
-            (f"{TRICKLE} tasks a second", PLAIN),
+            (f"{PLAIN_TASKS_PER_SECOND} tasks a second", PLAIN),
             " have none.",
         ),
         Text(f"All are in one queue, for {WORKERS} workers with {PROCESSES} processes each."),
@@ -143,13 +143,13 @@ def _header(record: Record, width: int) -> list[Text]:
 
 
 def _starts(record: Record, columns: int, rows: int) -> list[Text]:
-    # A column shows the second that ends with it, or all of its own time if that is more.
+    # A column shows the second that ends with it, or its whole time if that is longer.
     seconds = max(1.0, record.planned / columns)
     step = record.planned / columns
     ends = [min((number + 1) * step, record.now) for number in range(_begun(record, columns))]
     values = [record.per_second(end, seconds) for end in ends]
     below = rows - 1
-    chart = charts.bars(values, record.rate * rows / below, rows, LIMITED)
+    chart = charts.draw_bars(values, record.rate * rows / below, rows, LIMITED)
     most = record.limit.burst / seconds + record.rate
     chart[0] = charts.draw_line(chart[0], values, most, columns, LINE)
     now = f"{record.per_second(record.now):.0f} in the last second"
@@ -166,25 +166,25 @@ def _waiting(record: Record, columns: int, rows: int) -> list[Text]:
     if record.ended:
         now = f"at most {max((count for _, count in record.waiting), default=0)} of {top}"
     title = _title("Waiting in the line, outside broker and workers", now, columns)
-    return [title, *_labelled(charts.bars(values, top, rows, WAITING), f"{top}")]
+    return [title, *_labelled(charts.draw_bars(values, top, rows, WAITING), f"{top}")]
 
 
 def _latency(record: Record, summary: Summary, columns: int, rows: int) -> list[Text]:
     latencies = [(started, (started - sent) * 1000) for sent, started in record.plain]
     values = _highest(latencies, record, columns)
-    top = max(LEAST_MS, *values)
+    top = max(MIN_TOP_MS, *values)
     now = (
-        f"median {figure(summary.plain_median_ms, '{:.1f} ms')}, "
-        f"p99 {figure(summary.plain_p99_ms, '{:.1f} ms')}"
+        f"median {format_figure(summary.plain_median_ms, '{:.1f} ms')}, "
+        f"p99 {format_figure(summary.plain_p99_ms, '{:.1f} ms')}"
     )
     title = _title("Latency of the tasks without a limit", now, columns)
-    return [title, *_labelled(charts.bars(values, top, rows, PLAIN), f"{top:.0f} ms")]
+    return [title, *_labelled(charts.draw_bars(values, top, rows, PLAIN), f"{top:.0f} ms")]
 
 
 def _highest(points: Iterable[tuple[float, float]], record: Record, columns: int) -> list[float]:
-    """The highest value in each column that has begun, out of pairs of time and value.
+    """Return the highest value of each column that has begun, from pairs of time and value.
 
-    A column without a point of its own shows what the one before it shows.
+    A column without a point repeats the one before.
     """
     found: dict[int, float] = {}
     for at, value in points:
@@ -197,12 +197,12 @@ def _highest(points: Iterable[tuple[float, float]], record: Record, columns: int
 
 
 def _begun(record: Record, columns: int) -> int:
-    """How many columns have begun."""
+    """Return the number of columns that have begun."""
     return min(columns, int(record.now / record.planned * columns) + 1)
 
 
 def _labelled(rows: list[Text], label: str, color: str = QUIET) -> list[Text]:
-    """The rows of a chart behind their gutter, with a label for the upper one."""
+    """Return the rows of a chart with a label left of the upper one."""
     labels = [label] + [""] * (len(rows) - 1)
     return [
         Text(f"{label:>{GUTTER - 1}} ", color) + row
@@ -215,18 +215,18 @@ def _title(left: str, right: str, columns: int) -> Text:
 
 
 def _ends(left: Text, right: Text, width: int) -> Text:
-    """Two texts at the ends of a line; of the right one what fits."""
+    """Return a line with two texts at its ends. The right one is truncated."""
     right.truncate(max(0, width - len(left) - 2))
     return Text.assemble(left, " " * (width - len(left) - len(right)), right)
 
 
 def _figures(summary: Summary, width: int) -> Table:
-    """The figures, each above its words."""
+    """Return the figures, each above its name."""
     cells = [
         (f"{summary.tasks_ran} of {summary.tasks}", "tasks ran"),
-        (figure(summary.quota_used, "{:.1%}"), "quota used"),
-        (figure(summary.deliveries_per_task, "{:.2f}"), "deliveries a task"),
-        (figure(summary.wait_median_s, "{:.1f} s"), "median wait"),
+        (format_figure(summary.quota_used, "{:.1%}"), "quota used"),
+        (format_figure(summary.deliveries_per_task, "{:.2f}"), "deliveries a task"),
+        (format_figure(summary.wait_median_s, "{:.1f} s"), "median wait"),
     ]
     table = Table.grid(expand=True)
     table.width = width

@@ -14,14 +14,14 @@ from celery_throttle.demo import DemoError
 
 TETHER = Path(__file__).with_name("tether.py")
 
-#: Characters of a log that are shown when its process failed.
-SHOWN = 2000
+#: Characters at the end of a log that an error shows.
+LOG_CHARACTERS = 2000
 
 
 class Process:
-    """A command in a group of its own, with its output and temporary files in ``directory``.
+    """A command in a process group of its own, with log and temporary files in ``directory``.
 
-    Ctrl-C does not reach it: the terminal signals the demo's group only, and the demo ends it.
+    Ctrl-C does not reach it: the terminal signals only the demo's group, and the demo ends it.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Process:
             )
 
     def check(self) -> None:
-        """Raise DemoError, with the end of its log, if it has ended."""
+        """Raise DemoError, with the end of the log, if the process has ended."""
         code = self._process.poll()
         if code is not None:
             raise DemoError(f"the {self._name} ended with {code}; its log:\n{self.log()}")
 
     def log(self) -> str:
-        """The end of its output."""
-        return self._log.read_text(encoding="utf-8", errors="replace")[-SHOWN:].strip()
+        """Return the end of its output."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:].strip()
 
     def end(self) -> None:
         """Kill the whole group, which may outlive its first process."""

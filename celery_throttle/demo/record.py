@@ -1,6 +1,6 @@
-"""What happened in one run of the demo, and the figures that follow from it.
+"""The events of one run of the demo, and its figures.
 
-All times are of the monotonic clock, in seconds from the begin of the trickle.
+All times are of the monotonic clock, in seconds since the first plain task was due.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Any
 
 from celery_throttle.limits.limit import Limit
 
-#: Seconds for which only tasks without a limit run, so that one sees the difference.
-LEAD = 1.0
+#: Seconds in which only plain tasks run, to show the difference.
+LEAD_SECONDS = 1.0
 
-#: Tasks without a limit that are sent in a second.
-TRICKLE = 10
+#: Rate at which plain tasks, those without a limit, are sent.
+PLAIN_TASKS_PER_SECOND = 10
 
-#: How many times faster than their limit allows the limited tasks are sent.
-HURRY = 10
+#: Limited tasks are sent at this multiple of the rate of their limit.
+SEND_RATE_FACTOR = 10
 
 
 class Record:
-    """One run: what was planned, and what the workers wrote down.
+    """One run: its plan, and the events that the workers recorded.
 
     Attributes:
-        limit, tasks: the plan: so many tasks under this limit.
-        server: what the server is.
-        now: how long it has lasted.
-        sent: how many of the tasks were sent.
-        plain_sent: how many tasks without a limit were sent.
-        delivered: task id to how often the broker delivered it to a worker; limited tasks only.
-        starts: when limited tasks started, in order.
-        waits: seconds from the sending of each limited task to its start.
-        plain: when each task without a limit was sent, and when it started.
-        waiting: when it was asked, and how many tasks waited in the line.
-        ended: whether it is over.
+        limit, tasks: the plan: the number of tasks under this limit.
+        server: name and version of the server.
+        now: seconds since the begin.
+        sent: number of limited tasks sent.
+        plain_sent: number of plain tasks sent.
+        delivered: task id to number of deliveries by the broker, of limited tasks.
+        starts: times when limited tasks started, in order.
+        waits: seconds from sending to start, of each limited task.
+        plain: times of sending and start, of each plain task.
+        waiting: pairs of a time and the number of tasks in the line.
+        ended: whether the run has ended.
     """
 
     def __init__(self, limit: Limit, tasks: int) -> None:
@@ -58,40 +58,40 @@ class Record:
 
     @property
     def rate(self) -> float:
-        """What the limit allows in a second, in the long run."""
+        """Tasks per second that the limit allows in the long run."""
         p, q = self.limit.ticks
         return q * 1e6 / p
 
     @property
     def allowed(self) -> int:
-        """What the limit allows in any one second."""
+        """Tasks that the limit allows in any one second."""
         return self.limit.burst + math.floor(self.rate)
 
     @property
     def planned(self) -> float:
-        """Seconds it should last."""
-        return LEAD + self.tasks / self.rate + 0.5
+        """Seconds that the run should last."""
+        return LEAD_SECONDS + self.tasks / self.rate + 0.5
 
-    def add(self, entry: bytes) -> None:
-        """Take over an entry of the workers' notebook; see ``tasks.py``."""
-        word, *about = entry.decode().split()
-        if word == "delivered":
-            self.delivered.update(about)
+    def add(self, event: bytes) -> None:
+        """Add an event of a worker; see ``tasks.py``."""
+        kind, *words = event.decode().split()
+        if kind == "delivered":
+            self.delivered.update(words)
             return
-        sent, started = (float(time) - self.began for time in about)
-        if word == "limited":
+        sent, started = (float(time) - self.began for time in words)
+        if kind == "limited":
             insort(self.starts, started)
             self.waits.append(started - sent)
         else:
             self.plain.append((sent, started))
 
     def per_second(self, end: float, seconds: float = 1.0) -> float:
-        """Starts of limited tasks per second, over some seconds up to ``end``."""
+        """Return starts of limited tasks per second, in the ``seconds`` before ``end``."""
         first = bisect_right(self.starts, end - seconds)
         return (bisect_right(self.starts, end) - first) / seconds
 
     def fullest_second(self) -> int:
-        """The most starts in any one second, its two ends included."""
+        """Return the most starts in any closed interval of one second."""
         ordered = [round(at * 1e6) for at in self.starts]
         most = 0
         for number, at in enumerate(ordered, 1):
@@ -99,10 +99,10 @@ class Record:
         return most
 
     def quota_used(self) -> float | None:
-        """The time the limit needs for the tasks beyond its burst, over the time they took.
+        """Return the time that the limit needs for the tasks beyond its burst, over their time.
 
-        A start comes some milliseconds after its admission, and not always as many: what that
-        would add above 1 is no quota. Where a limit is overrun, the fullest second shows it.
+        A start follows its admission by a few milliseconds, which vary and could make it exceed
+        1. If a limit is exceeded, the fullest second shows it.
         """
         beyond = len(self.starts) - self.limit.burst
         if beyond <= 0:
@@ -110,16 +110,16 @@ class Record:
         return min(1.0, beyond / self.rate / (self.starts[-1] - self.starts[0]))
 
     def deliveries_per_task(self) -> float | None:
-        """By the broker, of the limited tasks that it has delivered."""
+        """Return the mean number of deliveries of a limited task by the broker."""
         return self.delivered.total() / len(self.delivered) if self.delivered else None
 
     def latencies(self) -> list[float]:
-        """Of the tasks without a limit that were sent while limited ones waited for their turn."""
-        over = self.starts[-1] if len(self.starts) == self.tasks else self.now
-        return [started - sent for sent, started in self.plain if LEAD <= sent <= over]
+        """Return the latencies of plain tasks that were sent while limited tasks waited."""
+        end = self.starts[-1] if len(self.starts) == self.tasks else self.now
+        return [started - sent for sent, started in self.plain if LEAD_SECONDS <= sent <= end]
 
     def summary(self) -> Summary:
-        """The figures."""
+        """Return the figures."""
         latencies = self.latencies()
         ran = len(self.starts)
         return Summary(
@@ -141,18 +141,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run; None where nothing was measured.
+    """The figures of a run; None for what was not measured.
 
     Attributes:
         limit: the limit as text.
         server: name and version of the server.
-        tasks, tasks_ran: how many there were under the limit, and how many ran.
+        tasks, tasks_ran: numbers of limited tasks, and of those that ran.
         quota_used: see :meth:`Record.quota_used`.
         fullest_second: the most starts in any one second.
-        fullest_second_allowed: what the limit allows there: its burst and the rate.
-        deliveries_per_task: by the broker, of tasks under the limit.
-        wait_median_s, wait_longest_s: from sending a task under the limit to its start.
-        plain_tasks: how many tasks without a limit were sent while others waited.
+        fullest_second_allowed: what the limit allows in a second: burst and rate.
+        deliveries_per_task: see :meth:`Record.deliveries_per_task`.
+        wait_median_s, wait_longest_s: from sending a limited task to its start.
+        plain_tasks: number of plain tasks that were sent while limited tasks waited.
         plain_median_ms, plain_p99_ms: from sending one of these to its start.
     """
 
@@ -171,19 +171,19 @@ class Summary:
     plain_p99_ms: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return them for JSON."""
         return asdict(self)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that is not below this share of them; None if there are none."""
+    """Return the percentile by nearest rank, ``share`` from 0 to 1; None if there are no values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def figure(value: float | None, form: str) -> str:
-    """A figure as text; a dash where nothing was measured."""
+def format_figure(value: float | None, form: str) -> str:
+    """Return a figure as text; a dash if it was not measured."""
     return "-" if value is None else form.format(value)
 
 

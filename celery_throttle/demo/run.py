@@ -1,34 +1,39 @@
-"""The course of the demo: start, send, read, show, end."""
+"""Runs the demo: start, send, read, show, end."""
 
 from __future__ import annotations
 
 import time
 
-from celery_throttle.demo.record import HURRY, LEAD, TRICKLE, Record
+from celery_throttle.demo.record import (
+    LEAD_SECONDS,
+    PLAIN_TASKS_PER_SECOND,
+    SEND_RATE_FACTOR,
+    Record,
+)
 from celery_throttle.demo.stage import Stage
 from celery_throttle.demo.views import View
 from celery_throttle.limits.limit import Limit
 
-#: Seconds between two looks at what happened.
-LOOK = 0.05
+#: Seconds between two polls.
+POLL_SECONDS = 0.05
 
-#: Seconds of one look in which tasks may be sent.
-SENDING = 0.05
+#: Seconds of one poll in which tasks may be sent.
+MAX_SEND_SECONDS = 0.05
 
-#: Seconds after which the demo ends though tasks are missing, beyond twice the time it should take.
-PATIENCE = 15.0
+#: Seconds, beyond twice the planned time, after which the demo ends though tasks are missing.
+GRACE_SECONDS = 15.0
 
 
-def run(url: str | None, limit: Limit, tasks: int, view: View) -> Record:
-    """Run it, and give what happened."""
+def run_demo(url: str | None, limit: Limit, tasks: int, view: View) -> Record:
+    """Run the demo and return its record."""
     record = Record(limit, tasks)
     view.show(record)
     with Stage(url, limit) as stage:
         record.server = stage.server
         record.began = time.monotonic()
-        end = record.began + 2 * record.planned + PATIENCE
+        end = record.began + 2 * record.planned + GRACE_SECONDS
         while not _is_over(record) and time.monotonic() < end:
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
             stage.check()
             _send(stage, record)
             _read(stage, record)
@@ -39,15 +44,15 @@ def run(url: str | None, limit: Limit, tasks: int, view: View) -> Record:
 
 
 def _send(stage: Stage, record: Record) -> None:
-    """Send what is due: the trickle, and from LEAD on the tasks under the limit, in a hurry."""
+    """Send the tasks that are due: plain ones, and from LEAD_SECONDS on limited ones."""
     now = time.monotonic() - record.began
-    limited = min(record.tasks, int((now - LEAD) * record.rate * HURRY))
-    # The trickle ends with the last task that waits.
-    plain = int(now * TRICKLE) if len(record.starts) < record.tasks else 0
+    limited = min(record.tasks, int((now - LEAD_SECONDS) * record.rate * SEND_RATE_FACTOR))
+    # No more plain tasks are sent once the last limited task has started.
+    plain = int(now * PLAIN_TASKS_PER_SECOND) if len(record.starts) < record.tasks else 0
     while record.plain_sent < plain:
         stage.send("plain")
         record.plain_sent += 1
-    stop = time.monotonic() + SENDING
+    stop = time.monotonic() + MAX_SEND_SECONDS
     while record.sent < limited and time.monotonic() < stop:
         stage.send("limited")
         record.sent += 1
@@ -55,8 +60,8 @@ def _send(stage: Stage, record: Record) -> None:
 
 def _read(stage: Stage, record: Record) -> None:
     waiting = stage.waiting()
-    for entry in stage.events():
-        record.add(entry)
+    for event in stage.events():
+        record.add(event)
     record.now = time.monotonic() - record.began
     record.waiting.append((record.now, waiting))
 

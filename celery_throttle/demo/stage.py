@@ -1,4 +1,4 @@
-"""What is started for the demo: a server, unless one was given, and two workers. All of it ends."""
+"""Starts and ends the server of the demo, unless a URL is given, and two workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_throttle.demo import DemoError
 from celery_throttle.demo.processes import Process
-from celery_throttle.demo.server import start_server, wait_until
+from celery_throttle.demo.server import server_version, start_server, wait_until
 from celery_throttle.demo.setup import LIMIT, Setup
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
@@ -36,11 +36,14 @@ _WORKER_OPTIONS = (
 
 
 class Stage:
-    """The server and the workers, from their start to their end; a context.
+    """Context: the server and the workers.
 
     Args:
-        url: a server to use; None starts a private one.
-        limit: of the limited tasks.
+        url: the server; None starts a private one.
+        limit: the limit of the limited tasks.
+
+    Attributes:
+        server: name and version of the server.
     """
 
     def __init__(self, url: str | None, limit: Limit) -> None:
@@ -60,7 +63,7 @@ class Stage:
             self._setup.configure(self._app)
             self._connect()
             if self._url is not None:
-                ends.callback(self._clean)
+                ends.callback(self._delete_keys)
             self._link = ends.enter_context(self._app.connection_for_write(url))
             self._start_workers(directory, ends)
             self._ends = ends.pop_all()
@@ -71,15 +74,11 @@ class Stage:
 
     def _connect(self) -> None:
         try:
-            about = self._client.info("server")
+            self.server = server_version(self._client)
         except redis.RedisError as error:
             raise DemoError(
                 f"the server at {safe_url(self._setup.url)} cannot be used: {error}"
             ) from error
-        name = about.get("server_name", "redis")
-        version = about.get(f"{name}_version", about["redis_version"])
-        #: What the server is, for the summary.
-        self.server = f"{name} {version}"
 
     def _start_workers(self, directory: Path, ends: ExitStack) -> None:
         self._workers = []
@@ -107,20 +106,20 @@ class Stage:
             worker.check()
 
     def send(self, task: str) -> None:
-        """Send a task; its argument is the time of its sending."""
+        """Send a task. Its argument is the time of sending."""
         self._app.send_task(task, (time.monotonic(),), connection=self._link, ignore_result=True)
 
     def events(self) -> list[bytes]:
-        """What the workers have written down since the last call."""
-        entries: list[bytes] = self._client.lrange(self._setup.events, self._read, -1)
-        self._read += len(entries)
-        return entries
+        """Return the events of the workers since the last call."""
+        events: list[bytes] = self._client.lrange(self._setup.events, self._read, -1)
+        self._read += len(events)
+        return events
 
     def waiting(self) -> int:
-        """How many tasks wait in the line."""
+        """Return the number of tasks in the line."""
         return int(self._client.get(Keys(self._setup.prefix).backlog(LimitRef(LIMIT, None))) or 0)
 
-    def _clean(self) -> None:
-        """Delete what was made on a server that was given."""
+    def _delete_keys(self) -> None:
+        """Delete the keys of the demo on a given server."""
         for key in self._client.scan_iter(match=f"{self._setup.prefix}*", count=1000):
             self._client.delete(key)

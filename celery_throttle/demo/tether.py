@@ -1,9 +1,9 @@
-"""Ties a command to the life of its parent. A script of its own, which imports nothing of ours.
+"""Kills a command when its parent dies. A script, which imports nothing of this package.
 
 ``python tether.py <parent's pid> <command>...`` asks the kernel for SIGKILL when the parent dies
-and then becomes the command. A step of its own is safe where ``preexec_fn`` is not: in a process
-with threads. Where the kernel cannot do that it stays beside the command and watches the parent.
-The kernel's "parent" is the thread that made the child, so make one from a lasting thread.
+and then becomes the command. Unlike ``preexec_fn``, that is safe in a process with threads. If the
+kernel cannot do it, the script stays and polls the parent. For the kernel the parent is the thread
+that started the child, so start it from a thread that lasts.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import time
 
 PR_SET_PDEATHSIG = 1
 
-#: Seconds between two looks at the parent, where the kernel does not tell.
-LOOK = 0.2
+#: Seconds between two polls of the parent.
+POLL_SECONDS = 0.2
 
 
 def become(parent: int, command: list[str]) -> None:
-    """Let the kernel watch, and become the command."""
+    """Ask the kernel for SIGKILL, and become the command."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == parent:  # else it died before the kernel was told
+    if os.getppid() == parent:  # otherwise it died before the call of prctl
         os.execvp(command[0], command)  # noqa: S606  # no shell is wanted
 
 
 def watch(parent: int, command: list[str]) -> int:
-    """Run the command, and kill it with all of this process group when the parent is gone."""
+    """Run the command. When the parent is gone, kill this process group."""
     child = subprocess.Popen(command)
     while child.poll() is None and os.getppid() == parent:
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     if child.returncode is None:
         os.killpg(0, signal.SIGKILL)
     return child.returncode
 
 
 def main() -> None:
-    """Tie the command; the exit code is the command's."""
+    """Run the command and exit with its code."""
     parent, *command = sys.argv[1:]
     if sys.platform == "linux":
         become(int(parent), command)

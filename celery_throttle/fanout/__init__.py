@@ -1,19 +1,21 @@
 """Fan-outs: many tasks put into their lines by one call, and followed by their name.
 
+Imports Celery, and the packages up to ``messages`` and ``tasks``.
+
 ::
 
-    start.py      what fan_out() is given, checked
-    publisher.py  goes through the signatures, batch by batch
-    entries.py    signatures as entries of lines: ids, needs, messages
-    capturing_producer.py   what Celery would send for a signature, without sending it
-    templates.py  the same for signatures that are alike, faster
-    destination.py          which line a message belongs in
-    enlist.py     batches of entries as calls of enlist.lua
-    handle.py     a fan-out by its name: pause, cancel, results, forecast
-    progress.py   how far it is
-    bar.py        the same on a terminal
-    retry.py      a server that is out is waited for
-    line_publisher.py       throttle_publish = "line": one task that is sent
+    start.py               fan_out(): checks its arguments
+    publisher.py           sends the signatures, batch by batch
+    entries.py             signatures as entries of lines: ids, requirements, messages
+    capturing_producer.py  the message that Celery would send, captured instead of sent
+    templates.py           messages of similar signatures, made faster from one message
+    destination.py         the line of a message
+    enlist.py              batches of entries as calls of enlist.lua
+    handle.py              FanOut: progress, pause, cancel, results, forecast
+    progress.py            the progress in the record of a fan-out
+    bar.py                 the progress on a terminal
+    retry.py               retries while the server cannot be reached
+    line_publisher.py      throttle_publish = "line": sends one task to its line
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What Celery would send for a signature: its own code makes the message, up to the broker.
+"""Captures the messages that Celery would send: its own code makes each, up to the broker.
 
-Celery publishes through a kombu producer that it may be given. The one here keeps the message, so
+Celery publishes through a kombu producer that it may be given. This one captures the message, so
 that routes, signals, events, headers and serializers are Celery's own.
 """
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from kombu import Producer, Queue
 
 
-#: What tells kombu how to publish, and nobody what was published.
-_OF_PUBLISH = (
+#: Arguments of ``Producer.publish`` that are not part of the message.
+_PUBLISH_OPTIONS = (
     *("retry", "retry_policy", "timeout", "confirm_timeout"),
     *("mandatory", "immediate"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class CapturedMessage:
     """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`.
 
     Attributes:
         payload: the body before it was serialized.
-        body, content_type, content_encoding, headers, properties: as kombu has them.
+        body, content_type, content_encoding, headers, properties: as in a kombu message.
         delivery_info: ``exchange`` and ``routing_key``.
-        queues: those that the message was to be sent to, as far as Celery says.
+        queues: the queues that it was to be sent to, as far as Celery knows.
     """
 
     payload: Any
@@ -46,57 +46,57 @@ class Sent:
     queues: tuple[Queue, ...]
 
 
-class Keeping:
-    """A producer of Celery's that hands each task's message on instead of publishing it.
-
-    Everything else is that producer's: what events are published by, connections, channels.
+class CapturingProducer:
+    """A producer that captures the messages of tasks. All else is published as ever.
 
     Args:
-        producer: of kombu.
-        keep: called with each message; it may publish it after all by the function it is given.
+        producer: the kombu producer that publishes.
+        capture: takes each message, and a function that publishes it after all.
     """
 
-    def __init__(self, producer: Producer, keep: Callable[[Sent, Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, producer: Producer, capture: Callable[[CapturedMessage, Callable[[], Any]], Any]
+    ) -> None:
         self._producer = producer
-        self._keep = keep
+        self._capture = capture
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else is asked of a producer."""
+        """Return any other attribute of the producer."""
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Keep a task's message."""
+        """Capture the message of a task; publish other messages, such as events."""
         publish = partial(self._producer.publish, body, **options)
         headers = options.get("headers") or {}
         if "task" not in headers or "id" not in headers:
             return publish()
-        return self._keep(message_of(body, options), publish)
+        return self._capture(build_message(body, options), publish)
 
 
-def message_of(body: Any, options: Mapping[str, Any]) -> Sent:
-    """The message that kombu would make of the arguments of ``Producer.publish``."""
-    about = dict(options)
-    exchange, routing_key = about.pop("exchange"), about.pop("routing_key")
-    serializer, compression = about.pop("serializer"), about.pop("compression")
-    headers, declare = dict(about.pop("headers")), about.pop("declare") or ()
-    for name in _OF_PUBLISH:
-        about.pop(name, None)
-    expiration = about.pop("expiration", None)
+def build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
+    """Return the message that kombu would make of the arguments of ``Producer.publish``."""
+    properties = dict(options)
+    exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
+    serializer, compression = properties.pop("serializer"), properties.pop("compression")
+    headers, declare = dict(properties.pop("headers")), properties.pop("declare") or ()
+    for name in _PUBLISH_OPTIONS:
+        properties.pop(name, None)
+    expiration = properties.pop("expiration", None)
     if expiration is not None:
-        about["expiration"] = str(int(expiration * 1000))
+        properties["expiration"] = str(int(expiration * 1000))
     content_type, content_encoding, data = dumps(body, serializer=serializer)
     if compression:
-        # As kombu leaves it when it has decompressed the message for a worker.
+        # kombu leaves this header when it decompresses a message for a worker.
         headers["compression"] = get_encoder(compression)[1]  # type: ignore[index]  # wrong in the stubs
-    about["priority"] = about.get("priority") or 0
+    properties["priority"] = properties.get("priority") or 0
     name = getattr(exchange, "name", exchange)
-    return Sent(
+    return CapturedMessage(
         payload=body,
         body=data,
         content_type=content_type,
         content_encoding=content_encoding,
         headers=headers,
-        properties=about,
+        properties=properties,
         delivery_info={"exchange": name or "", "routing_key": routing_key},
         queues=tuple(declare),
     )

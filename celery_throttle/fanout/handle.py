@@ -1,4 +1,4 @@
-"""A fan-out by its name: how far it is, pause, cancel, results. From any process."""
+"""FanOut: a fan-out by its name, in any process: progress, pause, cancel, results, forecast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
@@ -14,43 +14,41 @@ from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
 from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
-from celery_throttle.extras import needed
+from celery_throttle.extras import require_extra
 from celery_throttle.fanout.progress import Progress
-from celery_throttle.fanout.retry import insist
+from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.store.keys import FAN_OUT_LIMIT, FAN_OUT_NUMBERS, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.app_limits import AppLimits
 
-if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
-
-#: Result backends of which this process can read and tell nothing: there is none, or results go to
-#: the process that sent a task, which only its worker knows.
+#: Result backends that this process can neither read nor write: there is none, or results go to the
+#: process that sent a task, which only the worker knows.
 _UNREADABLE = (DisabledBackend, RPCBackend)
 
-#: What ``bound_by`` of a forecast says of a pause.
+#: ``bound_by`` of the forecast of a paused fan-out.
 PAUSE = "pause"
 
-#: Seconds between two looks of who waits for a fan-out.
-LOOK = 0.2
+#: Seconds between two polls of a fan-out's progress.
+POLL_SECONDS = 0.2
 
-#: Ids of tasks that have ended which are read at once.
-_PAGE = 500
+#: Ended tasks that one call reads.
+_PAGE_SIZE = 500
 
-#: How often it is looked whether workers are too slow, where tasks end much slower than limits
-#: allow; and seconds between two looks.
-_LOOKS, _BETWEEN = 3, 0.05
+#: How often a forecast is repeated if tasks end much slower than limits allow, and the seconds
+#: between: it shows that workers are too slow only while due tasks are left between two claims.
+_FORECAST_TRIES, _FORECAST_INTERVAL_SECONDS = 3, 0.05
 
 
 class FanOut:
-    """A fan-out; made by ``throttle.fan_out(...)`` and ``throttle.fan_out_named(name)``.
+    """A fan-out. Made by ``throttle.fan_out(...)`` and ``throttle.fan_out_named(name)``.
 
     Attributes:
         name: its name.
     """
 
-    def __init__(self, throttle: Throttle, name: str) -> None:
+    def __init__(self, throttle: AppLimits, name: str) -> None:
         self._throttle = throttle
         self.name = name
         self._ref = fan_out_ref(name)
@@ -60,19 +58,19 @@ class FanOut:
         return f"FanOut({self.name!r})"
 
     def progress(self) -> Progress:
-        """How far it is now.
+        """Return its progress.
 
         Raises:
-            UnknownFanOutError: nothing is known of it, or not any more.
+            UnknownFanOutError: there is no record of it, or it has expired.
             StoreUnavailableError: the server cannot be reached.
         """
-        return Progress.read(self.name, *self._facts())
+        return Progress.read(self.name, *self._read_record())
 
     def pause(self, seconds: float | None = None) -> None:
         """Let none of its waiting tasks start, for some seconds or until :meth:`resume`.
 
-        Those that have started go on. A pause is never shortened by another. Raises as
-        :meth:`progress`, and LimitValueError for seconds below 0.
+        Started tasks continue. A pause never shortens another. Raises as :meth:`progress`, and
+        LimitValueError for seconds below 0.
         """
         pause = self._throttle.plans.pause(self._ref, seconds, self._record)
         if self._throttle.run_plan(pause) < 0:
@@ -80,17 +78,17 @@ class FanOut:
 
     def resume(self) -> None:
         """End a pause. Raises as :meth:`progress`."""
-        self._facts()
+        self._read_record()
         self._throttle.run_plan(self._throttle.plans.resume(self._ref))
 
     def cancel(self) -> int:
-        """Take all its waiting tasks out of their lines for good; gives how many there were.
+        """Discard all its waiting tasks and return how many there were.
 
-        They are revoked: their results, if the app keeps any, say so, but no worker hears of them.
-        Those that have started go on, their retries too; the process that still sends stops. Cut
-        short, it is finished by calling it again. Raises as :meth:`progress`.
+        They are revoked: their results, if the app stores any, say so, but no worker reports it.
+        Started tasks continue, and so do their retries; a process that still sends stops. If the
+        call is interrupted, repeat it. Raises as :meth:`progress`.
         """
-        self._facts()
+        self._read_record()
         cancelled = 0
         for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
@@ -102,24 +100,27 @@ class FanOut:
         return cancelled
 
     def _mark_revoked(self) -> None:
-        """As a worker does; who waits for a result would wait for ever.
+        """Store the state REVOKED of cancelled tasks, or waiting for a result would never end.
 
-        Those that come back to their lines after the cancel are found by the next look.
+        Tasks that return to their lines after the cancel are found by the next poll.
         """
         backend = self._throttle.app.backend
         if self._throttle.app.conf.task_ignore_result or isinstance(backend, _UNREADABLE):
             return
-        read = int(self._facts()[2].get("told", 0))
-        while rows := self._page(read, told=True):
+        read = int(self._read_record()[2].get("told", 0))
+        while rows := self._page(read, mark_told=True):
             for task_id, outcome in rows:
                 if outcome == "revoked":
                     backend.mark_as_revoked(task_id, "cancelled with its fan-out")
             read += len(rows)
-        self._page(read, told=True)
+        self._page(read, mark_told=True)
 
-    def _page(self, first: int, *, told: bool = False) -> list[tuple[str, str]]:
-        """Tasks that have ended, in that order, and how; none if these are all."""
-        args = [first, first + _PAGE - 1, int(told)]
+    def _page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:
+        """Return ids and outcomes of ended tasks, in order, from the position ``first`` on.
+
+        ``mark_told``: record that the results of those before ``first`` have been stored.
+        """
+        args = [first, first + _PAGE_SIZE - 1, int(mark_told)]
         texts = [
             text.decode()
             for text in self._throttle.store.run(Call(script("list_results"), [self._record], args))
@@ -127,26 +128,25 @@ class FanOut:
         return list(zip(texts[::2], texts[1::2], strict=True))
 
     def forecast(self) -> Forecast:
-        """When the last of its tasks that wait now will have been started.
+        """Return when the last of its waiting tasks will have started.
 
-        Where limits do not tell, as they have slots or processes are too few, it goes by how fast
-        tasks ended of late. For a pause without an end ``seconds`` is None, and ``bound_by``
-        ``"pause"``. Raises as :meth:`progress`.
+        With limits that have slots, or too few processes, it uses the rate at which tasks ended
+        lately. For a pause without an end ``seconds`` is None, and ``bound_by`` is ``"pause"``.
+        Raises as :meth:`progress`.
         """
         progress, throttle = self.progress(), self._throttle
-        for _ in range(_LOOKS):
-            told = throttle.run_plan(
-                throttle.forecast_reader.of_fan_out(self._record, progress.rate)
-            )
-            known = told.seconds is None or told.bound_by == WORKERS
-            if known or not is_slower(told.waiting, progress.rate, told.seconds or 0.0):
+        for _ in range(_FORECAST_TRIES):
+            plan = throttle.forecast_reader.of_fan_out(self._record, progress.rate)
+            forecast = throttle.run_plan(plan)
+            known = forecast.seconds is None or forecast.bound_by == WORKERS
+            if known or not is_slower(forecast.waiting, progress.rate, forecast.seconds or 0.0):
                 break
-            time.sleep(_BETWEEN)  # workers that are too slow are seen between two claims of theirs
-        return replace(told, bound_by=PAUSE) if told.bound_by == FAN_OUT_LIMIT else told
+            time.sleep(_FORECAST_INTERVAL_SECONDS)
+        return replace(forecast, bound_by=PAUSE) if forecast.bound_by == FAN_OUT_LIMIT else forecast
 
     def watch(self, timeout: float | None = None) -> Progress:
         """:meth:`wait` with a bar on the terminal (standard error)."""
-        with needed("rich", "a progress bar", "bar"):
+        with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
 
         return bar.watch(self, timeout)
@@ -158,32 +158,31 @@ class FanOut:
 
         Args:
             timeout: seconds to wait at most; None for any time.
-            seen: called with each look at it, five times a second.
+            seen: called with its progress, five times a second.
 
         Raises:
             celery.exceptions.TimeoutError: it took longer. Others as :meth:`progress`.
         """
-        looks = _looks(timeout, f"fan-out {self.name!r} is not complete")
+        polls = _polls(timeout, f"fan-out {self.name!r} is not complete")
         while True:
-            progress = self._look()
+            progress = self._poll()
             if seen is not None:
                 seen(progress)
             if progress.complete:
                 return progress
-            next(looks)
+            next(polls)
 
     def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
-        """The results of its tasks in the order in which they end, until it is complete.
+        """Yield the results of its tasks in the order in which they end, until it is complete.
 
-        Each of these tasks has ended: ``get()`` does not wait, and raises what the task raised.
-        Unless there is no result, since the task raised Ignore or ignores it: then ``get()`` would
-        wait for ever.
+        Each task has ended: ``get()`` does not wait, and raises the error of the task. But if there
+        is no result, as the task raised Ignore or ignores it, ``get()`` never returns.
 
         Args:
-            timeout: seconds to wait at most for the next; None for any time.
+            timeout: seconds to wait at most for the next result; None for any time.
 
         Raises:
-            ConfigurationError: the app has no result backend, or one that not any process can read.
+            ConfigurationError: the app has no result backend that any process can read.
             celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
         """
         backend = self._throttle.app.backend
@@ -195,29 +194,29 @@ class FanOut:
         return self._results(timeout)
 
     def _results(self, timeout: float | None) -> Iterator[AsyncResult[Any]]:
-        read, looks = 0, _looks(timeout, f"no task of fan-out {self.name!r} has ended")
+        read, polls = 0, _polls(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
-            progress = self._look()
-            rows = insist(partial(self._page, read), self.name)
+            progress = self._poll()
+            rows = retry_outage(partial(self._page, read), self.name)
             for task_id, _ in rows:
                 yield self._throttle.app.AsyncResult(task_id)
             read += len(rows)
             if rows:
-                looks = _looks(timeout, f"no other task of fan-out {self.name!r} has ended")
+                polls = _polls(timeout, f"no other task of fan-out {self.name!r} has ended")
             elif progress.complete:
                 return
             else:
-                next(looks)
+                next(polls)
 
-    def _look(self) -> Progress:
-        """How far it is; what came back since it was cancelled has its result then."""
-        progress = insist(self.progress, self.name)
+    def _poll(self) -> Progress:
+        """Return its progress, after storing the results of newly cancelled tasks."""
+        progress = retry_outage(self.progress, self.name)
         if progress.cancelled:
-            insist(self._mark_revoked, self.name)
+            retry_outage(self._mark_revoked, self.name)
         return progress
 
-    def _facts(self) -> tuple[int, float, Mapping[str, str]]:
-        """The server's time in microseconds, seconds of a pause, and the record."""
+    def _read_record(self) -> tuple[int, float, Mapping[str, str]]:
+        """Return the server's time in microseconds, seconds of the pause, and the record."""
         names = [self._record, self._throttle.keys.pause(self._ref)]
         now, paused, fields = self._throttle.store.run(
             Call(script("fan_out_progress"), names, [""])
@@ -225,19 +224,19 @@ class FanOut:
         texts = [text.decode() for text in fields]
         if not texts:
             raise self._unknown()
-        facts = dict(zip(texts[::2], texts[1::2], strict=True))
-        return int(now), pause_to_seconds(int(paused)), facts
+        record = dict(zip(texts[::2], texts[1::2], strict=True))
+        return int(now), pause_to_seconds(int(paused)), record
 
     def _unknown(self) -> UnknownFanOutError:
         return UnknownFanOutError(
-            f"nothing is known of fan-out {shown(self.name)}, or not any more"
+            f"there is no fan-out {shown(self.name)}, or its record has expired"
         )
 
 
-def _looks(timeout: float | None, what: str) -> Iterator[None]:
-    """Look now and then; ``what`` is said of it when time is up."""
-    till = None if timeout is None else time.monotonic() + timeout
-    while till is None or time.monotonic() < till:
-        time.sleep(LOOK)
+def _polls(timeout: float | None, failure: str) -> Iterator[None]:
+    """Sleep between two polls; after ``timeout`` seconds, raise TimeoutError with ``failure``."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while deadline is None or time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
         yield
-    raise WaitedTooLong(f"{what} in {timeout} seconds")
+    raise WaitedTooLong(f"{failure} in {timeout} seconds")

@@ -1,4 +1,4 @@
-"""How far a fan-out is, as its record says."""
+"""The progress of a fan-out, as its record states it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from dataclasses import dataclass
 
 from celery_throttle.limits.duration import MICROSECONDS
 
-#: Seconds over which it is seen how fast tasks end; and after the last end until that says nothing.
-SEEN, STALE = 5.0, 10.0
+#: Seconds over which ends of tasks are counted for the rate, at least.
+RATE_SAMPLE_SECONDS = 5.0
+
+#: Seconds after the last end of a task until the rate is unknown.
+RATE_STALE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a fan-out is.
+    """The progress of a fan-out.
 
     Attributes:
-        name: of the fan-out.
+        name: the name of the fan-out.
         sent: tasks that were put into lines.
-        waiting: of these, tasks that still wait there.
-        running: tasks that have left their lines and not ended: they run, or are to be retried, or
+        waiting: tasks that wait in lines.
+        running: tasks that have left their lines and not ended: they run, or will be retried, or
             their worker was killed after it had acknowledged them.
-        done, failed: tasks that have ended.
-        revoked: tasks that were cancelled, revoked, or have expired.
-        rate: tasks a second that ended of late (in five to ten seconds, in which it may have been
-            paused); None if too little is known.
-        paused: seconds for which it is paused, 0 if it is not; infinity for no known end.
-        closed: whether all tasks that were given have been sent.
-        cancelled: whether it was.
+        done, failed: tasks that have ended, with or without success.
+        revoked: tasks that were cancelled, were revoked, or have expired.
+        rate: tasks per second that ended in the last 5 to 10 seconds, pauses included; None if it
+            is unknown.
+        paused: seconds that it is paused, 0 if it is not, infinity until it is resumed.
+        closed: whether all tasks have been sent.
+        cancelled: whether it was cancelled.
     """
 
     name: str
@@ -44,19 +47,19 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """Tasks that have ended, in whatever way."""
+        """Tasks that have ended: ``done``, ``failed`` and ``revoked``."""
         return self.done + self.failed + self.revoked
 
     @property
     def complete(self) -> bool:
-        """Whether all tasks were sent, if it was not cancelled, and all have ended."""
+        """Whether it is closed or cancelled, and all tasks that were sent have ended."""
         return (self.closed or self.cancelled) and self.ended >= self.sent
 
     @classmethod
-    def read(cls, name: str, now: int, paused: float, facts: Mapping[str, str]) -> Progress:
-        """The record of a fan-out at a time in microseconds; see ``fan_out.lua``."""
+    def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
+        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds."""
         sent, waiting, done, failed, revoked = (
-            max(0, int(facts.get(count, 0)))
+            max(0, int(record.get(count, 0)))
             for count in ("sent", "waiting", "done", "failed", "revoked")
         )
         return cls(
@@ -67,18 +70,18 @@ class Progress:
             done=done,
             failed=failed,
             revoked=revoked,
-            rate=_rate(now, done + failed + revoked, facts),
+            rate=_rate(now, done + failed + revoked, record),
             paused=paused,
-            closed="closed" in facts,
-            cancelled="cancelled" in facts,
+            closed="closed" in record,
+            cancelled="cancelled" in record,
         )
 
 
-def _rate(now: int, ended: int, facts: Mapping[str, str]) -> float | None:
-    if "cancelled" in facts:
-        return None  # what was cancelled did not run
-    if now - int(facts["new_at"]) > STALE * MICROSECONDS:
+def _rate(now: int, ended: int, record: Mapping[str, str]) -> float | None:
+    if "cancelled" in record:
+        return None  # cancelled tasks count as ended
+    if now - int(record["new_at"]) > RATE_STALE_SECONDS * MICROSECONDS:
         return None
-    seconds = (now - int(facts["old_at"])) / MICROSECONDS
-    tasks = ended - int(facts["old_ended"])
+    seconds = (now - int(record["old_at"])) / MICROSECONDS
+    tasks = ended - int(record["old_ended"])
     return tasks / seconds if tasks > 0 and seconds >= 1 else None

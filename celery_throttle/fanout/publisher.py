@@ -1,7 +1,7 @@
-"""Goes through the signatures of a fan-out and puts them into their lines, batch by batch.
+"""Sends the signatures of a fan-out to their lines, batch by batch.
 
-Law at stake here: *never lost*, and never twice: what a call that failed has done is not known, so
-its batch is sent again as it is.
+Law at stake: *never lost*, and never twice. What a failed call did is unknown, so its batch is sent
+again as it is.
 """
 
 from __future__ import annotations
@@ -19,187 +19,185 @@ from celery_throttle.errors import (
     ThrottleError,
     shown,
 )
-from celery_throttle.fanout.enlist import Batch, Entry, Reply
-from celery_throttle.fanout.entries import Entries
-from celery_throttle.fanout.retry import insist
+from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.fanout.entries import EntryBuilder
+from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
+from celery_throttle.store.client import PendingCall
+from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
 
-    from celery_throttle.app import Throttle
-    from celery_throttle.store.client import PendingCall
-    from celery_throttle.store.script import Call
+#: Seconds between two tries to send a task that has no room, at least and at most.
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 
-#: Seconds between two looks whether more tasks may wait.
-LOOK = 0.1
-
-#: Seconds between two looks at most, whatever the server says.
-LONGEST = 5.0
-
-#: Seconds for which signatures are gathered, if they come slowly.
-LATEST = 0.1
+#: Seconds after which a batch is sent though it is not full.
+MAX_BATCH_SECONDS = 0.1
 
 
 class Publisher:
-    """Of one fan-out.
+    """Sends the tasks of one fan-out.
 
     Args:
         throttle: the app's limits.
-        name: of the fan-out.
+        name: the name of the fan-out.
         max_waiting: its tasks that may wait; None for any number.
-        keep: seconds for which what is known of it is kept after nothing waits.
-        show: called with how many tasks were dealt with, and how many wait.
+        keep: seconds that its record is kept after its last task has left its line.
+        report: called with the number of tasks processed, and of those that wait.
 
     Attributes:
-        dealt: tasks that are in their lines, or were sent before.
-        sent: of these, tasks that had not been sent before.
-        cancelled: whether somebody has cancelled it meanwhile.
+        processed: tasks that joined their lines, or had been sent before.
+        sent: tasks that joined their lines.
+        cancelled: whether the fan-out has been cancelled meanwhile.
     """
 
     def __init__(
         self,
-        throttle: Throttle,
+        throttle: AppLimits,
         name: str,
         *,
         max_waiting: int | None,
         keep: float,
-        show: Callable[[int, int], None] | None,
+        report: Callable[[int, int], None] | None,
     ) -> None:
         self._throttle = throttle
         self._name = name
         self._max_waiting = max_waiting
         self._keep = keep
-        self._show = show
-        self.dealt = self.sent = 0
-        self._entries = Entries(throttle, name)
-        self._on_way: tuple[Batch, bool, PendingCall | None] | None = None
+        self._report = report
+        self.processed = self.sent = 0
+        self._entries = EntryBuilder(throttle, name)
+        self._in_flight: tuple[EnlistBatch, bool, PendingCall | None] | None = None
         self.cancelled = False
 
     def publish(self, signatures: Iterable[Signature]) -> None:
-        """Put all into their lines, or those before the one that raises an error."""
-        self._send(Batch(self._throttle.keys))
-        self._settle()  # from now on its name is known, however long the first signature takes
+        """Send all tasks, or those before the first that raises an error."""
+        self._send(EnlistBatch(self._throttle.keys))
+        self._settle()  # creates the record, however long the first signature takes
         if self.cancelled:
             raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
-        batch, began = Batch(self._throttle.keys), time.monotonic()
+        batch, began = EnlistBatch(self._throttle.keys), time.monotonic()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
-                if batch.is_full() or time.monotonic() - began > LATEST:
-                    full, batch = batch, Batch(self._throttle.keys)
+                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                    full, batch = batch, EnlistBatch(self._throttle.keys)
                     self._send(full)
-                    if not self.dealt or not full.is_full():
-                        # The server's first answer tells what it has to be told before all else;
-                        # and where signatures come slowly, the next batch may be long in coming.
+                    if not self.processed or not full.is_full():
+                        # The first reply says whether scripts or limits are missing. And if
+                        # signatures come slowly, the next batch may take long.
                         self._settle()
                     began = time.monotonic()
                     if self.cancelled:
                         return
-        except StoreError:  # it was insisted enough
+        except StoreError:  # after retries
             raise
-        except BaseException:  # Ctrl-C, too: what was taken is to be in its line, if it has room
+        except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
             self._send(batch)
             self._settle()
             raise
         self._send(batch, closed=True)
         self._settle()
 
-    def _entry(self, position: int, signature: Signature) -> Entry:
+    def _entry(self, position: int, signature: Signature) -> LineEntry:
         try:
-            return self._entries.entry(position, signature)
+            return self._entries.build(position, signature)
         except Exception as error:
-            _note(error, position, shown(signature))
+            _add_note(error, position, shown(signature))
             raise
 
-    def _send(self, batch: Batch, *, closed: bool = False) -> None:
-        """While the server deals with this batch, the next is made."""
+    def _send(self, batch: EnlistBatch, *, closed: bool = False) -> None:
+        """Begin a call, so that the next batch is built while the server works."""
         self._settle()
         try:
             begun = self._throttle.store.begin(self._call(batch, closed=closed))
-        except StoreUnavailableError:  # it is sent again when it is to be settled
+        except StoreUnavailableError:  # _settle() sends it again
             begun = None
-        self._on_way = batch, closed, begun
+        self._in_flight = batch, closed, begun
 
-    def _call(self, batch: Batch, *, closed: bool) -> Call:
+    def _call(self, batch: EnlistBatch, *, closed: bool) -> Call:
         return batch.call(self._name, max_waiting=self._max_waiting, keep=self._keep, closed=closed)
 
     def _settle(self) -> None:
-        """See to it that all of the batch on its way is in its lines."""
-        if self._on_way is None:
+        """Wait until the whole batch in flight has joined its lines."""
+        if self._in_flight is None:
             return
-        (batch, closed, begun), self._on_way = self._on_way, None
-        some, registered, tasks = batch, False, len(batch.entries)
-        reply = self._first_reply(begun) or self._ask(batch, closed=closed)
+        (batch, closed, begun), self._in_flight = self._in_flight, None
+        part, registered, tasks = batch, False, len(batch.entries)
+        reply = self._first_reply(begun) or self._run(batch, closed=closed)
         while True:
             self._count(reply)
-            batch = batch.part(reply.dealt)
+            batch = batch.part(reply.processed)
             if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
                 self.cancelled = reply.outcome == "cancelled"
                 break
             if reply.outcome == "done":
-                some = batch.part(0, 2 * len(some.entries))
+                part = batch.part(0, 2 * len(part.entries))
             elif reply.outcome == "unknown":
-                self._register(some, reply, again=registered)
+                self._register(part, reply, again=registered)
             else:
                 self._wait_or_raise(batch.entries[0], reply)
-                some = batch.part(0, 1)  # while there is no room, not all of it is sent again
+                part = batch.part(0, 1)  # do not send the whole batch while there is no room
             registered = reply.outcome == "unknown"
-            last = len(some.entries) == len(batch.entries)
-            reply = self._ask(some, closed=closed and last)
+            last = len(part.entries) == len(batch.entries)
+            reply = self._run(part, closed=closed and last)
         replicas = self._throttle.settings.replicas
         if replicas and tasks:
-            insist(lambda: self._throttle.store.confirm(replicas), self._name)
+            retry_outage(lambda: self._throttle.store.confirm(replicas), self._name)
 
-    def _count(self, reply: Reply) -> None:
-        self.dealt += reply.dealt
+    def _count(self, reply: EnlistReply) -> None:
+        self.processed += reply.processed
         self.sent += reply.sent
-        if self._show is not None:
-            self._show(self.dealt, reply.waiting)
+        if self._report is not None:
+            self._report(self.processed, reply.waiting)
 
-    def _first_reply(self, begun: PendingCall | None) -> Reply | None:
+    def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
         try:
-            return None if begun is None else Reply.read(self._throttle.store.finish(begun))
+            return None if begun is None else EnlistReply.read(self._throttle.store.finish(begun))
         except StoreUnavailableError:
             return None
 
-    def _ask(self, batch: Batch, *, closed: bool) -> Reply:
+    def _run(self, batch: EnlistBatch, *, closed: bool) -> EnlistReply:
         call = self._call(batch, closed=closed)
-        return insist(lambda: Reply.read(self._throttle.store.run(call)), self._name)
+        return retry_outage(lambda: EnlistReply.read(self._throttle.store.run(call)), self._name)
 
-    def _register(self, batch: Batch, reply: Reply, *, again: bool) -> None:
-        """Tell the server what the code says of limits that it does not know."""
-        index, now = reply.about
+    def _register(self, batch: EnlistBatch, reply: EnlistReply, *, again: bool) -> None:
+        """Register limits that the server does not know."""
+        index, now = reply.details
         refs = [ref for _, ref in batch.refs]
         if again:
             raise unknown_limit_error(refs[index - 1].name, self._throttle.limits)
         plans = self._throttle.plans
-        insist(lambda: self._throttle.run_plan(plans.register_missing(refs, now)), self._name)
+        retry_outage(lambda: self._throttle.run_plan(plans.register_missing(refs, now)), self._name)
 
-    def _wait_or_raise(self, entry: Entry, reply: Reply) -> None:
-        """The next entry cannot join its line now, or never."""
+    def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
+        """Wait for room for the next entry. Raises if there will never be any."""
         if reply.outcome == "never":
-            index, burst = reply.about
+            index, burst = reply.details
             raise self._refused(
-                cost_too_high_error(entry.costs[index - 1], entry.place.refs[index - 1], burst),
+                cost_too_high_error(
+                    entry.costs[index - 1], entry.destination.refs[index - 1], burst
+                ),
                 entry,
             )
-        wait = LOOK
+        wait = MIN_RETRY_SECONDS
         if reply.outcome == "crowded":
-            wait_us, index, most = reply.about
-            ref = entry.place.refs[index - 1]
+            wait_us, index, max_keys = reply.details
+            ref = entry.destination.refs[index - 1]
             if wait_us < 0:
-                raise self._refused(KeysFullError(ref.name, ref.key, None, most), entry)
-            wait = max(LOOK, wait_us / MICROSECONDS)
-        time.sleep(min(wait, LONGEST))
+                raise self._refused(KeysFullError(ref.name, ref.key, None, max_keys), entry)
+            wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
+        time.sleep(min(wait, MAX_RETRY_SECONDS))
 
-    def _refused(self, error: ThrottleError, entry: Entry) -> ThrottleError:
-        _note(error, self.dealt, f"task_id {shown(entry.task_id)}")
+    def _refused(self, error: ThrottleError, entry: LineEntry) -> ThrottleError:
+        _add_note(error, self.processed, f"task_id {shown(entry.task_id)}")
         return error
 
 
-def _note(error: Exception, position: int, what: str) -> None:
-    """Tell which signature it was, in the order in which they came, the first being 0."""
+def _add_note(error: Exception, position: int, signature: str) -> None:
+    """Add the position of the signature, from 0, to an error."""
     if sys.version_info >= (3, 11):
-        error.add_note(f"of signature {position} of a fan-out: {what}")
+        error.add_note(f"of signature {position} of a fan-out: {signature}")

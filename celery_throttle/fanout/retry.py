@@ -1,4 +1,4 @@
-"""A server that is out may come back soon: what follows a fan-out waits for it."""
+"""Retries calls while the server of the limits cannot be reached."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from celery_throttle.errors import StoreUnavailableError
 
 T = TypeVar("T")
 
-#: Not Celery's: of these, a script that sets no logging up would show nothing, not even a warning.
+#: Not a logger of Celery, which would show nothing in a script that sets up no logging.
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a server that is out is waited for, and between two tries.
-PATIENCE, AGAIN = 60.0, 1.0
+RETRY_TIMEOUT_SECONDS = 60.0
+RETRY_INTERVAL_SECONDS = 1.0
 
 
-def insist(action: Callable[[], T], name: str) -> T:
-    """Do something for a fan-out as often as needed.
+def retry_outage(action: Callable[[], T], name: str) -> T:
+    """Run an action for the fan-out of this name, again and again while the server is lost.
 
     Raises:
-        StoreUnavailableError: the server was out for a minute.
+        StoreUnavailableError: the server was lost for ``RETRY_TIMEOUT_SECONDS``.
     """
-    till, told = time.monotonic() + PATIENCE, False
+    deadline, logged = time.monotonic() + RETRY_TIMEOUT_SECONDS, False
     while True:
         try:
             return action()
         except StoreUnavailableError as error:
-            if time.monotonic() > till:
+            if time.monotonic() > deadline:
                 raise
-            if not told:
+            if not logged:
                 logger.warning(
                     "Fan-out %s waits for the server of its limits, for %.0f s at most: %s",
-                    *(name, PATIENCE, error),
+                    *(name, RETRY_TIMEOUT_SECONDS, error),
                 )
-            told = True
-        time.sleep(AGAIN)
+            logged = True
+        time.sleep(RETRY_INTERVAL_SECONDS)

@@ -1,12 +1,14 @@
-"""Forecasts: when what waits now will have been started, if nothing is added or changed.
+"""Forecasts: when the waiting tasks will have started, if nothing is added or changed.
+
+Imports ``operations`` and what is below it.
 
 ::
 
     reader.py    plans that read the waiting tasks and the capacity of their limits
-    solver.py    Forecast, and how it follows from what was read
-    capacity.py  what a limit gives from now on
-    fluid.py     tasks as a fluid, limits as what lets it through
-    groups.py    lines that are served alike, taken together
+    solver.py    Forecast, computed from what was read
+    capacity.py  the capacity of a limit from now on
+    fluid.py     tasks as a fluid that drains through limits
+    groups.py    similar lines, taken together
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""When lines of waiting tasks will be empty: tasks as a fluid, limits as what lets it through.
+"""When lines of waiting tasks will be empty: tasks as a fluid that drains through limits.
 
-At any time every line flows as fast as its limits let it: those of a better rank first, and within
-a rank in proportion to their weights, until a limit gives no more (progressive filling, weighted
-max-min fairness). That stays so until something happens: a line is empty, a pause ends, a window
-begins, what a limit had stored is used up. So time goes by in few steps, however many tasks wait.
+At any time every line flows as fast as its limits admit: better ranks first, and within a rank in
+proportion to weights, until a limit is saturated (progressive filling, which gives weighted max-min
+fairness). The flows stay constant until a line is empty, a pause ends, a window begins or a burst
+is used up. So few steps of time are enough, however many tasks wait.
 
-Lines that are served alike are one group, see :mod:`celery_throttle.forecasts.groups`.
+Lines that drain alike are one group, see :mod:`celery_throttle.forecasts.groups`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby
 from math import inf
 
-from celery_throttle.forecasts.capacity import DUST, Store
+from celery_throttle.forecasts.capacity import EPSILON, Reservoir
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Tasks that wait.
+class FluidLine:
+    """Waiting tasks.
 
     Attributes:
         tasks: how many.
-        costs: of each task: index of the supply, and units.
+        costs: of each task: index of a capacity, and units.
         rank: the lowest is served first.
         weight: its share among lines of its rank and queue. Queues have equal shares.
-        queue: in which it is.
+        queue: its queue.
     """
 
     tasks: float
@@ -40,171 +40,185 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
-    """When a line is empty: in so many seconds, or never (``inf``).
+class Drained:
+    """When a line is empty.
 
-    ``bound`` is the name of the limit that it waited for last; None if it has not to wait.
+    Attributes:
+        seconds: from now; infinity for never.
+        limit: the name of the limit that it waited for last; None if it does not wait.
     """
 
     seconds: float
-    bound: str | None
+    limit: str | None
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """Lines that are served alike: at any time as many tasks of each have started.
+class LineGroup:
+    """Lines that drain alike: at any time the same number of tasks of each has started.
 
     Attributes:
-        costs: the stores that each line needs, and units a task. The first is the one at which
-            it has its turns with the other lines of its queue.
-        counts: how many tasks wait in how many lines, the least first.
-        lines: those that are not empty yet.
+        costs: the reservoirs that each line needs, and units per task. At the first one the line
+            shares with other lines of its queue.
+        rank, weight, queue: of each line.
+        counts: pairs of a number of tasks and the number of lines that have it, the least first.
+        lines: the number of lines that are not empty yet.
+        drained: when the lines of each pair of ``counts`` are empty.
+        flow: tasks per second that start from each line.
+        saturated: the reservoir that bounds the flow.
+        last_wait: the reservoir that bounded the flow in the last step of time.
     """
 
-    costs: Sequence[tuple[Store, float]]
+    costs: Sequence[tuple[Reservoir, float]]
     rank: int
     weight: float
     queue: str
     counts: list[tuple[float, int]]
     lines: int = field(init=False)
-    emptied: list[Emptied] = field(init=False, default_factory=list)
+    drained: list[Drained] = field(init=False, default_factory=list)
     flow: float = field(init=False, default=0.0)
-    stopped_by: Store | None = field(init=False, default=None)
-    bound: Store | None = field(init=False, default=None)
+    saturated: Reservoir | None = field(init=False, default=None)
+    last_wait: Reservoir | None = field(init=False, default=None)
     _served: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.lines = sum(lines for _, lines in self.counts)
 
-    def lines_at(self, store: Store) -> int:
-        """How many need one and the same store."""
-        return self.lines if store.shared else 1
+    def lines_at(self, reservoir: Reservoir) -> int:
+        """Return how many lines need one and the same reservoir."""
+        return self.lines if reservoir.shared else 1
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Tasks until the next of the lines is empty."""
-        return self.counts[len(self.emptied)][0] - self._served
+        return self.counts[len(self.drained)][0] - self._served
 
     def serve(self, tasks: float, now: float) -> None:
-        """So many tasks of each line have started."""
+        """Start this number of tasks of each line."""
         self._served += tasks
-        while self.lines and self.left <= DUST * max(1.0, self._served):
-            self.lines -= self.counts[len(self.emptied)][1]
-            self.emptied.append(
-                Emptied(now, None if self.bound is None else self.bound.supply.name)
-            )
+        while self.lines and self.remaining <= EPSILON * max(1.0, self._served):
+            self.lines -= self.counts[len(self.drained)][1]
+            limit = None if self.last_wait is None else self.last_wait.capacity.name
+            self.drained.append(Drained(now, limit))
 
 
-def run(groups: Sequence[Group]) -> None:
-    """Let time go by until every line is empty, or it is known that some will never be."""
+def drain(groups: Sequence[LineGroup]) -> None:
+    """Let time pass until each line is empty, or known to be never empty."""
     for group in groups:
         if not group.costs:
             group.serve(group.counts[-1][0], 0.0)
     active = sorted((one for one in groups if one.lines), key=lambda group: group.rank)
-    stores = list({id(store): store for group in active for store, _ in group.costs}.values())
-    now, at_once = 0.0, True
+    unique = {id(reservoir): reservoir for group in active for reservoir, _ in group.costs}
+    reservoirs = list(unique.values())
+    now, has_stored = 0.0, True
     while active:
-        if at_once:
-            active = _serve_at_once(active, stores, now)
-        used = _flow(active, {store: _room(store, now) for store in stores})
-        at_once = any(group.stopped_by is None for group in active)
-        if at_once:
+        if has_stored:
+            active = _serve_stored(active, reservoirs, now)
+        used = _set_flows(active, {one: _max_outflow(one, now) for one in reservoirs})
+        has_stored = any(group.saturated is None for group in active)
+        if has_stored:
             continue
         for group in active:
-            group.bound = group.stopped_by
-        seconds = _seconds(active, stores, used, now)
+            group.last_wait = group.saturated
+        seconds = _next_step(active, reservoirs, used, now)
         if seconds == inf:
             break
         for group in active:
-            group.serve(min(group.flow * seconds, group.left), now + seconds)
-        more = [store.pass_by(now, seconds, used[store]) for store in stores]
-        at_once = any(more)
+            group.serve(min(group.flow * seconds, group.remaining), now + seconds)
+        changed = [one.advance(now, seconds, used[one]) for one in reservoirs]
+        has_stored = any(changed)
         now += seconds
         active = [group for group in active if group.lines]
     for group in active:
-        group.emptied += [Emptied(inf, None)] * (len(group.counts) - len(group.emptied))
+        group.drained += [Drained(inf, None)] * (len(group.counts) - len(group.drained))
 
 
-def _serve_at_once(active: list[Group], stores: Sequence[Store], now: float) -> list[Group]:
-    """Let pass what limits have stored; gives the groups that are not empty then.
-
-    It is shared as the flow is. The time stands still.
-    """
+def _serve_stored(
+    active: list[LineGroup], reservoirs: Sequence[Reservoir], now: float
+) -> list[LineGroup]:
+    """Let stored units pass at once, shared as flows are. Returns the groups that are not empty."""
     share = 0.0
     while active and share < 1:
-        used = _flow(active, {store: store.at_once(now) for store in stores})
-        share = min([1.0, *(group.left / group.flow for group in active if group.flow > 0)])
+        used = _set_flows(active, {one: one.available(now) for one in reservoirs})
+        share = min([1.0, *(group.remaining / group.flow for group in active if group.flow > 0)])
         for group in active:
-            group.serve(min(group.flow * share, group.left), now)
-        for store, amount in used.items():
-            store.take(amount * share)
+            group.serve(min(group.flow * share, group.remaining), now)
+        for reservoir, amount in used.items():
+            reservoir.take(amount * share)
         active = [group for group in active if group.lines]
     return active
 
 
-def _room(store: Store, now: float) -> float:
-    """Units a second that can pass."""
-    if store.supply.paused > now or store.stored < 0:
+def _max_outflow(reservoir: Reservoir, now: float) -> float:
+    """Return units per second that can pass."""
+    if reservoir.capacity.paused > now or reservoir.stored < 0:
         return 0.0
-    return inf if store.stored > 0 else store.rate
+    return inf if reservoir.stored > 0 else reservoir.rate
 
 
-def _flow(active: Sequence[Group], room: dict[Store, float]) -> defaultdict[Store, float]:
-    """Tell each group the flow of each of its lines, by rank; gives what each store lets out."""
-    used: defaultdict[Store, float] = defaultdict(float)
+def _set_flows(
+    active: Sequence[LineGroup], room: dict[Reservoir, float]
+) -> defaultdict[Reservoir, float]:
+    """Set the flow of each group, by rank. Returns the outflow of each reservoir.
+
+    ``room`` is what each reservoir admits; it is changed.
+    """
+    used: defaultdict[Reservoir, float] = defaultdict(float)
     for _, same_rank in groupby(active, key=lambda group: group.rank):
         _fill(list(same_rank), room, used)
     return used
 
 
-def _fill(groups: Sequence[Group], room: dict[Store, float], used: dict[Store, float]) -> None:
-    """Raise the flow of all evenly; whom a store stops that has no more room stays at its level."""
-    load: defaultdict[Store, float] = defaultdict(float)
-    rising: defaultdict[Store, list[tuple[Group, float]]] = defaultdict(list)
+def _fill(
+    groups: Sequence[LineGroup], room: dict[Reservoir, float], used: dict[Reservoir, float]
+) -> None:
+    """Raise all flows evenly; those that need a saturated reservoir stay at its level."""
+    load: defaultdict[Reservoir, float] = defaultdict(float)
+    rising: defaultdict[Reservoir, list[tuple[LineGroup, float]]] = defaultdict(list)
     weights, shares = _weights(groups), {}
     for group, weight in zip(groups, weights, strict=True):
-        group.flow, group.stopped_by = inf, None
-        shares[group] = [
-            (store, cost * weight * group.lines_at(store)) for store, cost in group.costs
-        ]
-        for store, share in shares[group]:
-            load[store] += share
-            rising[store].append((group, weight))
-    # A store's level rises while others stop those that need it: then it is looked at again.
-    levels = [(room[store] / load[store], number, store) for number, store in enumerate(load)]
+        group.flow, group.saturated = inf, None
+        shares[group] = [(one, cost * weight * group.lines_at(one)) for one, cost in group.costs]
+        for reservoir, share in shares[group]:
+            load[reservoir] += share
+            rising[reservoir].append((group, weight))
+    # The level of a reservoir rises when others stop groups that need it: then it is pushed again.
+    levels = [(room[one] / load[one], number, one) for number, one in enumerate(load)]
     heapify(levels)
     while levels:
-        level, number, store = heappop(levels)
+        level, number, reservoir = heappop(levels)
         if level == inf:
             break
-        new_level = max(0.0, room[store]) / load[store]
-        if new_level > level * (1 + DUST):
-            heappush(levels, (new_level, number, store))
+        new_level = max(0.0, room[reservoir]) / load[reservoir]
+        if new_level > level * (1 + EPSILON):
+            heappush(levels, (new_level, number, reservoir))
             continue
-        stopped = [one for one in rising[store] if one[0].stopped_by is None]
+        stopped = [one for one in rising[reservoir] if one[0].saturated is None]
         for group, weight in stopped:
-            group.flow, group.stopped_by = weight * level, store
+            group.flow, group.saturated = weight * level, reservoir
             for other, share in shares[group]:
                 room[other] -= share * level
-                load[other] = max(load[other] - share, DUST * share)
+                load[other] = max(load[other] - share, EPSILON * share)
                 used[other] += share * level
         if stopped:
-            room[store] = 0.0
+            room[reservoir] = 0.0
 
 
-def _weights(groups: Sequence[Group]) -> list[float]:
-    """Of each of its lines: queues have their turns at a limit, and within a queue lines."""
-    turns = [(group.costs[0][0], group.queue) for group in groups]
-    whole: defaultdict[tuple[Store, str], float] = defaultdict(float)
-    for group, turn in zip(groups, turns, strict=True):
-        whole[turn] += group.weight * group.lines_at(turn[0])
-    return [group.weight / whole[turn] for group, turn in zip(groups, turns, strict=True)]
+def _weights(groups: Sequence[LineGroup]) -> list[float]:
+    """Return the weight of each line: queues share a limit equally, lines share within a queue."""
+    keys = [(group.costs[0][0], group.queue) for group in groups]
+    whole: defaultdict[tuple[Reservoir, str], float] = defaultdict(float)
+    for group, key in zip(groups, keys, strict=True):
+        whole[key] += group.weight * group.lines_at(key[0])
+    return [group.weight / whole[key] for group, key in zip(groups, keys, strict=True)]
 
 
-def _seconds(
-    active: Sequence[Group], stores: Sequence[Store], used: dict[Store, float], now: float
+def _next_step(
+    active: Sequence[LineGroup],
+    reservoirs: Sequence[Reservoir],
+    used: dict[Reservoir, float],
+    now: float,
 ) -> float:
-    """Until something happens."""
-    ends = [group.left / group.flow for group in active if group.flow > 0]
-    ends += [store.lasts(used[store]) for store in stores]
-    return min([inf, *ends, *(store.next_change(now) - now for store in stores)])
+    """Return seconds in which all flows stay constant."""
+    ends = [group.remaining / group.flow for group in active if group.flow > 0]
+    ends += [one.seconds_to_zero(used[one]) for one in reservoirs]
+    return min([inf, *ends, *(one.next_change(now) - now for one in reservoirs)])

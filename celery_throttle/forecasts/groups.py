@@ -1,8 +1,8 @@
-"""Lines that are served alike, as groups: a hundred thousand tenants may be a handful of them.
+"""Groups of similar lines: the lines of a hundred thousand tenants may make a handful of groups.
 
-Most limits are needed by one line, or by few: the key of a tenant. Lines and such limits hang
-together in clusters, and clusters that are alike flow alike. What they share with all others, such
-as the limit of an API that every tenant calls, sees them as often as they are.
+Most limits are needed by one line or by few, as the key of a tenant. Lines that are connected by
+such limits are a cluster, and similar clusters drain alike. At a limit that many lines share, such
+as that of an API, each cluster counts as often as it occurs.
 """
 
 from __future__ import annotations
@@ -13,177 +13,192 @@ from dataclasses import dataclass
 from math import asinh
 from typing import Any
 
-from celery_throttle.forecasts.capacity import Store, Supply
-from celery_throttle.forecasts.fluid import Emptied, Group, Line, run
+from celery_throttle.forecasts.capacity import Capacity, Reservoir
+from celery_throttle.forecasts.fluid import Drained, FluidLine, LineGroup, drain
 
-#: How far numbers may differ where clusters are taken to be alike: in parts of what is large, and
-#: of a tenth. The first counts with which there are few groups.
-_GRAINS = (0.0, 0.01, 0.1, 0.5, 2.0)
+#: Steps to which numbers are rounded when clusters are compared: relative for large numbers, and
+#: absolute (in tenths) for small ones. The first step that leaves few kinds of clusters is used.
+_ROUNDINGS = (0.0, 0.01, 0.1, 0.5, 2.0)
 
-#: The same for numbers of tasks of the lines in a group; and how many there may be in all.
-_FINE, _NUMBERS = (0.0, 0.005, 0.02, 0.1), 2000
+#: The same for the numbers of tasks of the lines in a group, and the most different numbers in all.
+_TASK_ROUNDINGS, _MAX_TASK_COUNTS = (0.0, 0.005, 0.02, 0.1), 2000
 
-#: Sorts of clusters that are few; groups beyond which it would take too long; and lines that may
-#: need a limit of one cluster.
-_FEW, _MOST, _OWN = 200, 600, 8
+#: Kinds of clusters that are few.
+_MAX_KINDS = 200
+
+#: Groups that can be drained together in reasonable time.
+_MAX_GROUPS = 600
+
+#: Limits needed by at most this number of lines connect them to clusters.
+_MAX_CLUSTER_LINES = 8
 
 
-def empty_times(lines: Sequence[Line], supplies: Sequence[Supply]) -> list[Emptied]:
-    """When each line will be empty if no task is added.
+def drain_times(lines: Sequence[FluidLine], capacities: Sequence[Capacity]) -> list[Drained]:
+    """Return when each line will be empty if no task is added.
 
-    While there are few sorts of lines it is exact, as a fluid is; above that some per cent off.
-    Where more than some hundred sorts all differ, each limit is looked at by itself.
+    With few kinds of lines the result is exact, for a fluid; with more, some per cent off. With
+    more than some hundred kinds, each limit is considered alone.
     """
-    uses = Counter(supply for line in lines for supply, _ in line.costs)
-    most = max(_OWN, len(lines) // _FEW)
-    shared = {supply for supply, count in uses.items() if count > most}
-    whole = _Whole(lines, supplies, shared, uses)
-    clusters = _clusters(lines, whole.shared)
-    sorts = next(found for grain in _GRAINS if (found := whole.sorts(clusters, grain)) is not None)
-    if sum(len(alike[0]) for alike in sorts) > _MOST:
-        return _limit_by_limit(lines, supplies)
-    stores = {supply: Store(supplies[supply], shared=True) for supply in whole.shared}
-    most_numbers = max(20, _NUMBERS // len(sorts)) if sorts else 0
-    groups = [group for alike in sorts for group in whole.groups(alike, stores, most_numbers)]
-    run([group for group, _ in groups])
-    ends: dict[int, Emptied] = {}
+    uses = Counter(number for line in lines for number, _ in line.costs)
+    max_uses = max(_MAX_CLUSTER_LINES, len(lines) // _MAX_KINDS)
+    shared = {number for number, count in uses.items() if count > max_uses}
+    network = _Network(lines, capacities, shared, uses)
+    clusters = _clusters(lines, shared)
+    attempts = (network.kinds(clusters, rounding) for rounding in _ROUNDINGS)
+    kinds = next(found for found in attempts if found is not None)
+    if sum(len(kind[0]) for kind in kinds) > _MAX_GROUPS:
+        return _limit_by_limit(lines, capacities)
+    reservoirs = {number: Reservoir(capacities[number], shared=True) for number in shared}
+    max_counts = max(20, _MAX_TASK_COUNTS // len(kinds)) if kinds else 0
+    groups = [group for kind in kinds for group in network.groups(kind, reservoirs, max_counts)]
+    drain([group for group, _ in groups])
+    ends: dict[int, Drained] = {}
     for group, members in groups:
-        for emptied, places in zip(group.emptied, members, strict=True):
-            ends.update(dict.fromkeys(places, emptied))
-    return [ends[place] for place in range(len(lines))]
+        for drained, indexes in zip(group.drained, members, strict=True):
+            ends.update(dict.fromkeys(indexes, drained))
+    return [ends[index] for index in range(len(lines))]
 
 
-def _limit_by_limit(lines: Sequence[Line], supplies: Sequence[Supply]) -> list[Emptied]:
-    """As if each line were the last at each of its limits, and only one of these were busy."""
+def _limit_by_limit(lines: Sequence[FluidLine], capacities: Sequence[Capacity]) -> list[Drained]:
+    """Return the times as if each line were the last at its limits, and one of them alone busy."""
     units: Counter[int] = Counter()
     for line in lines:
-        for supply, cost in line.costs:
-            units[supply] += line.tasks * cost  # type: ignore[assignment]  # Counters take floats
+        for number, cost in line.costs:
+            units[number] += line.tasks * cost  # type: ignore[assignment]  # Counters take floats
     ends = {}
-    for supply, count in units.items():
-        group = Group([(Store(supplies[supply], shared=True), 1.0)], 0, 1.0, "", [(count, 1)])
-        run([group])
-        (ends[supply],) = group.emptied
+    for number, count in units.items():
+        reservoir = Reservoir(capacities[number], shared=True)
+        group = LineGroup([(reservoir, 1.0)], 0, 1.0, "", [(count, 1)])
+        drain([group])
+        (ends[number],) = group.drained
     return [
         max(
-            (ends[supply] for supply, _ in line.costs),
+            (ends[number] for number, _ in line.costs),
             key=lambda end: end.seconds,
-            default=Emptied(0.0, None),
+            default=Drained(0.0, None),
         )
         for line in lines
     ]
 
 
-def _clusters(lines: Sequence[Line], shared: set[int]) -> list[list[int]]:
-    """Places of lines that hang together by limits that are not shared by all."""
-    head = list(range(len(lines)))
+def _clusters(lines: Sequence[FluidLine], shared: set[int]) -> list[list[int]]:
+    """Return clusters: indexes of lines that are connected by limits that few lines share."""
+    parent = list(range(len(lines)))
 
-    def head_of(place: int) -> int:
-        while head[place] != place:
-            head[place] = place = head[head[place]]
-        return place
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = index = parent[parent[index]]
+        return index
 
     first: dict[int, int] = {}
-    for place, line in enumerate(lines):
-        for supply, _ in line.costs:
-            if supply not in shared:
-                head[head_of(place)] = head_of(first.setdefault(supply, place))
+    for index, line in enumerate(lines):
+        for number, _ in line.costs:
+            if number not in shared:
+                parent[root(index)] = root(first.setdefault(number, index))
     clusters = defaultdict(list)
-    for place in range(len(lines)):
-        clusters[head_of(place)].append(place)
+    for index in range(len(lines)):
+        clusters[root(index)].append(index)
     return list(clusters.values())
 
 
-def _rounded(number: float, grain: float) -> float:
-    return round(asinh(10 * number) / grain) if grain else number
+def _round(value: float, rounding: float) -> float:
+    return round(asinh(10 * value) / rounding) if rounding else value
 
 
-def _look(supply: Supply, grain: float) -> tuple[Any, ...]:
-    steps: tuple[Any, ...] = supply.steps
-    if grain and steps:
-        steps = (len(steps), _rounded(steps[0][0], grain))
-    changing = _rounded(supply.stored, grain), _rounded(supply.paused, grain)
-    return supply.name, supply.rate, supply.most, *changing, steps
+def _capacity_key(capacity: Capacity, rounding: float) -> tuple[Any, ...]:
+    windows: tuple[Any, ...] = capacity.windows
+    if rounding and windows:
+        windows = (len(windows), _round(windows[0][0], rounding))
+    state = _round(capacity.stored, rounding), _round(capacity.paused, rounding)
+    return capacity.name, capacity.rate, capacity.burst, *state, windows
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """All lines, all supplies, which of these many lines share, and by how many each is needed."""
+class _Network:
+    """Lines and the capacities that they need, which are referred to by their index.
 
-    lines: Sequence[Line]
-    supplies: Sequence[Supply]
+    Attributes:
+        lines, capacities: all of them.
+        shared: capacities that many lines share.
+        uses: for each capacity, the number of lines that need it.
+    """
+
+    lines: Sequence[FluidLine]
+    capacities: Sequence[Capacity]
     shared: set[int]
     uses: Mapping[int, int]
 
-    def sorts(self, clusters: Iterable[list[int]], grain: float) -> list[list[list[int]]] | None:
-        """Clusters that are alike, the lines of each in the same order; None if there are many."""
+    def kinds(self, clusters: Iterable[list[int]], rounding: float) -> list[list[list[int]]] | None:
+        """Return lists of similar clusters, lines in the same order; None if there are many."""
         found: defaultdict[Any, list[list[int]]] = defaultdict(list)
         for cluster in clusters:
-            marks = sorted((self._mark(place, grain), place) for place in cluster)
-            order = [place for _, place in marks]
-            sort: tuple[Any, ...] = marks[0][0]
+            pairs = sorted((self._line_key(index, rounding), index) for index in cluster)
+            order = [index for _, index in pairs]
+            key: tuple[Any, ...] = pairs[0][0]
             if len(order) > 1:
-                tasks = [_rounded(self.lines[place].tasks, grain) for place in order]
-                sort = (*(mark for mark, _ in marks), *tasks, *self._ties(order, grain))
-            found[sort].append(order)
-            if len(found) > _FEW and grain != _GRAINS[-1]:
+                tasks = [_round(self.lines[index].tasks, rounding) for index in order]
+                links = self._links(order, rounding)
+                key = (*(line_key for line_key, _ in pairs), *tasks, *links)
+            found[key].append(order)
+            if len(found) > _MAX_KINDS and rounding != _ROUNDINGS[-1]:
                 return None
         return list(found.values())
 
-    def _own(self, line: Line, grain: float) -> list[tuple[tuple[Any, ...], float, int]]:
+    def _own(self, line: FluidLine, rounding: float) -> list[tuple[tuple[Any, ...], float, int]]:
+        """Return key, cost and index of the capacities that few lines share."""
         return sorted(
-            (_look(self.supplies[supply], grain), cost, supply)
-            for supply, cost in line.costs
-            if supply not in self.shared
+            (_capacity_key(self.capacities[number], rounding), cost, number)
+            for number, cost in line.costs
+            if number not in self.shared
         )
 
-    def _mark(self, place: int, grain: float) -> tuple[Any, ...]:
-        """All that makes a line flow as it does, but for who else needs its limits."""
-        line = self.lines[place]
+    def _line_key(self, index: int, rounding: float) -> tuple[Any, ...]:
+        """Return what determines how a line drains, apart from other lines at its limits."""
+        line = self.lines[index]
         shared = tuple(sorted(cost for cost in line.costs if cost[0] in self.shared))
-        own = tuple(look[:2] for look in self._own(line, grain))
+        own = tuple(row[:2] for row in self._own(line, rounding))
         return line.rank, line.weight, line.queue, shared, own
 
-    def _ties(self, order: Iterable[int], grain: float) -> list[int]:
-        """Which of the limits of several lines are the same."""
+    def _links(self, order: Iterable[int], rounding: float) -> list[int]:
+        """Return which capacities of several lines are the same."""
         numbers: dict[int, int] = {}
         return [
-            numbers.setdefault(supply, len(numbers))
-            for place in order
-            for _, _, supply in self._own(self.lines[place], grain)
+            numbers.setdefault(number, len(numbers))
+            for index in order
+            for _, _, number in self._own(self.lines[index], rounding)
         ]
 
     def groups(
-        self, alike: Sequence[Sequence[int]], stores: dict[int, Store], most_numbers: int
-    ) -> list[tuple[Group, list[list[int]]]]:
-        """Groups of clusters that are alike, and for each of their counts the places of lines."""
-        own: dict[int, Store] = {}
-        made = []
-        for number, place in enumerate(alike[0]):
-            line = self.lines[place]
-            members = [[cluster[number] for cluster in alike]]
-            if len(alike[0]) == 1:
-                members = self._by_tasks(members[0], most_numbers)
+        self, kind: Sequence[Sequence[int]], reservoirs: dict[int, Reservoir], max_counts: int
+    ) -> list[tuple[LineGroup, list[list[int]]]]:
+        """Return the groups of similar clusters, and for each of their counts its lines."""
+        own: dict[int, Reservoir] = {}
+        found = []
+        for position, index in enumerate(kind[0]):
+            line = self.lines[index]
+            members = [[cluster[position] for cluster in kind]]
+            if len(kind[0]) == 1:
+                members = self._by_tasks(members[0], max_counts)
             costs = []
-            for supply, cost in sorted(line.costs, key=lambda cost: -self.uses[cost[0]]):
-                store = stores.get(supply) or own.get(supply)
-                if store is None:
-                    store = own[supply] = Store(self.supplies[supply], shared=False)
-                costs.append((store, cost))
+            for number, cost in sorted(line.costs, key=lambda cost: -self.uses[cost[0]]):
+                reservoir = reservoirs.get(number) or own.get(number)
+                if reservoir is None:
+                    reservoir = own[number] = Reservoir(self.capacities[number], shared=False)
+                costs.append((reservoir, cost))
             counts = [
-                (sum(self.lines[one].tasks for one in same) / len(same), len(same))
-                for same in members
+                (sum(self.lines[one].tasks for one in equal) / len(equal), len(equal))
+                for equal in members
             ]
-            made.append((Group(costs, line.rank, line.weight, line.queue, counts), members))
-        return made
+            found.append((LineGroup(costs, line.rank, line.weight, line.queue, counts), members))
+        return found
 
-    def _by_tasks(self, places: Iterable[int], most: int) -> list[list[int]]:
-        """Lines with the same number of tasks, or about the same, the least first."""
+    def _by_tasks(self, indexes: Iterable[int], max_counts: int) -> list[list[int]]:
+        """Return lines by their numbers of tasks, which may be rounded, the least first."""
         found: dict[float, list[int]] = {}
-        for grain in _FINE:
+        for rounding in _TASK_ROUNDINGS:
             found = defaultdict(list)
-            for place in places:
-                found[_rounded(self.lines[place].tasks, grain)].append(place)
-            if len(found) <= most:
+            for index in indexes:
+                found[_round(self.lines[index].tasks, rounding)].append(index)
+            if len(found) <= max_counts:
                 break
         return [found[tasks] for tasks in sorted(found)]

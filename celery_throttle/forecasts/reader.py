@@ -1,6 +1,6 @@
-"""What waits and what limits could give, read from the server for a forecast. Plans, see `plans`.
+"""Plans that read waiting tasks and the capacity of limits, and return forecasts.
 
-Queues are found by the limits: whatever waits, waits at one of them.
+The queues are found by the limits, as each line waits at one of them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from itertools import islice
 from typing import TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.forecasts.capacity import Stock, Supply, supply_of
+from celery_throttle.forecasts.capacity import Capacity, LimitState, read_capacity
 from celery_throttle.forecasts.solver import (
     Forecast,
-    Waiting,
-    Wanted,
-    entangled,
-    foresee,
-    needing,
-    of_fan_out,
+    LineFilter,
+    WaitingLine,
+    belongs_to_fan_out,
+    competing_lines,
+    needs_limit,
+    solve,
 )
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
@@ -33,66 +33,66 @@ T = TypeVar("T")
 
 _END = b"0"
 
-#: Limits and keys in one call.
-_AT_ONCE = 200
+#: Limits and keys of one call.
+_MAX_REFS = 200
 
-#: How ``capacity.lua`` begins a reply about a limit that it cannot read.
+#: The status with which ``capacity.lua`` replies if a limit is not registered.
 _UNKNOWN = -2
 
 
-class Outlook(DefinePlans):
-    """Forecasts of the limits of one prefix."""
+class ForecastReader(DefinePlans):
+    """Makes forecasts for the limits of one prefix."""
 
     __slots__ = ()
 
     def of_limit(self, ref: LimitRef, measured: float | None = None) -> Plan[Forecast]:
-        """Of what needs a limit: one key of it, or without a key all of them.
+        """Return the forecast of a limit: one key of it, or without a key all of them.
 
         Raises:
-            UnknownLimitError: nobody has defined a limit of that name.
-            LimitValueError: what was measured is no number above 0.
+            UnknownLimitError: no limit has this name.
+            LimitValueError: ``measured`` is no number above 0.
         """
         if measured is not None and not (isinstance(measured, (int, float)) and measured > 0):
             raise LimitValueError(
                 f"measured is {shown(measured)}; allowed: tasks a second, above 0, or None"
             )
         yield from self.check_known(ref)
-        return (yield from self.of(needing(ref), measured))
+        return (yield from self.of_lines(needs_limit(ref), measured))
 
     def of_fan_out(self, key: str, measured: float | None = None) -> Plan[Forecast]:
-        """Of the tasks of a fan-out, by the key of its record."""
-        return (yield from self.of(of_fan_out(key), measured))
+        """Return the forecast of a fan-out, by the key of its record."""
+        return (yield from self.of_lines(belongs_to_fan_out(key), measured))
 
-    def of(self, wanted: Wanted, measured: float | None = None) -> Plan[Forecast]:
-        """Of some lines.
+    def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
+        """Return the forecast of some lines.
 
         Args:
-            wanted: tells which.
-            measured: see :func:`celery_throttle.forecasts.solver.foresee`.
+            matches: selects the lines.
+            measured: see :func:`celery_throttle.forecasts.solver.solve`.
         """
         now, names = yield from self._names()
-        lines: list[Waiting] = []
+        lines: list[WaitingLine] = []
         for queue in (yield from self._queues(names)):
             lines += yield from self._lines(queue)
-        lines = entangled(lines, wanted)
-        supplies = yield from self._supplies({ref for line in lines for ref in line.costs}, now)
-        known = [line._replace(costs=_known(line.costs, supplies)) for line in lines]
-        return foresee(known, wanted, supplies, now, measured)
+        lines = competing_lines(lines, matches)
+        capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
+        known = [line._replace(costs=_known(line.costs, capacities)) for line in lines]
+        return solve(known, matches, capacities, now, measured)
 
     def _names(self) -> Plan[tuple[int, list[str]]]:
-        """The server's time, and the names of all limits."""
+        """Return the server's time, and the names of all limits."""
         names: dict[str, None] = {}
         now, cursor = 0, b""
         while cursor != _END:
             call = Call(script("list_limits"), [self.keys.limits], [self.now(), cursor or "0"])
-            told, cursor, fields = yield call
-            now = now or int(told)
+            server_time, cursor, fields = yield call
+            now = now or int(server_time)
             texts = (field.decode() for field in fields)
             names.update((text.partition(":")[0], None) for text in texts if " " not in text)
         return now, list(names)
 
     def _queues(self, names: Iterable[str]) -> Plan[list[str]]:
-        """The queues of which tasks wait."""
+        """Return the queues that have waiting tasks."""
         queues: dict[str, None] = {}
         head = self.keys.queue("").due
         for name in names:
@@ -105,9 +105,9 @@ class Outlook(DefinePlans):
                 queues.update((due.decode().removeprefix(head), None) for due in found)
         return list(queues)
 
-    def _lines(self, queue: str) -> Plan[Iterable[Waiting]]:
-        """The lines of a queue. One may be read twice, as lines come and go meanwhile."""
-        lines: dict[bytes, Waiting] = {}
+    def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
+        """Return the lines of a queue. A scan may return one twice."""
+        lines: dict[bytes, WaitingLine] = {}
         names = list(self.keys.queue(queue))
         cursor = b""
         while cursor != _END:
@@ -116,41 +116,44 @@ class Outlook(DefinePlans):
             for line, fan_out, weight, needs, ranks in rows:
                 costs = {
                     _ref(name.decode(), field.decode()): float(cost)
-                    for name, field, cost in _in_turn(needs, 3)
+                    for name, field, cost in _tuples(needs, 3)
                 }
-                by_rank = list(_in_turn(ranks, 2))
-                lines[line] = Waiting(fan_out.decode(), costs, by_rank, queue, late, weight)
+                by_rank = list(_tuples(ranks, 2))
+                lines[line] = WaitingLine(fan_out.decode(), costs, by_rank, queue, late, weight)
         return lines.values()
 
-    def _supplies(
+    def _capacities(
         self, refs: Iterable[LimitRef], now: int
-    ) -> Plan[dict[LimitRef, list[Supply | None]]]:
-        """What limits give; those that nobody has defined are left out, as they hold up no task."""
-        found: dict[LimitRef, list[Supply | None]] = {}
+    ) -> Plan[dict[LimitRef, list[Capacity | None]]]:
+        """Return capacities; limits that nobody has defined are omitted, as they stop no task."""
+        found: dict[LimitRef, list[Capacity | None]] = {}
         rest = iter(refs)
-        while some := list(islice(rest, _AT_ONCE)):
-            limits = yield from self._limits(some)
-            for ref, row in zip(limits, (yield from self._stocks(list(limits), now)), strict=True):
+        while batch := list(islice(rest, _MAX_REFS)):
+            limits = yield from self._limits(batch)
+            rows = yield from self._capacity_rows(list(limits), now)
+            for ref, row in zip(limits, rows, strict=True):
                 paused, *numbers = row
-                stocks = [Stock(*four) for four in _in_turn(numbers, 4)]
+                states = [LimitState(*four) for four in _tuples(numbers, 4)]
                 found[ref] = [
-                    supply_of(ref.name, limit, stock, paused, now)
-                    for limit, stock in zip(limits[ref], stocks, strict=True)
+                    read_capacity(ref.name, limit, state, paused, now)
+                    for limit, state in zip(limits[ref], states, strict=True)
                 ]
         return found
 
     def _limits(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, Sequence[Limit]]]:
-        """The limits in force of those that are defined."""
+        """Return the limits in force, for those that are defined."""
         fields = [field for ref in refs for field in (self.keys.field(ref), ref.name)]
         call = Call(script("read_definitions"), [self.keys.limits], fields)
         packed: Sequence[bytes | None] = yield call
         if not all(packed[1::2]):
             yield from self.register_missing(refs)
             packed = yield call
-        both = zip(refs, packed[::2], packed[1::2], strict=True)
-        return {ref: _unpacked(own or whole) for ref, own, whole in both if own or whole}
+        rows = zip(refs, packed[::2], packed[1::2], strict=True)
+        return {
+            ref: _unpack(of_key or of_name) for ref, of_key, of_name in rows if of_key or of_name
+        }
 
-    def _stocks(self, refs: Sequence[LimitRef], now: int) -> Plan[Sequence[Sequence[int]]]:
+    def _capacity_rows(self, refs: Sequence[LimitRef], now: int) -> Plan[Sequence[Sequence[int]]]:
         if not refs:
             return []
         keys = self.keys
@@ -168,19 +171,19 @@ class Outlook(DefinePlans):
 
 
 @lru_cache(maxsize=1024)
-def _unpacked(packed: bytes) -> Sequence[Limit]:
+def _unpack(packed: bytes) -> Sequence[Limit]:
     return definitions.unpack(packed)
 
 
 def _known(
-    costs: Mapping[LimitRef, float], supplies: Mapping[LimitRef, object]
+    costs: Mapping[LimitRef, float], capacities: Mapping[LimitRef, object]
 ) -> Mapping[LimitRef, float]:
-    return {ref: cost for ref, cost in costs.items() if ref in supplies}
+    return {ref: cost for ref, cost in costs.items() if ref in capacities}
 
 
 def _ref(name: str, field: str) -> LimitRef:
     return LimitRef(name, None if field == name else field[len(name) + 1 :])
 
 
-def _in_turn(flat: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+def _tuples(flat: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
     return zip(*[iter(flat)] * size, strict=True)

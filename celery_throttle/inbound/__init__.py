@@ -1,7 +1,17 @@
-"""Limits for requests that come in: the same ones as tasks have, for a web app.
+"""Limits for incoming requests of a web app: the same limits that tasks have.
 
-:class:`ThrottledWSGI` and :class:`ThrottledASGI` go around an app, :func:`throttled` around a view;
-``by_...`` say who is asking. Nothing here uses Celery or a web framework.
+:class:`ThrottledWSGI` and :class:`ThrottledASGI` wrap an app, :func:`throttled` decorates a view,
+and the ``by_...`` functions identify clients. Imports neither Celery nor a web framework.
+
+::
+
+    wsgi.py, asgi.py, decorator.py   the three ways in
+    middleware.py    what wsgi.py and asgi.py share
+    admitter.py      decides about a request, for all three
+    rules.py         which limits apply to a request, by which key, at what cost
+    identity.py      key functions: by address, header, user, route
+    request_info.py  reads requests of all kinds
+    answers.py       header fields and the answers 429 and 503
 """
 
 from __future__ import annotations

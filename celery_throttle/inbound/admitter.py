@@ -1,7 +1,4 @@
-"""Lets requests in or turns them away: the core of the middleware and of the decorator.
-
-It asks the server of the limits, and logs when that is lost and when it is back.
-"""
+"""Admits requests or refuses them: the core of the middlewares and of the decorator."""
 
 from __future__ import annotations
 
@@ -9,14 +6,10 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from celery_throttle.errors import (
-    ConfigurationError,
-    StoreError,
-    Throttled,
-    shown,
-)
+from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, Rules
 from celery_throttle.leases import Slot
@@ -24,20 +17,22 @@ from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
+from celery_throttle.steps import Step, Steps, arun_steps, enter_step, exit_step, run_steps
 
 logger = logging.getLogger(__name__)
 
-#: What may be done with requests while the server of the limits is lost.
-OUTAGES = ("open", "closed")
+#: What happens to requests while the server of the limits cannot be reached.
+OUTAGE_MODES = ("open", "closed")
 
 
 class Admission(NamedTuple):
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        decision: None if it was not asked for, or nobody could decide.
-        fields: header fields for the app's answer.
-        answer: for a request that does not reach the app; ``error`` says the same to a caller.
+        decision: None if no limit applies, or the server of the limits cannot be reached.
+        fields: header fields to add to the app's answer.
+        answer: for a request that must not reach the app; None if it may.
+        error: the same as an exception.
         slot: held until the request is done.
     """
 
@@ -48,52 +43,52 @@ class Admission(NamedTuple):
     slot: Slot | None = None
 
 
-class Outage:
-    """Whether the server of the limits is lost, as one app knows. Logs each change once."""
+class OutageLog:
+    """Logs once when the server of the limits is lost, and once when it is back."""
 
-    def __init__(self, then: str) -> None:
-        self._then = then
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
         self._lost = False
         self._lock = threading.Lock()
 
-    def begins(self, error: StoreError) -> None:
+    def record_failure(self, error: StoreError) -> None:
         """A call failed."""
-        if self._changes(lost=True):
-            done = "pass without limits" if self._then == "open" else "are answered with 503"
-            logger.warning("The limits cannot be asked, requests %s: %s", done, error)
+        if self._change(lost=True):
+            effect = "pass without limits" if self._mode == "open" else "are answered with 503"
+            logger.warning("Limits cannot be checked; requests %s: %s", effect, error)
 
-    def ends(self) -> None:
-        """A call was answered."""
-        if self._lost and self._changes(lost=False):
+    def record_success(self) -> None:
+        """A call succeeded."""
+        if self._lost and self._change(lost=False):
             logger.warning("The limits are in force again")
 
-    def _changes(self, *, lost: bool) -> bool:
+    def _change(self, *, lost: bool) -> bool:
         with self._lock:
-            changes, self._lost = self._lost is not lost, lost
-        return changes
+            changed, self._lost = self._lost is not lost, lost
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Admitter:
     """Decides about requests. Made by :meth:`read`.
 
     Attributes:
-        rules: the limits of a request.
-        max_wait: seconds that a request waits for them at most; None: none, with full decisions.
-        lease: seconds, of slots; see :meth:`~celery_throttle.limiter.Limiter.slot`.
-        then: while the server of the limits is lost: ``"open"`` or ``"closed"``.
-        policies: how header fields tell of the limits.
-        headers: whether answers have such header fields.
-        outage: whether the server of the limits is lost.
+        rules: which limits apply to a request.
+        max_wait: seconds that a request may wait for them; None for no wait.
+        lease: seconds that the lease of a slot lasts if the process dies.
+        outage_mode: one of :data:`OUTAGE_MODES`.
+        policies: the header fields of the limits.
+        headers: whether answers have these header fields.
+        outage_log: logs when the server of the limits is lost.
     """
 
     rules: Rules
     max_wait: float | None
     lease: float
-    then: str
+    outage_mode: str
     policies: Policies
     headers: bool
-    outage: Outage
+    outage_log: OutageLog
 
     @classmethod
     def read(
@@ -106,102 +101,101 @@ class Door:
         lease: float = 30.0,
         outage: str = "open",
         headers: bool = True,
-    ) -> Door:
-        """What a user wrote, checked; see :class:`~celery_throttle.inbound.ThrottledWSGI`.
+    ) -> Admitter:
+        """Check the arguments of a user; see :class:`~celery_throttle.inbound.ThrottledWSGI`.
 
         Raises:
-            ThrottleError: it is wrong.
+            ThrottleError: an argument is wrong.
         """
         rules = Rules.read(limits, key, cost)
-        if outage not in OUTAGES:
-            allowed = ", ".join(OUTAGES)
-            raise ConfigurationError(f"outage {shown(outage)} is unknown; allowed: {allowed}")
+        if outage not in OUTAGE_MODES:
+            raise ConfigurationError(
+                f"outage must be one of {', '.join(OUTAGE_MODES)}, not {shown(outage)}"
+            )
         Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both
-        _ = rules.limiter.store  # of a Celery app it reads the URL, which may be wrong
+        _ = rules.limiter.store  # that of a Celery app reads the URL, which may be wrong
         queued = any(one.algorithm == "leaky-queue" for of in rules.limits.values() for one in of)
-        # A queue lets nobody begin before their turn has come.
+        # A leaky queue admits nobody before their start, so the call has to wait or be refused.
         waits = check_duration(max_wait, "max_wait") > 0 or queued
         policies = Policies.of(rules.limits)
-        known = max_wait if waits else None
-        return cls(rules, known, lease, outage, policies, headers, Outage(outage))
+        wait = max_wait if waits else None
+        return cls(rules, wait, lease, outage, policies, headers, OutageLog(outage))
 
-    def adapted(self, adapt: Callable[[KeyFunction], KeyFunction]) -> Door:
-        """The same door for requests that the key and cost functions cannot read as they are."""
+    def adapted(self, adapt: Callable[[KeyFunction], KeyFunction]) -> Admitter:
+        """Return an admitter whose key and cost functions take another kind of request."""
         return replace(self, rules=self.rules.adapted(adapt))
 
     def admit(self, request: Any) -> Admission:
-        """Decide about a request; what it gives has to be released.
+        """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
-            ThrottleError: a key or a cost is none.
+            ThrottleError: the key or cost function returned no valid key or cost.
         """
-        need = self.rules.need(request)
-        if need is None:
-            return Admission()
-        slot = self._slot(need)
-        try:
-            if slot is None:
-                decision = self.rules.limiter.decide(need, self.max_wait)
-            else:
-                decision = slot.__enter__()
-        except (Throttled, StoreError) as error:
-            return self._failed(error)
-        return self._decided(need, decision, slot)
+        return run_steps(self._admit(request))
 
     async def aadmit(self, request: Any) -> Admission:
         """:meth:`admit` for asyncio."""
-        need = self.rules.need(request)
-        if need is None:
-            return Admission()
-        slot = self._slot(need)
-        try:
-            if slot is None:
-                decision = await self.rules.limiter.adecide(need, self.max_wait)
-            else:
-                decision = await slot.__aenter__()
-        except (Throttled, StoreError) as error:
-            return self._failed(error)
-        return self._decided(need, decision, slot)
+        return await arun_steps(self._admit(request))
 
     def release(self, admission: Admission) -> None:
-        """Give back what is held for a request that is done."""
-        if admission.slot is not None:
-            try:
-                admission.slot.__exit__(None, None, None)
-            except StoreError as error:  # the request is done all the same; the lease runs out
-                self.outage.begins(error)
+        """Release the slot of a request that is done."""
+        run_steps(self._release(admission))
 
     async def arelease(self, admission: Admission) -> None:
-        """:meth:`release` for asyncio. It goes on if the caller is cancelled meanwhile."""
+        """:meth:`release` for asyncio. A cancelled caller does not interrupt it."""
+        await arun_steps(self._release(admission))
+
+    def _admit(self, request: Any) -> Steps[Admission]:
+        limiter, requirement = self.rules.limiter, self.rules.requirement(request)
+        if requirement is None:
+            return Admission()
+        slot = None
+        if find_slot_indexes((ref.name for ref in requirement.refs), limiter.limits):
+            slot = Slot(limiter, requirement, self.max_wait or 0.0, self.lease)
+            step = enter_step(slot)
+        else:
+            arguments = requirement, self.max_wait
+            step = Step(partial(limiter.decide, *arguments), partial(limiter.adecide, *arguments))
+        try:
+            decision = yield step
+        except (Throttled, StoreError) as error:
+            return self._failed(error)
+        return self._decided(requirement, decision, slot)
+
+    def _release(self, admission: Admission) -> Steps[None]:
         if admission.slot is not None:
             try:
-                await admission.slot.__aexit__(None, None, None)
-            except StoreError as error:
-                self.outage.begins(error)
+                yield exit_step(admission.slot)
+            except StoreError as error:  # the request is done all the same; the lease expires
+                self.outage_log.record_failure(error)
 
-    def _slot(self, need: Requirement) -> Slot | None:
-        if find_slot_indexes((ref.name for ref in need.refs), self.rules.limiter.limits):
-            return Slot(self.rules.limiter, need, self.max_wait or 0.0, self.lease)
-        return None
-
-    def _decided(self, need: Requirement, decision: Decision, slot: Slot | None) -> Admission:
-        self.outage.ends()
+    def _decided(
+        self, requirement: Requirement, decision: Decision, slot: Slot | None
+    ) -> Admission:
+        self.outage_log.record_success()
         if not decision.allowed:
             name = str(decision.bound_by)
-            key = next(ref.key for ref in need.refs if ref.name == name)
+            key = next(ref.key for ref in requirement.refs if ref.name == name)
             error = Throttled(name, key, decision.retry_after, decision.paused)
             return self._refused(decision, error)
         return Admission(decision, self._fields(decision), slot=slot)
 
     def _failed(self, error: Throttled | StoreError) -> Admission:
         if isinstance(error, Throttled):
-            self.outage.ends()
-            wait, capacity = error.retry_after, self.policies.capacity(error.limit)
-            # All that is known of it; there are no whole units left, or not as many as were asked.
-            told = Decision(False, capacity, 0, wait, 0.0, error.limit, paused=error.paused)  # noqa: FBT003
-            return self._refused(told, error)
-        self.outage.begins(error)
-        if self.then == "open":
+            self.outage_log.record_success()
+            # The error knows no more; fewer units remain than the request needs.
+            decision = Decision(
+                allowed=False,
+                limit=self.policies.capacity(error.limit),
+                remaining=0,
+                retry_after=error.retry_after,
+                reset_after=0.0,
+                bound_by=error.limit,
+                paused=error.paused,
+            )
+            return self._refused(decision, error)
+        self.outage_log.record_failure(error)
+        if self.outage_mode == "open":
             return Admission()
         return Admission(answer=outage(), error=error)
 

@@ -1,7 +1,7 @@
-"""What is said to a client: the header fields of a decision, and the answers 429 and 503.
+"""Answers for clients: the header fields of a decision, and the answers 429 and 503. No I/O.
 
-Texts only; it asks no server and knows no web interface. ``RateLimit`` and ``RateLimit-Policy`` are
-those of draft-ietf-httpapi-ratelimit-headers-10, the body is a problem document (RFC 9457).
+``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, the body is a
+problem document (RFC 9457).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import ceil, gcd, inf
 
 from celery_throttle.errors import StoreError, Throttled
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
@@ -21,22 +22,20 @@ from celery_throttle.limits.requirement import has_slots
 #: Names and values of header fields.
 Fields = Sequence[tuple[str, str]]
 
-#: Seconds that a client is told to wait for something of which nobody knows when it will come.
-SOON = 1
+#: ``Retry-After`` if nobody knows how long the wait is.
+UNKNOWN_WAIT_SECONDS = 1
 
-#: The same where a limit is paused until somebody resumes it.
-LATER = 60
+#: ``Retry-After`` while a limit is paused until it is resumed.
+PAUSED_WAIT_SECONDS = 60
 
-#: What the draft registers for a client over its limit.
-_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+#: The problem type that the draft registers for a client over its limit.
+_QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-#: Algorithms of which one unit after the other comes back, each after the same time.
+#: Algorithms whose units come back one by one, at equal intervals.
 _EVEN = ("gcra", "token-bucket", "leaky-bucket")
 
-#: The largest integer of a structured field.
-_LARGEST = 999_999_999_999_999
-
-_MICROSECONDS = 1_000_000
+#: The largest Integer of a structured field (RFC 9651).
+_MAX_INTEGER = 999_999_999_999_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,11 @@ class Answer:
     """An answer to a request that does not reach the app.
 
     Attributes:
-        status: 429, or 503 while the server of the limits is lost.
+        status: 429, or 503 while the server of the limits cannot be reached.
         headers: names and values; each name once.
         body: a problem document in JSON.
-        retry_after: seconds, whole and at least 1, as the header of that name says.
-        limit: the name of the limit that binds; None while the server of the limits is lost.
+        retry_after: whole seconds, at least 1: the header ``Retry-After``.
+        limit: the name of the limit that refused; None for 503.
     """
 
     status: int
@@ -58,20 +57,20 @@ class Answer:
     limit: str | None = None
 
     @property
-    def line(self) -> str:
-        """The status as WSGI has it: ``"429 Too Many Requests"``."""
+    def status_line(self) -> str:
+        """The status in the form of WSGI: ``"429 Too Many Requests"``."""
         return f"{self.status} {HTTPStatus(self.status).phrase}"
 
     @property
-    def more(self) -> tuple[tuple[str, str], ...]:
-        """The headers that go with any other body as well."""
+    def bodyless_headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that do not depend on the body."""
         return tuple(one for one in self.headers if not one[0].startswith("Content-"))
 
 
 def answer_to(error: Throttled | StoreError) -> Answer:
-    """The answer to what :func:`~celery_throttle.inbound.throttled` raised, for error handlers.
+    """Return the answer for an error of :func:`~celery_throttle.inbound.throttled`.
 
-    Without the header fields that tell what remains, of which the error does not know.
+    It lacks the header fields of the remaining units, which the error does not know.
     """
     if isinstance(error, Throttled):
         return refusal(error.limit, whole_seconds(error.retry_after, error.paused))
@@ -79,31 +78,33 @@ def answer_to(error: Throttled | StoreError) -> Answer:
 
 
 def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
-    """429: a limit refused.
+    """Return the answer 429.
 
     Args:
-        limit: the name of the one that binds.
+        limit: the name of the limit that refused.
         retry_after: whole seconds.
-        fields: more headers.
-        named: whether the body tells the limit.
+        fields: headers to add.
+        named: whether the body names the limit.
     """
-    about = {"violated-policies": [limit]} if named else {}
-    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _EXCEEDED, retry_after, about)
+    members = {"violated-policies": [limit]} if named else {}
+    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _QUOTA_EXCEEDED, retry_after, members)
     return replace(answer, headers=(*answer.headers, *fields), limit=limit)
 
 
 def outage() -> Answer:
-    """503: nobody can tell whether the limits allow it."""
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "about:blank", SOON, {})
+    """Return the answer 503: the server of the limits cannot be reached."""
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "about:blank", UNKNOWN_WAIT_SECONDS, {})
 
 
-def _answer(status: HTTPStatus, kind: str, retry_after: int, about: Mapping[str, object]) -> Answer:
+def _answer(
+    status: HTTPStatus, uri: str, retry_after: int, members: Mapping[str, object]
+) -> Answer:
     problem = {
-        "type": kind,
+        "type": uri,
         "title": status.phrase,
         "status": int(status),
         "detail": f"This could pass in {retry_after} s.",
-        **about,
+        **members,
     }
     body = json.dumps(problem).encode("ascii")
     headers = (
@@ -116,17 +117,17 @@ def _answer(status: HTTPStatus, kind: str, retry_after: int, about: Mapping[str,
 
 
 def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
-    """A wait as clients are told of it: rounded up, at least 1. None: nobody knows how long."""
-    return LATER if paused == inf else max(SOON, ceil(wait or 0))
+    """Return a wait as ``Retry-After`` states it: rounded up, at least 1. None is unknown."""
+    return PAUSED_WAIT_SECONDS if paused == inf else max(UNKNOWN_WAIT_SECONDS, ceil(wait or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The limits of some names, as header fields tell of them.
+    """Describes limits in header fields.
 
     Attributes:
         limits: by name, as the code defines them.
-        text: the value of ``RateLimit-Policy``; empty if there is nothing to tell.
+        text: the value of ``RateLimit-Policy``; empty if there is none.
     """
 
     limits: Mapping[str, Limits]
@@ -134,36 +135,36 @@ class Policies:
 
     @classmethod
     def of(cls, limits: Mapping[str, Limits]) -> Policies:
-        """Of all limits of some names."""
+        """Return the policies of limits."""
         return cls(limits, ", ".join(item for name in limits for item in _items(name, limits)))
 
     def fields(self, decision: Decision) -> Iterator[tuple[str, str]]:
-        """The header fields that go with a decision.
+        """Return the header fields of a decision.
 
-        ``t`` and ``X-RateLimit-Reset`` are whole seconds from now, rounded up: until there is
-        surely more, and until the limit is full again. Both are left out of a request that took a
-        slot, of which nobody knows when it is given back.
+        ``t`` and ``X-RateLimit-Reset`` are whole seconds from now, rounded up: until more units
+        are certain, and until the limit is full again. Both are absent if a slot was acquired,
+        since nobody knows when it will be released.
         """
         refused = not decision.allowed
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
         name = decision.bound_by or self._binding(decision.limit)
-        told = refused or not (name and self.slots_only(name))
+        known = refused or not (name and self.slots_only(name))
         if name:
-            after = f";t={wait}" if told else ""
-            yield "RateLimit", f'"{name}";r={decision.remaining}{after}'
+            reset = f";t={wait}" if known else ""
+            yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
         if self.text and self._is_current(decision.limit):
             yield "RateLimit-Policy", self.text
         yield "X-RateLimit-Limit", str(decision.limit)
         yield "X-RateLimit-Remaining", str(decision.remaining)
-        if told:
+        if known:
             unknown = decision.paused == inf or (refused and self.slots_only(name))
             full = wait if unknown else ceil(decision.reset_after)
             yield "X-RateLimit-Reset", str(max(wait, full))
 
     def _until_more(self, decision: Decision) -> float:
-        """Seconds until there is surely more after what was allowed: at the latest, when full.
+        """Return seconds until more units are certain: at the latest, when the limit is full.
 
-        Of one limit that drains evenly it is known when it has the next unit.
+        A single limit that drains evenly tells when its next unit comes.
         """
         limits = [limit for of in self.limits.values() for limit in of]
         full, only = decision.reset_after, limits[0]
@@ -171,31 +172,31 @@ class Policies:
             return full
         microseconds, units = only.rate.interval if isinstance(only.rate, Rate) else (0, 1)
         used = max(0, decision.limit - decision.remaining - 1)
-        return max(0.0, full - used * microseconds / units / _MICROSECONDS)
+        return max(0.0, full - used * microseconds / units / MICROSECONDS)
 
     def wait(self, decision: Decision) -> int:
-        """The seconds that a client who is refused is told to wait."""
+        """Return the ``Retry-After`` of a refusal."""
         if decision.bound_by and self.slots_only(decision.bound_by) and not decision.paused:
-            return SOON  # it is given back when some request ends, not when its lease would
+            return UNKNOWN_WAIT_SECONDS  # released when a request ends, not when its lease would
         return whole_seconds(decision.retry_after, decision.paused)
 
     def capacity(self, name: str) -> int:
-        """The units of a name that can pass at once, as the code defines it."""
+        """Return the units of a limit that can pass at once, as the code defines it."""
         return min(limit.burst for limit in self.limits[name])
 
     def slots_only(self, name: str | None) -> bool:
-        """Whether a name is a number of slots and nothing else."""
+        """Whether a limit has slots and no rate."""
         return name is not None and all(map(has_slots, self.limits[name]))
 
     def _binding(self, capacity: int) -> str | None:
-        """Which name a decision is about that allowed: it tells the capacity alone."""
+        """Return the limit that an allowing decision describes, which states only the capacity."""
         if len(self.limits) == 1:
             return next(iter(self.limits))
         found = [name for name in self.limits if capacity in self._capacities(name)]
         return found[0] if len(found) == 1 else None
 
     def _is_current(self, capacity: int) -> bool:
-        """Whether the code's limits may be those in force: one may be redefined at run time."""
+        """Whether the code's limits may be in force: a limit may be redefined at run time."""
         return any(capacity in self._capacities(name) for name in self.limits)
 
     def _capacities(self, name: str) -> set[int]:
@@ -203,12 +204,12 @@ class Policies:
 
 
 def _items(name: str, limits: Mapping[str, Limits]) -> Iterator[str]:
-    """The quota policies of a name: rates in whole seconds, as the draft has them, and slots."""
+    """Return the quota policies of a limit: rates per whole seconds, as in the draft; slots."""
     for limit in limits[name]:
         if has_slots(limit):
             yield f'"{name}";q={limit.burst};qu="concurrent-requests"'
         elif isinstance(limit.rate, Rate):
             count, period = limit.rate.count, limit.rate.period_us
-            times = _MICROSECONDS // gcd(period, _MICROSECONDS)
-            quota, seconds = min(count * times, _LARGEST), period * times // _MICROSECONDS
+            times = MICROSECONDS // gcd(period, MICROSECONDS)
+            quota, seconds = min(count * times, _MAX_INTEGER), period * times // MICROSECONDS
             yield f'"{name}";q={quota};w={seconds}'

@@ -1,15 +1,13 @@
-"""ThrottledASGI: limits around an ASGI app (Starlette, FastAPI, Django, Quart, ...)."""
+"""ThrottledASGI: limits for an ASGI app (Starlette, FastAPI, Django, Quart, ...)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from celery_throttle.inbound.admitter import Admission, Door
+from celery_throttle.inbound.admitter import Admission
 from celery_throttle.inbound.answers import Answer, Fields
-from celery_throttle.inbound.rules import CostSpec, KeySpec
-from celery_throttle.inbound.wsgi import DECISION, check_app
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.inbound.middleware import DECISION, Middleware
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -17,28 +15,28 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: The messages with which an answer begins.
+#: The types of messages that begin an answer.
 _STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 
-#: The extension by which a server can answer the request of a websocket in full.
+#: The extension with which a server can refuse a websocket with a whole answer.
 _DENIAL = "websocket.http.response"
 
-#: "Try Again Later"; before a websocket is accepted, servers make it a plain 403.
+#: The close code "Try Again Later". Before a websocket is accepted, servers send it as a 403.
 _TRY_AGAIN_LATER = 1013
 
 
-class ThrottledASGI:
-    """An ASGI app that passes on what the limits allow, and answers the rest with 429.
+class ThrottledASGI(Middleware[ASGIApp]):
+    """An ASGI app that passes requests on if the limits allow them, and answers others with 429.
 
-    Requests and websockets are limited, a websocket once, when it opens; a slot is held until the
-    app's call ends. It never blocks the event loop, if the key and cost functions do not.
+    Requests and websockets are limited, a websocket once, when it opens. A slot is held until the
+    app's call ends. It never blocks the event loop, unless the key or cost function does.
 
     Args:
-        app: the app it goes around.
+        app: the app to limit.
         limits, max_wait, lease, outage, headers: see
             :class:`~celery_throttle.inbound.ThrottledWSGI`.
         key, cost: see there; functions of the scope.
-        refused: an ASGI app that answers in place of the problem document, for requests; the
+        refused: an ASGI app that answers requests instead of the problem document; the
             headers of a refusal are added. It finds the decision in the scope, as the app does:
             ``"celery_throttle.decision"``.
 
@@ -46,85 +44,60 @@ class ThrottledASGI:
         ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        limits: LimitHandles,
-        *,
-        key: KeySpec | None = None,
-        cost: CostSpec = 1,
-        max_wait: float = 0.0,
-        lease: float = 30.0,
-        outage: str = "open",
-        headers: bool = True,
-        refused: ASGIApp | None = None,
-    ) -> None:
-        self.app: ASGIApp = check_app(app, "app")
-        self._refused: ASGIApp | None = None if refused is None else check_app(refused, "refused")
-        self._door = Door.read(
-            limits,
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            lease=lease,
-            outage=outage,
-            headers=headers,
-        )
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or a websocket; what else there is passes on."""
+        """Answer a request or a websocket. Other scopes pass on to the app."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        admission = await self._door.aadmit(scope)
+        admission = await self._admitter.aadmit(scope)
         scope = {**scope, DECISION: admission.decision}
         if admission.answer is not None:
-            await self._turn_away(admission, scope, receive, send)
+            await self._refuse(admission, scope, receive, send)
             return
         try:
-            await self.app(scope, receive, _adding(admission.fields, send))
+            await self.app(scope, receive, _add_fields(admission.fields, send))
         finally:
-            await self._door.arelease(admission)
+            await self._admitter.arelease(admission)
 
-    async def _turn_away(
+    async def _refuse(
         self, admission: Admission, scope: Scope, receive: Receive, send: Send
     ) -> None:
         answer = admission.answer
-        assert answer is not None  # noqa: S101  # it is turned away
+        assert answer is not None  # noqa: S101  # it is refused
         if scope["type"] == "websocket":
             await receive()  # websocket.connect
             if _DENIAL in (scope.get("extensions") or ()):
-                await _answer(answer, "websocket.http.response", send)
+                await _send_answer(answer, "websocket.http.response", send)
             else:
                 await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
         elif self._refused is not None and admission.decision is not None:
-            await self._refused(scope, receive, _adding(answer.more, send))
+            await self._refused(scope, receive, _add_fields(answer.bodyless_headers, send))
         else:
-            await _answer(answer, "http.response", send)
+            await _send_answer(answer, "http.response", send)
 
 
-async def _answer(answer: Answer, kind: str, send: Send) -> None:
-    headers = _as_bytes(answer.headers)
+async def _send_answer(answer: Answer, kind: str, send: Send) -> None:
+    headers = _encode(answer.headers)
     await send({"type": f"{kind}.start", "status": answer.status, "headers": headers})
     await send({"type": f"{kind}.body", "body": answer.body})
 
 
-def _adding(fields: Fields, send: Send) -> Send:
-    """A ``send`` that adds header fields to those that an app gives."""
+def _add_fields(fields: Fields, send: Send) -> Send:
+    """Return a ``send`` that adds header fields to those of an app."""
     if not fields:
         return send
-    more = _as_bytes(fields)
+    encoded = _encode(fields)
 
     async def sending(message: Message) -> None:
         if message["type"] in _STARTS:
             headers = list(message.get("headers") or ())
             given = {bytes(name).lower() for name, _ in headers}
-            added = [one for one in more if one[0] not in given]
+            added = [one for one in encoded if one[0] not in given]
             message = {**message, "headers": [*headers, *added]}
         await send(message)
 
     return sending
 
 
-def _as_bytes(fields: Fields) -> list[tuple[bytes, bytes]]:
+def _encode(fields: Fields) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in fields]

@@ -1,4 +1,4 @@
-"""``throttled``: limits around one view of any framework, sync or async."""
+"""``throttled``: limits for one view of any framework, sync or async."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inspect import (
 from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.inbound.admitter import Admission, Door
+from celery_throttle.inbound.admitter import Admission, Admitter
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
 from celery_throttle.limiter_core import LimitHandles
@@ -24,11 +24,11 @@ from celery_throttle.limits.key_template import ArgumentReader
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-_COLLECTING = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class _Call(NamedTuple):
-    """A call of a view: what the limits know of a request."""
+    """A call of a view: the request, for the key and cost functions."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -44,74 +44,75 @@ def throttled(
     outage: str = "open",
     refused: Callable[[Answer], Any] | None = None,
 ) -> Callable[[View], View]:
-    """Let a view be called as often as limits allow; it is a decorator.
+    """Decorate a view so that it runs only if limits allow it.
 
-    A slot of ``"10 at once"`` is held until the view returns, not until its answer has been sent.
+    A slot (``"10 at once"``) is held until the view returns, not until its answer has been sent.
 
     Args:
         limits: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
         key: see there; a function takes arguments of the view by their names, such as
             ``lambda request: request.user.id``.
-        cost: see there; a function takes arguments as that of the key.
+        cost: see there; a function takes arguments as that of ``key`` does.
         max_wait: see there.
         lease: see there.
-        outage: while the server of the limits is lost, ``"open"`` calls the view, ``"closed"``
-            refuses; default ``"open"``.
-        refused: makes the view's answer of an :class:`~celery_throttle.inbound.Answer`, 429 or
-            503; of an async view it may be async. Default: an error is raised.
+        outage: while the server of the limits cannot be reached, ``"open"`` calls the view,
+            ``"closed"`` refuses; default ``"open"``.
+        refused: turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into the view's
+            response; for an async view it may be async. Default: an error is raised.
 
     Raises:
         ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`; when a view is
-            decorated, also if it is none, or has no argument that ``key`` or ``cost`` names.
+            decorated, also if it is no view, or lacks an argument that ``key`` or ``cost`` names.
 
     Raises (when the view is called, without ``refused``):
         Throttled: the limits refused.
-        StoreError: with ``outage="closed"``, the server of the limits is lost.
+        StoreError: with ``outage="closed"``, the server of the limits cannot be reached.
     """
-    door = Door.read(limits, key=key, cost=cost, max_wait=max_wait, lease=lease, outage=outage)
+    options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait, "lease": lease}
+    admitter = Admitter.read(limits, **options, outage=outage)
     if refused is not None and not callable(refused):
-        raise ConfigurationError(f"refused {shown(refused)} is no function; allowed: of an Answer")
+        raise ConfigurationError(f"refused must be a function of an Answer, not {shown(refused)}")
 
     def decorate(view: View) -> View:
         _check_view(view)
-        around = _around_async if _is_async(view) else _around
-        limited: View = around(view, door.adapted(_adapter(view)), refused)
+        limit = _limit_async if _is_async(view) else _limit
+        limited: View = limit(view, admitter.adapted(_adapter(view)), refused)
         return limited
 
     return decorate
 
 
-def _around(view: Any, door: Door, refused: Callable[[Answer], Any] | None) -> Any:
+def _limit(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
     @wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = door.admit(_Call(args, kwargs))
+        admission = admitter.admit(_Call(args, kwargs))
         if admission.answer is not None:
-            return _turn_away(admission, refused)
+            return _refuse(admission, refused)
         try:
             return view(*args, **kwargs)
         finally:
-            door.release(admission)
+            admitter.release(admission)
 
     return limited
 
 
-def _around_async(view: Any, door: Door, refused: Callable[[Answer], Any] | None) -> Any:
+def _limit_async(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
     @wraps(view)
     async def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = await door.aadmit(_Call(args, kwargs))
+        admission = await admitter.aadmit(_Call(args, kwargs))
         if admission.answer is not None:
-            made = _turn_away(admission, refused)
-            return await made if isawaitable(made) else made
+            response = _refuse(admission, refused)
+            return await response if isawaitable(response) else response
         try:
             return await view(*args, **kwargs)
         finally:
-            await door.arelease(admission)
+            await admitter.arelease(admission)
 
     return limited
 
 
-def _turn_away(admission: Admission, refused: Callable[[Answer], Any] | None) -> Any:
-    assert admission.answer is not None  # noqa: S101  # it is turned away,
+def _refuse(admission: Admission, refused: Callable[[Answer], Any] | None) -> Any:
+    assert admission.answer is not None  # noqa: S101  # it is refused,
     assert admission.error is not None  # noqa: S101  # for a reason
     if refused is None:
         raise admission.error
@@ -125,27 +126,27 @@ def _is_async(view: Any) -> bool:
 def _check_view(view: Any) -> None:
     if not callable(view) or isclass(view) or isasyncgenfunction(view):
         raise ConfigurationError(
-            f"{shown(view)} is no view; allowed: a function or an async function; of a class, its "
-            "methods"
+            f"{shown(view)} is no view; allowed: a function or an async function; decorate the "
+            "methods of a class"
         )
 
 
 def _adapter(view: Any) -> Callable[[KeyFunction], KeyFunction]:
-    """Makes key and cost functions take a :class:`_Call` of a view.
+    """Return what lets key and cost functions take a :class:`_Call` of a view.
 
-    Each gets the arguments that it names, however the view was given them.
+    Each gets the arguments that it names, whether the view got them by position or by name.
     """
-    # Django makes a partial of a bound method, and says that it wraps the method, which has a self.
+    # Django passes a partial of a bound method that claims to wrap the method, which has a self.
     called = partial(view.func, *view.args, **view.keywords) if isinstance(view, partial) else view
     of_view = signature(called)
     where = f"view {getattr(view, '__name__', shown(view))!r}"
 
     def adapt(function: KeyFunction) -> KeyFunction:
-        wanted = _signature(function).parameters.values()
-        if any(one.kind in _COLLECTING for one in wanted):
+        parameters = _signature(function).parameters.values()
+        if any(one.kind in _VARIADIC for one in parameters):
             return lambda call: function(*call.args, **call.kwargs)
         known = of_view.parameters
-        names = [one.name for one in wanted if one.name in known or one.default is one.empty]
+        names = [one.name for one in parameters if one.name in known or one.default is one.empty]
         reader = ArgumentReader.for_signature(of_view, names, where)
         return lambda call: function(**dict(zip(names, reader.read(*call), strict=True)))
 

@@ -1,7 +1,7 @@
-"""Ready-made key functions: who is asking, by address, header or user, and for which route.
+"""Key functions that identify clients by address, header or user, and requests by route.
 
-Each takes a WSGI environ, an ASGI scope, or the request of a view. A client that leaves something
-off, or sends nonsense, shares a key with others who do: nobody escapes a limit by what they send.
+Each takes a WSGI environ, an ASGI scope, or the request of a view. Clients that omit something or
+send nonsense share a key: nobody escapes a limit by what they send.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
-from celery_throttle.inbound.request_info import (
-    facts_of,
-    header,
-    header_values,
-    method_and_path,
-    peer,
-)
+from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import check_function
 
 #: A key function of a request.
@@ -28,39 +22,39 @@ ByRequest = Callable[[Any], Any]
 #: The key of all addresses that cannot be read.
 _UNKNOWN = "unknown"
 
-#: No address is longer, with brackets, zone and port.
-_LONGEST_ADDRESS = 64
+#: No address has more characters, with brackets, zone and port.
+_MAX_ADDRESS_CHARACTERS = 64
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~\-]+")
 _ROUTE = re.compile(r"([A-Z]+ )?[/*].*", re.DOTALL)
 
-#: Which attribute of a user tells them apart; the first that there is.
+#: Attributes that identify a user; the first one that is set counts.
 _USER_IDS = ("pk", "id", "username")
 
 
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
-    """By the address of the client.
+    """Return a key function: the address of the client.
 
     Args:
-        proxies: how many of one's own stand in front of the app, each of which adds to
-            ``X-Forwarded-For``: the address is the one that many from the right, as what is left of
-            it may be forged. Default 0: where the connection came from. That, too, if the header
-            has fewer entries: the request did not come through all of them.
+        proxies: how many of your own proxies stand in front of the app. Each appends an entry to
+            ``X-Forwarded-For``, so the client's address is the entry at this position from the
+            right; those to its left may be forged. With fewer entries, the request did not come
+            through all proxies, and the address of the connection counts, as by default (0).
         ipv6_prefix: bits of an IPv6 address that count, 1 to 128; default 64, the network that one
             client usually has to itself.
 
     Raises:
-        ConfigurationError: a number is not allowed.
+        ConfigurationError: a number is out of range.
     """
     _check_number("proxies", proxies, 0, 100)
     _check_number("ipv6_prefix", ipv6_prefix, 1, 128)
 
     def key(request: Any) -> str:
-        facts = facts_of(request)
-        text = peer(facts)
+        info = RequestInfo.of(request)
+        text = info.peer
         if proxies:
-            chain = ",".join(header_values(facts, "X-Forwarded-For")).rsplit(",", proxies)
-            # One piece more than that is what is left of it; one piece of nothing is no entry.
+            chain = ",".join(info.header_values("X-Forwarded-For")).rsplit(",", proxies)
+            # A chain of more pieces than proxies begins with all entries left of the client's.
             if len(chain) >= proxies and chain[-proxies].strip():
                 text = chain[-proxies]
         return _address_key(text.strip(), ipv6_prefix)
@@ -69,8 +63,8 @@ def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
 
 
 def _address_key(text: str, ipv6_prefix: int) -> str:
-    """Such as ``203.0.113.9`` or ``2001:db8:1:2::/64``."""
-    if len(text) > _LONGEST_ADDRESS:
+    """Return a key such as ``203.0.113.9`` or ``2001:db8:1:2::/64``."""
+    if len(text) > _MAX_ADDRESS_CHARACTERS:
         return _UNKNOWN
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -93,63 +87,63 @@ def by_header(
     valid: Callable[[str], bool] | None = None,
     otherwise: ByRequest | None = None,
 ) -> ByRequest:
-    """By the value of a header, such as ``X-Api-Key``.
+    """Return a key function: the value of a header, such as ``X-Api-Key``.
 
-    A client can send any value, and so a new key with each request: say by ``valid`` which there
-    are, or limit the address as well.
+    A client can send any value, and so a new key with each request: check it by ``valid``, or
+    limit the address as well.
 
     Args:
-        name: of the header.
-        valid: whether a value is one of those that there are; one that is not counts as absent.
-        otherwise: the key function where it is absent, or was sent twice; default
+        name: the header's name.
+        valid: whether a value exists; one that does not counts as absent.
+        otherwise: the key function if the header is absent or was sent twice; default
             :func:`by_address`.
 
     Raises:
-        ConfigurationError: the name is none of a header, or another argument is no function.
+        ConfigurationError: the name is no header's, or another argument is not callable.
     """
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
         raise ConfigurationError(f"{shown(name)} is no header; allowed: such as 'X-Api-Key'")
     if valid is not None:
         check_function(valid, "valid")
-    without = _otherwise(otherwise)
+    anonymous = _anonymous(otherwise)
 
     def key(request: Any) -> Any:
-        value = header(facts_of(request), name)
+        value = RequestInfo.of(request).header(name)
         if value is None or (valid is not None and not valid(value)):
-            return without(request)
+            return anonymous(request)
         return value
 
     return key
 
 
 def by_user(*, otherwise: ByRequest | None = None) -> ByRequest:
-    """By the user who has signed in.
+    """Return a key function: the user who has signed in.
 
-    In a view, or in an ASGI app, by ``request.user``: its ``pk``, ``id`` or ``username``. Around a
-    WSGI app by ``REMOTE_USER``, if the server or what stands in front sets it.
+    In a view or an ASGI app this is ``request.user``: its ``pk``, ``id`` or ``username``. In a WSGI
+    app it is ``REMOTE_USER``, if the server or a proxy sets it.
 
     Args:
-        otherwise: the key function for those who have not signed in; default :func:`by_address`.
+        otherwise: the key function for anonymous users; default :func:`by_address`.
 
     Raises:
-        ConfigurationError: it is no function.
+        ConfigurationError: ``otherwise`` is not callable.
     """
-    without = _otherwise(otherwise)
+    anonymous = _anonymous(otherwise)
 
     def key(request: Any) -> Any:
         user = _user(request)
-        return without(request) if user is None else _user_id(user)
+        return anonymous(request) if user is None else _user_id(user)
 
     return key
 
 
 def _user(request: Any) -> Any:
-    facts = facts_of(request)
-    # Starlette's requests are mappings, and ask for a middleware when they are asked for a user.
-    user = facts.get("user") if facts is request else getattr(request, "user", None)
+    mapping = RequestInfo.of(request).mapping
+    # Requests of Starlette are mappings whose attribute raises without its middleware.
+    user = mapping.get("user") if mapping is request else getattr(request, "user", None)
     if user is not None:
         return user if getattr(user, "is_authenticated", True) else None
-    return facts.get("REMOTE_USER") or None
+    return mapping.get("REMOTE_USER") or None
 
 
 def _user_id(user: Any) -> Any:
@@ -165,13 +159,12 @@ def _user_id(user: Any) -> Any:
 
 
 def by_route(*routes: str, others: Any = "other") -> ByRequest:
-    """By the route that is asked for.
+    """Return a key function: the route of the request.
 
     Args:
         routes: paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*`` is
-            any text; the first that fits is the key.
-        others: the key of all that none of them fits, which they share; None: those are not
-            limited.
+            any text; the first that matches is the key.
+        others: the key that all other requests share; None if they are not limited.
 
     Raises:
         ConfigurationError: there is no route, or one is not of that form.
@@ -186,20 +179,20 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
     patterns = [(route, re.compile(translate(route))) for route in routes]
 
     def key(request: Any) -> Any:
-        method, path = method_and_path(facts_of(request))
-        asked = path, f"{method} {path}"
-        return next((route for route, fits in patterns if any(map(fits.match, asked))), others)
+        method, path = RequestInfo.of(request).method_and_path
+        texts = path, f"{method} {path}"
+        return next((route for route, regex in patterns if any(map(regex.match, texts))), others)
 
     return key
 
 
 def by_parts(*functions: ByRequest) -> ByRequest:
-    """By several together: ``by_parts(by_address(), by_route("/login"))``.
+    """Return a key function: several together, as ``by_parts(by_address(), by_route("/login"))``.
 
-    None if one of them gives None: the request is not limited.
+    If one of them returns None, the request is not limited.
 
     Raises:
-        ConfigurationError: there is none, or one is no function.
+        ConfigurationError: there is no function, or one is not callable.
     """
     if not functions:
         raise ConfigurationError("no key function is given; allowed: one or more")
@@ -218,8 +211,8 @@ def by_parts(*functions: ByRequest) -> ByRequest:
     return key
 
 
-def _otherwise(otherwise: ByRequest | None) -> ByRequest:
-    """A key function for those without a name: no name is ever one of its keys."""
+def _anonymous(otherwise: ByRequest | None) -> ByRequest:
+    """Return the key function of anonymous clients. Its keys never equal the name of a client."""
     function = by_address() if otherwise is None else otherwise
     check_function(function, "otherwise")
 
@@ -232,9 +225,9 @@ def _otherwise(otherwise: ByRequest | None) -> ByRequest:
     return key
 
 
-def _check_number(what: str, value: int, least: int, most: int) -> None:
+def _check_number(name: str, value: int, least: int, most: int) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
         raise ConfigurationError(
-            f"{what} {shown(value)} is not allowed; allowed: {least} to {most}"
+            f"{name} must be a whole number from {least} to {most}, not {shown(value)}"
         )

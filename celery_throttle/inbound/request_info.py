@@ -1,76 +1,81 @@
-"""What a request says of itself: one way to ask a WSGI environ, an ASGI scope and requests of both.
+"""Reads headers, addresses and paths of requests of all kinds.
 
-It reads what a client wrote, and no text of a client's makes it raise.
+Clients write most of what is read here; nothing that they write makes it raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import KeyValueError, shown
 
-#: Where requests of frameworks keep the environ or the scope: Django, Werkzeug, Starlette.
-_KEPT_AS = ("META", "environ", "scope")
+#: Attributes of requests that hold the environ or the scope: Django, Werkzeug, Starlette.
+_ATTRIBUTES = ("META", "environ", "scope")
 
-#: Headers that an environ has under their plain names.
-_PLAIN = ("CONTENT_TYPE", "CONTENT_LENGTH")
-
-
-def facts_of(request: Any) -> Mapping[str, Any]:
-    """The environ or the scope of a request, which it may be itself.
-
-    Raises:
-        KeyValueError: it is no request that has one.
-    """
-    for found in (request, *(getattr(request, name, None) for name in _KEPT_AS)):
-        if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
-            return found
-    raise KeyValueError(
-        f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request of "
-        "a framework that has one"
-    )
+#: Headers that an environ has without the prefix HTTP_.
+_UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
 
 
-def header(facts: Mapping[str, Any], name: str) -> str | None:
-    """The value of a header; None if it is absent, empty, or was sent more than once.
+class RequestInfo(NamedTuple):
+    """A WSGI environ or an ASGI scope, read in one way. Made by :meth:`of`."""
 
-    Of several values apps take the first, the last or all: a client must not get one key for
-    itself and another one from the app.
-    """
-    values = header_values(facts, name)
-    value = values[0].strip() if len(values) == 1 else ""
-    return value or None
+    mapping: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, request: Any) -> RequestInfo:
+        """Read an environ, a scope, or the request of a framework that holds one.
 
-def header_values(facts: Mapping[str, Any], name: str) -> list[str]:
-    """The values of a header, in order; a WSGI server has joined them to one."""
-    if _is_environ(facts):
-        plain = name.upper().replace("-", "_")
-        value = facts.get(plain if plain in _PLAIN else f"HTTP_{plain}")
-        return [] if value is None else [str(value)]
-    wanted = name.lower().encode("ascii")
-    pairs = facts.get("headers") or ()
-    return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
+        Raises:
+            KeyValueError: it is none of these.
+        """
+        for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
+            if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
+                return cls(found)
+        raise KeyValueError(
+            f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request "
+            "of a framework that holds one"
+        )
 
+    def header(self, name: str) -> str | None:
+        """Return a header; None if it is absent, empty, or was sent more than once.
 
-def peer(facts: Mapping[str, Any]) -> str:
-    """The address from which the connection came; empty if the server does not say."""
-    if _is_environ(facts):
-        return str(facts.get("REMOTE_ADDR") or "")
-    client = facts.get("client")
-    return str(client[0]) if client else ""
+        Of several values an app may use the first, the last or all: a client must not get one key
+        here and be served by another.
+        """
+        values = self.header_values(name)
+        value = values[0].strip() if len(values) == 1 else ""
+        return value or None
 
+    def header_values(self, name: str) -> list[str]:
+        """Return the values of a header, in order. A WSGI server has joined them into one."""
+        if self._is_environ:
+            key = name.upper().replace("-", "_")
+            value = self.mapping.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+            return [] if value is None else [str(value)]
+        wanted = name.lower().encode("ascii")
+        pairs = self.mapping.get("headers") or ()
+        return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
 
-def method_and_path(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Such as ``("GET", "/orders/1")``; a websocket begins with a GET."""
-    if not _is_environ(facts):
-        return str(facts.get("method") or "GET"), str(facts.get("path") or "/")
-    path = f"{facts.get('SCRIPT_NAME') or ''}{facts.get('PATH_INFO') or ''}"
-    # WSGI has its UTF-8 as Latin-1.
-    path = path.encode("latin-1", "replace").decode("utf-8", "replace")
-    return str(facts["REQUEST_METHOD"]), path or "/"
+    @property
+    def peer(self) -> str:
+        """The address that the connection came from; empty if the server does not say."""
+        if self._is_environ:
+            return str(self.mapping.get("REMOTE_ADDR") or "")
+        client = self.mapping.get("client")
+        return str(client[0]) if client else ""
 
+    @property
+    def method_and_path(self) -> tuple[str, str]:
+        """For example ``("GET", "/orders/1")``. A websocket begins with a GET."""
+        get = self.mapping.get
+        if not self._is_environ:
+            return str(get("method") or "GET"), str(get("path") or "/")
+        path = f"{get('SCRIPT_NAME') or ''}{get('PATH_INFO') or ''}"
+        # WSGI passes UTF-8 decoded as Latin-1.
+        path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+        return str(self.mapping["REQUEST_METHOD"]), path or "/"
 
-def _is_environ(facts: Mapping[str, Any]) -> bool:
-    return "REQUEST_METHOD" in facts
+    @property
+    def _is_environ(self) -> bool:
+        return "REQUEST_METHOD" in self.mapping

@@ -1,7 +1,7 @@
-"""Which limits count for a request, by which key and at which cost. Asks no server.
+"""Rules: which limits apply to a request, by which key, at what cost. No I/O.
 
-What a user writes is checked here when the app is set up, so that a request meets no error but that
-of a key or cost function.
+The arguments of a user are checked when the app is set up, so a request can only fail by a key or
+cost function.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from celery_throttle.limits.reference import parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 
-#: Tells who is asking: anything that can be a key, or None.
+#: Identifies a client: returns anything that can be a key, or None if no limit applies.
 KeyFunction = Callable[..., Any]
 
-#: One for all limits without a key of their own, or by the name of the limit.
+#: One function for all limits without a key of their own, or functions by the name of the limit.
 KeySpec = KeyFunction | Mapping[str, KeyFunction]
 
 CostSpec = Costs | Callable[..., Costs]
@@ -33,31 +33,31 @@ class Rules:
     """The limits of requests. Made by :meth:`read`.
 
     Attributes:
-        limiter: of all of them.
+        limiter: the limiter of all limits.
         refs: names, and keys where a limit has one of its own.
-        key: see :data:`KeySpec`; None if no limit is split.
-        cost: units, for all or by name, or what tells them.
+        key: see :data:`KeySpec`; None if no limit is split by a key of the request.
+        cost: units of each limit, units by name, or a function that returns one of these.
     """
 
     limiter: LimiterCore
     refs: tuple[LimitRef, ...]
     key: KeySpec | None
     cost: CostSpec
-    _always: Requirement | None = None
+    _fixed: Requirement | None = None
 
     @classmethod
     def read(cls, limits: LimitHandles, key: KeySpec | None, cost: CostSpec) -> Rules:
-        """What a user wrote, checked.
+        """Check the arguments of a user.
 
         Raises:
-            ConfigurationError: the key is no function, or would not be used.
+            ConfigurationError: the key is not callable, or no limit would use it.
             UnknownLimitError: the code defines no limit of that name.
-            LimitError: these are no limits of one limiter, or one is named twice, or the cost could
+            LimitError: the limits are not of one limiter, one is named twice, or the cost could
                 never pass.
         """
-        bounds = check_handles(limits)
-        limiter = bounds[0].limiter
-        refs = tuple(parse_refs([bound.ref for bound in bounds]))
+        handles = check_handles(limits)
+        limiter = handles[0].limiter
+        refs = tuple(parse_refs([handle.ref for handle in handles]))
         for ref in refs:
             if ref.name not in limiter.limits:
                 raise unknown_limit_error(ref.name, limiter.limits)
@@ -66,45 +66,39 @@ class Rules:
         if callable(cost):
             check_function(cost, "cost")
             return rules
-        need = make_requirement(refs, cost)
-        for ref, amount in zip(refs, rules.costs(cost, refs), strict=True):
+        requirement = make_requirement(refs, cost)
+        for ref in refs:
+            units: Any = cost.get(ref.name, 1) if isinstance(cost, Mapping) else cost
             for limit in limiter.limits[ref.name]:
-                limit.check_cost(amount, ref.name)
-        return rules if key is not None else replace(rules, _always=need)
-
-    @staticmethod
-    def costs(cost: Costs, refs: Sequence[LimitRef]) -> list[Any]:
-        """The cost of each limit, in units."""
-        if isinstance(cost, Mapping):
-            return [cost.get(ref.name, 1) for ref in refs]
-        return [cost] * len(refs)
+                limit.check_cost(units, ref.name)
+        return rules if key is not None else replace(rules, _fixed=requirement)
 
     @property
     def limits(self) -> Mapping[str, Limits]:
         """The limits by name, as the code defines them."""
         return {ref.name: self.limiter.limits[ref.name] for ref in self.refs}
 
-    def need(self, request: Any) -> Requirement | None:
-        """What a request needs; None: no limit counts for it.
+    def requirement(self, request: Any) -> Requirement | None:
+        """Return what a request needs; None if no limit applies to it.
 
         Raises:
-            KeyValueError: the key function gave what cannot be a key.
-            CostError: the cost function gave what cannot be a cost.
+            KeyValueError: the key function returned no valid key.
+            CostError: the cost function returned no valid cost.
         """
-        if self._always is not None:
-            return self._always
-        refs = self._split(request)
+        if self._fixed is not None:
+            return self._fixed
+        refs = self._refs_of(request)
         if not refs:
             return None
         cost: Any = self.cost(request) if callable(self.cost) else self.cost
         if isinstance(cost, Mapping):
             unknown = set(cost) - {ref.name for ref in self.refs}
-            names = {ref.name for ref in refs} | unknown  # of which make_requirement() complains
+            names = {ref.name for ref in refs} | unknown  # make_requirement() rejects these
             cost = {name: units for name, units in cost.items() if name in names}
         return make_requirement(refs, cost)
 
-    def _split(self, request: Any) -> tuple[LimitRef, ...]:
-        """The limits with the keys of a request; each once, as a client may name a fixed key."""
+    def _refs_of(self, request: Any) -> tuple[LimitRef, ...]:
+        """Return the limits with the keys of a request; each once, as a client may send any key."""
         if self.key is None:
             return self.refs
         if isinstance(self.key, Mapping):
@@ -124,7 +118,7 @@ class Rules:
         return None if value is None else LimitRef(ref.name, encode_key(value))
 
     def adapted(self, adapt: Callable[[KeyFunction], KeyFunction]) -> Rules:
-        """The same rules, with key and cost functions that take something else."""
+        """Return rules whose key and cost functions take another kind of request."""
         key: KeySpec | None = self.key
         if isinstance(key, Mapping):
             key = {name: adapt(function) for name, function in key.items()}
@@ -136,25 +130,24 @@ class Rules:
 def _check_key(key: object, refs: Sequence[LimitRef]) -> None:
     if key is None:
         return
-    free = list(dict.fromkeys(ref.name for ref in refs if ref.key is None))
-    if not free:
+    names = list(dict.fromkeys(ref.name for ref in refs if ref.key is None))
+    if not names:
         raise ConfigurationError("each limit has a key of its own, so key= would not be used")
     if not isinstance(key, Mapping):
         check_function(key, "key")
         return
     for name, function in key.items():
-        if name not in free:
+        if name not in names:
             raise LimitError(
                 f"a key is given for {shown(name)}; allowed: limits without a key of their own: "
-                f"{', '.join(free)}"
+                f"{', '.join(names)}"
             )
         check_function(function, f"key of {name!r}")
 
 
-def check_function(function: object, what: str) -> None:
-    """Raise ConfigurationError if ``what`` cannot be called and answer at once."""
-    if not callable(function) or iscoroutinefunction(function):
-        kind = "is async" if callable(function) else "is no function"
-        raise ConfigurationError(
-            f"{what} {shown(function)} {kind}; allowed: a function that answers at once"
-        )
+def check_function(function: object, name: str) -> None:
+    """Raise ConfigurationError unless the argument of this name is a plain function."""
+    if not callable(function):
+        raise ConfigurationError(f"{name} must be callable, not {shown(function)}")
+    if iscoroutinefunction(function):
+        raise ConfigurationError(f"{name} must not be async: {shown(function)}")

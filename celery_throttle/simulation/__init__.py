@@ -1,26 +1,24 @@
-"""Limits played over a trace of arrivals, without a server: what each of them would have done.
+"""Simulations: what limits do with a trace of arrivals, computed without a server.
 
 ::
 
     times.py      times and durations as users write them
-    traces.py     when requests arrive, read from a file
-    generated.py  the same, generated from a short text
-    run.py        plays a trace against one limit
-    figures.py    what follows: admitted, refused, fullest window, waits
-    memory.py     what one key of the limit takes on a real server
+    traces.py     traces: when requests arrive, read from a file
+    generated.py  traces generated from a short text
+    run.py        runs a trace against one limit
+    figures.py    admitted, refused, fullest window, waits
+    memory.py     the memory of one key of the limit on a real server
     views.py      tables for people, JSON for programs
-    plot.py       the picture (the only module that needs ``matplotlib``)
+    plot.py       the plot (the only module that needs ``matplotlib``)
 
 The decisions are those of :mod:`celery_throttle.algorithms`, which agrees with the scripts on the
-server step by step. Times are whole microseconds.
+server step by step. Times are whole microseconds. Imports any package but ``cli``.
 """
 
 from __future__ import annotations
 
 import click
 
-MICROSECONDS = 1_000_000
 
-
-class SimulateError(click.ClickException):
-    """What keeps a simulation from running, for the person who started it."""
+class SimulationError(click.ClickException):
+    """The simulation cannot run; the message is for the user."""

@@ -1,23 +1,24 @@
-"""Figures of a run: how many passed, how close together, and after what wait."""
+"""Figures of a run: how many requests were admitted, how densely, after what wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.demo.record import percentile
 from celery_throttle.limits.cost import MILLION, to_millionths, to_units
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.grammar import CONCURRENCY
-from celery_throttle.simulation import MICROSECONDS
-from celery_throttle.simulation.run import Run, window
+from celery_throttle.simulation.run import SimulatedRun, window
 
 
-class Fullest(NamedTuple):
-    """The window in which most started, its end not included.
+class FullestWindow(NamedTuple):
+    """The half-open window in which most units were admitted.
 
-    ``amount``: millionths of a unit; of slots, a million for each. ``first``, ``stop``: places of
-    its admissions among all. ``start``: microseconds.
+    Attributes:
+        amount: millionths of a unit; for slots, a million for each.
+        first, stop: the range of its admissions among all.
+        start: microseconds.
     """
 
     amount: int
@@ -28,17 +29,17 @@ class Fullest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a limit made of a trace; None where there is nothing to tell.
+    """The figures of one limit; None for what does not apply.
 
     Attributes:
         limit: the limit as text.
-        admitted, refused: how many arrivals were.
-        fullest_window: the most units that started in any window of ``window_s``; of slots, the
+        admitted, refused: numbers of arrivals.
+        fullest_window: the most units that started in any window of ``window_s``; for slots, the
             most that were held at once.
-        window_s: seconds: the period of the limit; None of slots.
-        wait_p50_s, wait_p95_s, wait_p99_s, wait_max_s: seconds from arrival to start, of those
-            that were admitted.
-        memory_bytes: of one key on the server, when most is remembered of it.
+        window_s: the period of the limit in seconds; None for slots.
+        wait_p50_s, wait_p95_s, wait_p99_s, wait_max_s: seconds from arrival to start, of admitted
+            arrivals.
+        memory_bytes: the memory of one key on the server, at its largest.
     """
 
     limit: str
@@ -53,12 +54,12 @@ class Figures:
     memory_bytes: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return them for JSON."""
         return asdict(self)
 
 
-def figures(run: Run, memory: int | None = None) -> Figures:
-    """The figures of a run; ``memory``: bytes of one key."""
+def figures(run: SimulatedRun, memory: int | None = None) -> Figures:
+    """Return the figures of a run; ``memory``: bytes of one key."""
     waits = [one.wait / MICROSECONDS for one in run.outcomes if one.wait is not None]
     slots = run.limit.algorithm == CONCURRENCY
     return Figures(
@@ -66,7 +67,7 @@ def figures(run: Run, memory: int | None = None) -> Figures:
         admitted=len(waits),
         refused=len(run.refused),
         fullest_window=to_units(fullest(run).amount),
-        window_s=None if slots else window(run.limit, run.hold) / MICROSECONDS,
+        window_s=None if slots else window(run.limit, run.slot_us) / MICROSECONDS,
         wait_p50_s=percentile(waits, 0.5),
         wait_p95_s=percentile(waits, 0.95),
         wait_p99_s=percentile(waits, 0.99),
@@ -75,24 +76,19 @@ def figures(run: Run, memory: int | None = None) -> Figures:
     )
 
 
-def fullest(run: Run, *, by_count: bool = False) -> Fullest:
-    """The fullest window of a run: by units, or by the number of admissions."""
-    admitted = run.admitted
-    times = [time for time, _ in admitted]
-    alike = by_count or run.limit.algorithm == CONCURRENCY
-    amounts = [MILLION if alike else to_millionths(arrival.cost) for _, arrival in admitted]
-    return _fullest(times, amounts, window(run.limit, run.hold))
-
-
-def _fullest(times: Sequence[int], amounts: Sequence[int], length: int) -> Fullest:
-    """Every window that could be the fullest begins with an admission."""
-    best = Fullest(0, 0, 0, 0)
+def fullest(run: SimulatedRun, *, by_count: bool = False) -> FullestWindow:
+    """Return the fullest window of a run: by units, or by the number of admissions."""
+    admitted, length = run.admitted, window(run.limit, run.slot_us)
+    equal = by_count or run.limit.algorithm == CONCURRENCY
+    amounts = [MILLION if equal else to_millionths(arrival.cost) for _, arrival in admitted]
+    best = FullestWindow(0, 0, 0, 0)
     stop = amount = 0
-    for first, start in enumerate(times):
-        while stop < len(times) and times[stop] < start + length:
+    # The fullest window begins with an admission.
+    for first, (start, _) in enumerate(admitted):
+        while stop < len(admitted) and admitted[stop][0] < start + length:
             amount += amounts[stop]
             stop += 1
         if amount > best.amount:
-            best = Fullest(amount, first, stop, start)
+            best = FullestWindow(amount, first, stop, start)
         amount -= amounts[first]
     return best

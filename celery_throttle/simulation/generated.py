@@ -1,4 +1,4 @@
-"""Traces that are generated: ``"steady:10/s,60s"`` and the like. Each begins at the time 0."""
+"""Generated traces, such as ``"steady:10/s,60s"``. Each begins at the time 0."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from celery_throttle.errors import LimitError, shown
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.rate import Rate
-from celery_throttle.simulation import SimulateError
-from celery_throttle.simulation.times import Form, parse_duration, parse_time
+from celery_throttle.simulation import SimulationError
+from celery_throttle.simulation.times import TimeForm, parse_duration, parse_time
 from celery_throttle.simulation.traces import Arrival, Trace, check_count, parse_cost
 
-#: How long before an edge the first of its two bursts comes, in microseconds.
-BEFORE = 1_000
+#: Microseconds from the first burst at an edge to the edge, where the second comes.
+EDGE_LEAD_US = 1_000
 
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
-    """The text that says what to generate, taken apart.
+class TraceSpec:
+    """The parts of a text that says what to generate.
 
     Attributes:
-        text: as written.
-        fields: what stands between the commas.
-        options: those of the form ``name=value``.
+        text: the whole text.
+        fields: the fields between the commas.
+        options: the options of the form ``name=value``.
     """
 
     text: str
@@ -36,8 +36,8 @@ class Spec:
     options: Mapping[str, str]
 
     @classmethod
-    def parse(cls, text: str) -> Spec:
-        """Take ``"<name>:<field>,...,<option>=<value>"`` apart."""
+    def parse(cls, text: str) -> TraceSpec:
+        """Parse ``"<name>:<field>,...,<option>=<value>"``."""
         parts = [part.strip() for part in text.partition(":")[2].split(",")]
         fields = [part for part in parts if "=" not in part]
         options = {
@@ -47,46 +47,46 @@ class Spec:
         return cls(text, tuple(fields), options)
 
     def rate(self, text: str) -> Rate:
-        """A rate of arrivals."""
+        """Parse a rate of arrivals."""
         try:
             return Rate.parse(text)
         except LimitError as error:
-            raise SimulateError(f"{shown(self.text)}: {error}") from None
+            raise SimulationError(f"{shown(self.text)}: {error}") from None
 
-    def whole(self, text: str, what: str, least: int = 1) -> int:
-        """A whole number."""
+    def whole(self, text: str, name: str, least: int = 1) -> int:
+        """Parse the whole number of this name."""
         if not _WHOLE.fullmatch(text) or int(text) < least:
-            raise SimulateError(
-                f"{what} {shown(text)} in {shown(self.text)} is not allowed: "
+            raise SimulationError(
+                f"{name} {shown(text)} in {shown(self.text)} is not allowed: "
                 f"whole numbers from {least} to 999999999"
             )
         return int(text)
 
     @property
     def cost(self) -> Cost:
-        """What each arrival costs."""
+        """The cost of each arrival."""
         return parse_cost(self.options.get("cost", ""))
 
 
-def _times(spec: Spec) -> Iterator[int]:
+def _times(spec: TraceSpec) -> Iterator[int]:
     for field in spec.fields:
         yield parse_time(field)[0]
 
 
-def _fanout(spec: Spec) -> Iterator[int]:
+def _fanout(spec: TraceSpec) -> Iterator[int]:
     count = spec.whole(spec.fields[0], "count")
     check_count(count, spec.text)
     return iter([0] * count)
 
 
-def _steady(spec: Spec) -> Iterator[int]:
+def _steady(spec: TraceSpec) -> Iterator[int]:
     rate, duration = spec.rate(spec.fields[0]), parse_duration(spec.fields[1])
     count = -(-duration * rate.count // rate.period_us)
     check_count(count, spec.text)
     return (number * rate.period_us // rate.count for number in range(count))
 
 
-def _random(spec: Spec) -> Iterator[int]:
+def _random(spec: TraceSpec) -> Iterator[int]:
     """Poisson arrivals: the gaps between them are exponential."""
     rate, duration = spec.rate(spec.fields[0]), parse_duration(spec.fields[1])
     check_count(duration * rate.count // rate.period_us, spec.text)
@@ -99,19 +99,19 @@ def _random(spec: Spec) -> Iterator[int]:
         yield int(at)
 
 
-def _edges(spec: Spec) -> Iterator[int]:
+def _edges(spec: TraceSpec) -> Iterator[int]:
     text, _, window_text = spec.fields[0].partition("@")
     count, window = spec.whole(text, "count"), parse_duration(window_text)
     duration = parse_duration(spec.fields[1])
     edges = range(window, duration, window)
-    if window <= BEFORE or not edges:
-        raise SimulateError(
-            f"{shown(spec.text)} has no edge; allowed: windows of more than {BEFORE} us, "
+    if window <= EDGE_LEAD_US or not edges:
+        raise SimulationError(
+            f"{shown(spec.text)} has no edge; allowed: windows of more than {EDGE_LEAD_US} us, "
             "in less time than it lasts"
         )
     check_count(2 * count * len(edges), spec.text)
     for edge in edges:
-        for at in (edge - BEFORE, edge):
+        for at in (edge - EDGE_LEAD_US, edge):
             yield from [at] * count
 
 
@@ -120,18 +120,18 @@ class Generator:
     """One kind of trace.
 
     Attributes:
-        form: how it is written.
-        fields: how many there are; None for any number.
-        options: the names of those it takes.
-        times: when its requests arrive.
-        about: what it is, for the help.
+        form: an example of its text.
+        fields: their number; None for any number.
+        options: the names of its options.
+        times: generates the times of arrival.
+        description: for the help.
     """
 
     form: str
     fields: int | None
     options: tuple[str, ...]
-    times: Callable[[Spec], Iterator[int]]
-    about: str
+    times: Callable[[TraceSpec], Iterator[int]]
+    description: str
 
 
 GENERATORS: Mapping[str, Generator] = {
@@ -157,8 +157,8 @@ GENERATORS: Mapping[str, Generator] = {
 }
 
 
-def find(text: str) -> Generator | None:
-    """The generator that a text names."""
+def find_generator(text: str) -> Generator | None:
+    """Return the generator that a text names; None if there is none."""
     name, colon, _ = text.partition(":")
     return GENERATORS.get(name) if colon else None
 
@@ -167,16 +167,19 @@ def generate(generator: Generator, text: str) -> Trace:
     """Generate a trace.
 
     Raises:
-        SimulateError: the text is not of the generator's form, or means too many arrivals.
+        SimulationError: the text has another form, or gives too many arrivals.
     """
-    spec = Spec.parse(text)
-    wrong = sorted(set(spec.options) - set(generator.options))
+    spec = TraceSpec.parse(text)
+    unknown = sorted(set(spec.options) - set(generator.options))
     number = len(spec.fields)
-    if wrong or not all(spec.fields) or number != (generator.fields or number):
-        at_fault = f"{shown(wrong[0] + '=')} in {shown(text)}" if wrong else shown(text)
+    if unknown or not all(spec.fields) or number != (generator.fields or number):
+        culprit = f"{shown(unknown[0] + '=')} in {shown(text)}" if unknown else shown(text)
         options = ", ".join(f"{name}=..." for name in generator.options)
-        raise SimulateError(f"{at_fault} is not of the form {generator.form!r}; options: {options}")
+        raise SimulationError(
+            f"{culprit} is not of the form {generator.form!r}; options: {options}"
+        )
     cost = spec.cost
     arrivals = [Arrival(time, cost) for time in generator.times(spec)]
-    listed = spec.fields if generator.times is _times else ()
-    return Trace.of(text, arrivals, [parse_time(field)[1] for field in listed] or [Form.SECONDS])
+    times = spec.fields if generator.times is _times else ()
+    forms = [parse_time(field)[1] for field in times] or [TimeForm.SECONDS]
+    return Trace.of(text, arrivals, forms)

@@ -1,7 +1,7 @@
-"""The picture of a simulation: arrivals at the top, one lane a limit, all over one time axis.
+"""The plot of a simulation: arrivals at the top, one lane per limit, over one time axis.
 
-A column of a lane is what started in a short time. Below the line stands what share of the arrivals
-of that time was refused. Where a limit counts in windows of time, its fullest one is shaded.
+Each column of a lane shows what started in a short time; below the line, the share of the arrivals
+of that time that was refused. The fullest window of a limit is shaded.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
 from celery_throttle.limits.cost import MILLION, to_millionths
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.grammar import CONCURRENCY
-from celery_throttle.simulation import MICROSECONDS
 from celery_throttle.simulation.figures import figures, fullest
-from celery_throttle.simulation.run import Run, window
-from celery_throttle.simulation.times import seconds
+from celery_throttle.simulation.run import SimulatedRun, window
+from celery_throttle.simulation.times import format_seconds
 from celery_throttle.simulation.traces import Arrival, Trace
 from celery_throttle.simulation.views import Simulation, fullest_words
 
 ARRIVALS, ADMITTED, REFUSED, FULLEST = "#858b95", "#4a90c2", "#d9984a", "#e9f1f8"
 
-#: The endings of files that can be drawn, and what makes them the same each time: no date, no name
-#: of the software.
+#: The supported suffixes, and the metadata to omit so that equal plots are equal files.
 FORMATS: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": None},
     ".png": {"Software": None},
 }
 
-#: Columns of a lane, at most.
-_COLUMNS = 125
+#: The most columns of a lane.
+_MAX_COLUMNS = 125
 
-#: What of a column is filled.
-_FILLED = 0.85
+#: The filled part of the width of a column.
+_BAR_WIDTH = 0.85
 
-#: Marks of the time axis, at most; and steps between them that are round from 15 seconds on.
-_TICKS = 12
-_ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800)
+#: The most ticks of the time axis, and round steps between them from 15 seconds on.
+_MAX_TICKS = 12
+_TICK_STEPS = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800)
 
-#: Inches.
-_WIDTH, _LANE, _REST = 9.0, 0.85, 0.8
+#: Inches: the width, the height of a lane, and the height of what is not a lane.
+_WIDTH, _LANE_HEIGHT, _OTHER_HEIGHT = 9.0, 0.85, 0.8
 
-#: Below the line, as a share of the height above it. Little is not nothing: the least that shows.
-_BELOW, _LEAST = 0.3, 0.03
+#: The height of the part below the line, and the least height that shows, as shares of the part
+#: above the line.
+_BELOW, _MIN_HEIGHT = 0.3, 0.03
 
 _STYLE = {
     "axes.spines.right": False,
@@ -64,9 +64,9 @@ _STYLE = {
 
 
 class Bins:
-    """Columns of the same time each, in the order of time."""
+    """Divides the time into columns of equal width."""
 
-    def __init__(self, trace: Trace, runs: Sequence[Run]) -> None:
+    def __init__(self, trace: Trace, runs: Sequence[SimulatedRun]) -> None:
         last = max(
             trace.arrivals[-1].time, *(start for run in runs for start, _ in run.admitted[-1:])
         )
@@ -75,11 +75,11 @@ class Bins:
         self.count = (last - self.origin) // self.width + 1
 
     def after(self, columns: float) -> float:
-        """Seconds from the origin to the end of so many columns."""
+        """Return seconds from the origin to the end of this number of columns."""
         return columns * self.width / MICROSECONDS
 
     def units(self, arrivals: Iterable[tuple[int, Arrival]]) -> list[float]:
-        """Units in each column."""
+        """Return the units in each column."""
         sums = [0] * self.count
         for time, arrival in arrivals:
             sums[(time - self.origin) // self.width] += to_millionths(arrival.cost)
@@ -87,21 +87,21 @@ class Bins:
 
 
 def _width(span: int) -> int:
-    """Microseconds a column: 1, 2 or 5 of a power of ten."""
+    """Return microseconds per column: 1, 2 or 5 times a power of ten."""
     size = 1
     while True:
         for factor in (1, 2, 5):
-            if size * factor * _COLUMNS >= span:
+            if size * factor * _MAX_COLUMNS >= span:
                 return size * factor
         size *= 10
 
 
 def save(simulation: Simulation, path: Path) -> None:
-    """Draw to a file whose ending is one of ``FORMATS``."""
+    """Draw to a file whose suffix is one of ``FORMATS``."""
     trace, runs = simulation.trace, simulation.runs
     bins = Bins(trace, runs)
     with style.context(["default", _STYLE]):
-        height = _REST + _LANE * (len(runs) + 1)
+        height = _OTHER_HEIGHT + _LANE_HEIGHT * (len(runs) + 1)
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         lanes: Sequence[Axes] = list(figure.subplots(len(runs) + 1, 1, sharex=True))
         arrived = bins.units((one.time, one) for one in trace.arrivals)
@@ -111,61 +111,63 @@ def save(simulation: Simulation, path: Path) -> None:
         started = [bins.units(run.admitted) for run in runs]
         top = max(map(max, started))
         for lane, run, units in zip(lanes[1:], runs, started, strict=True):
-            _lane(lane, bins, run, (units, arrived), top)
+            _draw_lane(lane, bins, run, (units, arrived), top)
         lanes[-1].set_xlim(0, bins.after(bins.count))
-        _mark(lanes[-1], bins.count * bins.width)
+        _set_ticks(lanes[-1], bins.count * bins.width)
         lanes[-1].set_xlabel(_axis(trace, bins))
         figure.savefig(path, format=path.suffix[1:].lower(), metadata=FORMATS[path.suffix.lower()])
 
 
 def _axis(trace: Trace, bins: Bins) -> str:
-    since = f" since {trace.moment(trace.origin)}" if trace.origin else ""
+    since = f" since {trace.format_time(trace.origin)}" if trace.origin else ""
     return (
-        f"seconds{since}; a column is {seconds(bins.width)} s; below the line: "
+        f"seconds{since}; a column is {format_seconds(bins.width)} s; below the line: "
         "share of the arrivals that is refused; shaded: the fullest window"
     )
 
 
-def _mark(lane: Axes, span: int) -> None:
-    """Mark round times up to a number of microseconds."""
+def _set_ticks(lane: Axes, span: int) -> None:
+    """Set ticks at round times, up to a number of microseconds."""
     powers = (factor * 10**digits for digits in range(7) for factor in (1, 2, 5))
-    steps = (*powers, 10 * MICROSECONDS, *(step * MICROSECONDS for step in _ROUND))
-    step = next((step for step in steps if step * _TICKS >= span), span)
-    marks = range(0, span + 1, step)
-    lane.set_xticks([mark / MICROSECONDS for mark in marks], [seconds(mark) for mark in marks])
+    steps = (*powers, 10 * MICROSECONDS, *(step * MICROSECONDS for step in _TICK_STEPS))
+    step = next((step for step in steps if step * _MAX_TICKS >= span), span)
+    ticks = range(0, span + 1, step)
+    lane.set_xticks(
+        [tick / MICROSECONDS for tick in ticks], [format_seconds(tick) for tick in ticks]
+    )
 
 
-def _lane(
-    lane: Axes, bins: Bins, run: Run, amounts: tuple[list[float], list[float]], top: float
+def _draw_lane(
+    lane: Axes, bins: Bins, run: SimulatedRun, amounts: tuple[list[float], list[float]], top: float
 ) -> None:
     started, arrived = amounts
-    about = figures(run)
-    most = fullest_words(about, run)
-    words = f"{about.admitted:,} admitted, {about.refused:,} refused, at most {most}"
-    lane.set_title(about.limit, loc="left", fontweight="bold")
+    found = figures(run)
+    most = fullest_words(found, run)
+    words = f"{found.admitted:,} admitted, {found.refused:,} refused, at most {most}"
+    lane.set_title(found.limit, loc="left", fontweight="bold")
     lane.set_title(words, loc="right")
     if run.limit.algorithm != CONCURRENCY:
         start = (fullest(run).start - bins.origin) / MICROSECONDS
         lane.axvspan(
-            start, start + window(run.limit, run.hold) / MICROSECONDS, color=FULLEST, linewidth=0
+            start, start + window(run.limit, run.slot_us) / MICROSECONDS, color=FULLEST, linewidth=0
         )
-    _bars(lane, bins, [value and max(value, _LEAST * top) for value in started], ADMITTED)
+    _bars(lane, bins, [value and max(value, _MIN_HEIGHT * top) for value in started], ADMITTED)
     refused = bins.units((one.time, one) for one in run.refused)
     shares = [
         -_BELOW * top * gone / came if came else 0.0
         for gone, came in zip(refused, arrived, strict=True)
     ]
-    _bars(lane, bins, [share and min(share, -_LEAST * top) for share in shares], REFUSED)
+    _bars(lane, bins, [share and min(share, -_MIN_HEIGHT * top) for share in shares], REFUSED)
     _scale(lane, top, below=_BELOW)
 
 
 def _bars(lane: Axes, bins: Bins, values: Sequence[float], color: str) -> None:
-    """One outline of all the bars, as a file with an element for each would be large."""
+    """Draw all bars as one outline: a file with an element for each would be large."""
     corners = [
         [(left, 0.0), (left, value), (right, value), (right, 0.0)]
         for number, value in enumerate(values)
         if value
-        for left, right in [(bins.after(number), bins.after(number + _FILLED))]
+        for left, right in [(bins.after(number), bins.after(number + _BAR_WIDTH))]
     ]
     if corners:
         outline = Outline.make_compound_path_from_polys(np.array(corners))

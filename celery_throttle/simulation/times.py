@@ -1,4 +1,4 @@
-"""Times and durations as users write them, and back: whole microseconds in between."""
+"""Parses and formats times and durations. All are whole microseconds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from decimal import Decimal
 from enum import Enum
 
 from celery_throttle.errors import shown
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.rate import MAX_EXACT, UNITS
-from celery_throttle.simulation import MICROSECONDS, SimulateError
+from celery_throttle.simulation import SimulationError
 
-#: A number of seconds, or of units, as users write it.
+#: A number of seconds or units.
 NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(\.\d{1,9})?)?", re.ASCII)
@@ -22,39 +23,39 @@ _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class Form(Enum):
-    """How a time is written."""
+class TimeForm(Enum):
+    """The form of a time."""
 
     SECONDS = "seconds"
     CLOCK = "times of a day"
     DATE = "dates"
 
 
-def parse_time(text: str) -> tuple[int, Form]:
-    """Microseconds of ``"61.5"``, ``"12:01:05"`` or ``"2026-07-01T09:30:00Z"``, and the form.
+def parse_time(text: str) -> tuple[int, TimeForm]:
+    """Parse ``"61.5"``, ``"12:01:05"`` or ``"2026-07-01T09:30:00Z"``; return microseconds and form.
 
-    A time of a day counts from its midnight. A date and time (ISO 8601) counts from 1970, and is in
-    UTC if it names no zone.
+    A time of day counts from midnight. A date and time (ISO 8601) counts from 1970, and is in UTC
+    if it names no zone.
 
     Raises:
-        SimulateError: it is none of these, or not from 1970 to 2112.
+        SimulationError: the text has another form, or is not from 1970 to 2112.
     """
     date, clock = _DATE.fullmatch(text), _CLOCK.fullmatch(text)
     if date:
-        us, form = _date(date, text), Form.DATE
+        us, form = _date(date, text), TimeForm.DATE
     elif clock:
         hours, minutes, whole, fraction = clock.groups("0")
-        minutes_in_all = int(hours) * 60 + int(minutes)
-        us, form = (minutes_in_all * 60 + int(whole)) * MICROSECONDS + _us(fraction), Form.CLOCK
+        total_minutes = int(hours) * 60 + int(minutes)
+        us, form = (total_minutes * 60 + int(whole)) * MICROSECONDS + _us(fraction), TimeForm.CLOCK
     elif NUMBER.fullmatch(text):
-        us, form = _us(text), Form.SECONDS
+        us, form = _us(text), TimeForm.SECONDS
     else:
-        raise SimulateError(
+        raise SimulationError(
             f"{shown(text)} is no time; allowed: seconds, such as '61.5', a time of a day, such as "
             "'12:01:05', or a date and time, such as '2026-07-01T09:30:00Z'"
         )
     if not 0 <= us <= MAX_EXACT:
-        raise SimulateError(
+        raise SimulationError(
             f"time {shown(text)} is out of range; allowed: 0 to {MAX_EXACT // MICROSECONDS} "
             "seconds, which is from 1970 to 2112"
         )
@@ -74,43 +75,43 @@ def _date(match: re.Match[str], text: str) -> int:
             ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:]))
             offset = timezone(-ahead if zone[0] == "-" else ahead)
     except ValueError as error:
-        raise SimulateError(f"{shown(text)} is no date and time: {error}") from None
+        raise SimulationError(f"{shown(text)} is no date and time: {error}") from None
     since = local.replace(tzinfo=offset) - _EPOCH
     return since // timedelta(microseconds=1) + _us(fraction or "0")
 
 
 def parse_duration(text: str) -> int:
-    """Microseconds of ``"60s"``, ``"0.5s"``, ``"2m"``.
+    """Parse ``"60s"``, ``"0.5s"``, ``"2m"``; return microseconds.
 
     Raises:
-        SimulateError: it is not of that form, no whole microseconds, or too long.
+        SimulationError: the text has another form, is no whole microseconds, or too long.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     unit = UNITS.get(match[2]) if match else None
     if match is None or unit is None:
         units = ", ".join(reversed(UNITS))
-        raise SimulateError(
+        raise SimulationError(
             f"{shown(text)} is no duration; allowed: a number and one of {units}, such as '0.5s'"
         )
     us = Decimal(match[1]) * unit
     if not 1 <= us <= MAX_EXACT or us % 1:
-        raise SimulateError(
+        raise SimulationError(
             f"duration {shown(text)} is out of range; allowed: whole microseconds, 1 or more"
         )
     return int(us)
 
 
-def seconds(us: int) -> str:
-    """Microseconds as seconds, with as many digits as it takes: ``"1.5"``."""
+def format_seconds(us: int) -> str:
+    """Format microseconds as seconds, exactly: ``"1.5"``."""
     whole, rest = divmod(us, MICROSECONDS)
     return f"{whole}.{rest:06}".rstrip("0").rstrip(".")
 
 
-def moment(us: int, form: Form) -> str:
-    """A time in the form in which it was written."""
-    if form is Form.SECONDS:
-        return seconds(us)
+def format_time(us: int, form: TimeForm) -> str:
+    """Format a time."""
+    if form is TimeForm.SECONDS:
+        return format_seconds(us)
     at = _EPOCH + timedelta(microseconds=us)
-    text = f"{at:%Y-%m-%dT%H:%M:%S}" if form is Form.DATE else f"{at:%H:%M:%S}"
+    text = f"{at:%Y-%m-%dT%H:%M:%S}" if form is TimeForm.DATE else f"{at:%H:%M:%S}"
     fraction = f".{at.microsecond:06}".rstrip("0").rstrip(".")
-    return text + fraction + ("Z" if form is Form.DATE else "")
+    return text + fraction + ("Z" if form is TimeForm.DATE else "")

@@ -1,4 +1,4 @@
-"""Traces: when requests arrive, and what they cost; read from CSV."""
+"""Traces: when requests arrive, and their costs. Reads them from CSV."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import NamedTuple, TextIO
 from celery_throttle.errors import CostError, shown
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.rate import UNITS
-from celery_throttle.simulation import SimulateError
-from celery_throttle.simulation.times import NUMBER, Form, moment, parse_time
+from celery_throttle.simulation import SimulationError
+from celery_throttle.simulation.times import NUMBER, TimeForm, format_time, parse_time
 
 #: The most arrivals of a trace.
-MOST = 1_000_000
+MAX_ARRIVALS = 1_000_000
 
 #: The name of standard input.
 STDIN = "-"
@@ -27,7 +27,7 @@ _COLUMNS = 2
 
 
 class Arrival(NamedTuple):
-    """One request: when it comes, in microseconds since the epoch or any other zero; its cost."""
+    """One request: its time, in microseconds since the epoch or any other zero, and its cost."""
 
     time: int
     cost: Cost = 1
@@ -38,32 +38,34 @@ class Trace:
     """Arrivals in the order of their times.
 
     Attributes:
-        name: what the user called it.
+        name: the text of the user.
         arrivals: at least one.
-        form: how their times were written.
+        form: the form of their times.
     """
 
     name: str
     arrivals: tuple[Arrival, ...]
-    form: Form = Form.SECONDS
+    form: TimeForm = TimeForm.SECONDS
 
     @classmethod
     def of(
-        cls, name: str, arrivals: Iterable[Arrival], forms: Iterable[Form] = (Form.SECONDS,)
+        cls, name: str, arrivals: Iterable[Arrival], forms: Iterable[TimeForm] = (TimeForm.SECONDS,)
     ) -> Trace:
-        """A trace of arrivals in any order, whose times were written in these forms.
+        """Return the trace of arrivals, in any order, whose times have these forms.
 
         Raises:
-            SimulateError: there are no arrivals, or too many, or several forms.
+            SimulationError: there are no arrivals, or too many, or several forms.
         """
         ordered = sorted(arrivals, key=lambda arrival: arrival.time)
         if not ordered:
-            raise SimulateError(f"{shown(name)} holds no arrival; allowed: one or more")
+            raise SimulationError(f"{shown(name)} holds no arrival; allowed: one or more")
         check_count(len(ordered), name)
         found = sorted({form.value for form in forms})
         if len(found) > 1:
-            raise SimulateError(f"{shown(name)} mixes {' and '.join(found)}; allowed: one of them")
-        return cls(name, tuple(ordered), Form(found[0]))
+            raise SimulationError(
+                f"{shown(name)} mixes {' and '.join(found)}; allowed: one of them"
+            )
+        return cls(name, tuple(ordered), TimeForm(found[0]))
 
     @property
     def span(self) -> int:
@@ -72,59 +74,60 @@ class Trace:
 
     @property
     def origin(self) -> int:
-        """Where a time axis begins: at 0 if the times count from about there."""
+        """The begin of a time axis: 0 if the first arrival is near 0, or else that arrival."""
         first = self.arrivals[0].time
         return 0 if first <= max(self.span, UNITS["m"]) else first
 
-    def moment(self, us: int) -> str:
-        """A time as this trace writes them."""
-        return moment(us, self.form)
+    def format_time(self, us: int) -> str:
+        """Format a time in the form of this trace."""
+        return format_time(us, self.form)
 
 
 def check_count(count: int, name: str) -> None:
-    """Raise SimulateError if a trace would have too many arrivals."""
-    if count > MOST:
-        raise SimulateError(f"{shown(name)} has {count:,} arrivals; allowed: at most {MOST:,}")
+    """Raise SimulationError if a trace would have too many arrivals."""
+    if count > MAX_ARRIVALS:
+        raise SimulationError(
+            f"{shown(name)} has {count:,} arrivals; allowed: at most {MAX_ARRIVALS:,}"
+        )
 
 
 def parse_cost(text: str) -> Cost:
-    """Units: a number above 0, whole or not; 1 where there is no text.
+    """Parse a cost: a number above 0, whole or not; 1 if the text is empty.
 
     Raises:
-        SimulateError: it is none.
+        SimulationError: it is not a cost.
     """
     if not text:
         return 1
     number = Decimal(text) if NUMBER.fullmatch(text) else None
     try:
-        to_millionths(text if number is None else number)  # type: ignore[arg-type]  # it says so
+        to_millionths(text if number is None else number)  # type: ignore[arg-type]  # it rejects text
     except CostError as error:
-        raise SimulateError(str(error)) from None
-    assert number is not None  # noqa: S101  # text is no cost
+        raise SimulationError(str(error)) from None
+    assert number is not None  # noqa: S101  # to_millionths() rejects text
     return int(number) if number == number.to_integral_value() else number
 
 
 def read(name: str) -> Trace:
     """Read a CSV file, or standard input if its name is ``-``.
 
-    Each row holds a time and, if it is not 1, a cost; in the other order if a first row of names
-    ends in ``time``. Rows may come in any order. Blank lines are skipped, and those that begin with
-    ``#``.
+    Each row holds a time and, optionally, a cost; in reverse order if a first row of names ends in
+    ``time``. Rows may come in any order. Blank lines and those that begin with ``#`` are skipped.
 
     Raises:
-        SimulateError: the file cannot be read, or a row is wrong; the message names its line.
+        SimulationError: the file cannot be read, or a row is wrong; the message names its line.
     """
     stdin: TextIO = sys.stdin
     try:
         with nullcontext(stdin) if name == STDIN else Path(name).open(encoding="utf-8-sig") as file:
             rows = list(_rows(file, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SimulateError(f"{shown(name)} cannot be read: {error}") from None
-    forms = [form for _, form in rows] or [Form.SECONDS]
+        raise SimulationError(f"{shown(name)} cannot be read: {error}") from None
+    forms = [form for _, form in rows] or [TimeForm.SECONDS]
     return Trace.of(name, (arrival for arrival, _ in rows), forms)
 
 
-def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, Form]]:
+def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, TimeForm]]:
     may_be_head, swapped = True, False
     reader = csv.reader(file, skipinitialspace=True)
     for row in reader:
@@ -137,15 +140,15 @@ def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, Form]]:
             continue
         try:
             yield _arrival(cells[::-1] if swapped else cells)
-        except SimulateError as error:
-            raise SimulateError(
+        except SimulationError as error:
+            raise SimulationError(
                 f"line {reader.line_num} of {shown(name)}: {error.message}; "
                 "a row is a time and, if you like, a cost"
             ) from None
 
 
-def _arrival(cells: list[str]) -> tuple[Arrival, Form]:
+def _arrival(cells: list[str]) -> tuple[Arrival, TimeForm]:
     if len(cells) > _COLUMNS:
-        raise SimulateError(f"{shown(','.join(cells))} has {len(cells)} columns")
+        raise SimulationError(f"{shown(','.join(cells))} has {len(cells)} columns")
     time, form = parse_time(cells[0])
     return Arrival(time, parse_cost(cells[1] if cells[1:] else "")), form

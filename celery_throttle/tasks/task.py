@@ -90,9 +90,9 @@ class ThrottledTask(Task):
         if limits is None or positional or self.app.conf.task_always_eager:
             return super().apply_async(args, kwargs, *positional, **options)
         throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
-        if throttle.delaying is None:
+        if throttle.line_publisher is None:
             return super().apply_async(args, kwargs, *positional, **options)
-        return throttle.delaying.send(super().apply_async, args, kwargs, **options)
+        return throttle.line_publisher.send(super().apply_async, args, kwargs, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import StoreError
-from celery_throttle.fanout.progress import SEEN, STALE
+from celery_throttle.fanout.progress import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
 from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task import FAN_OUT_HEADER
@@ -78,7 +78,7 @@ class Outcomes:
 
     def _tell(self, told: list[tuple[str, str, str]]) -> None:
         for name in dict.fromkeys(name for name, _, _ in told):
-            args: list[Argument] = ["", to_us(SEEN), to_us(STALE)]
+            args: list[Argument] = ["", to_us(RATE_SAMPLE_SECONDS), to_us(RATE_STALE_SECONDS)]
             for of, task_id, outcome in told:
                 if of == name:
                     args += (task_id, outcome)

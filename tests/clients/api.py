@@ -1,4 +1,4 @@
-"""An API for tests, which answers as it is told, and clients of every kind that call it."""
+"""An API whose responses a test sets, and guarded clients of every kind that call it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from celery_throttle.limiter_core import LimitHandles
 
 
 class Answer(NamedTuple):
-    """What the API answers next."""
+    """A response of the API."""
 
     status: int = 200
     headers: Mapping[str, str] = {}
@@ -29,13 +29,13 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """Notes the paths that were asked for; answers 200 where nothing else is laid by."""
+    """Records the requests; sends the next of ``answers``, or 200 if there is none."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        #: Of requests that have one.
+        #: The bodies of POST requests.
         self.bodies: list[bytes] = []
-        #: When, and what it answered.
+        #: The time and status of each response.
         self.log: list[tuple[float, int]] = []
         self.answers: list[Answer] = []
         api = self
@@ -72,7 +72,7 @@ class Api:
                 self.wfile.write(answer.body)
 
             def log_message(self, *_: Any) -> None:
-                """Nowhere."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -85,7 +85,7 @@ class Api:
 
 
 class Client:
-    """One HTTP client behind limits: gives status and body."""
+    """A guarded client; ``get`` returns status and body."""
 
     def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         self._url = url
@@ -96,7 +96,7 @@ class Client:
         raise NotImplementedError
 
     def streamed(self) -> AbstractContextManager[Callable[[], bytes]]:
-        """An answer of which the body is read later: a function reads it."""
+        """Send a request; the function reads the body."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Requests(Client):
 
 
 class Looped(Client):
-    """One that runs in an event loop of its own."""
+    """A client in an event loop of its own."""
 
     def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
         super().__init__(url, limit, **options)
@@ -157,7 +157,7 @@ class Looped(Client):
         raise NotImplementedError
 
     async def asked(self) -> None:
-        """One call, in the loop."""
+        """Send one request."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Looped(Client):
 
 
 async def others_done() -> None:
-    """What calls have begun at their end, and nobody waits for, is done."""
+    """Wait for tasks that the end of a call started in the background."""
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
@@ -229,7 +229,7 @@ class Aiohttp(Looped):
 
 
 class Function(Client):
-    """A function that an SDK might have, wrapped; it raises where the API refuses."""
+    """A wrapped function as of an SDK; it raises if the API refuses."""
 
     class RefusedError(Exception):
         def __init__(self, response: httpx.Response) -> None:

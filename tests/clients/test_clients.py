@@ -1,4 +1,4 @@
-"""Clients behind limits, each against a real server: what they ask, and what they learn."""
+"""Guarded clients against a real API: what they acquire, and what they learn."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_key_and_cost_come_from_the_request(make: Make, limiter: Limiter) -> Non
 
 @http
 def test_several_limits_all_or_nothing(make: Make, limiter: Limiter) -> None:
-    """The key is that of those that have none."""
+    """A limit with a key of its own keeps it."""
     limits = [limiter["api"], limiter["mail", "fixed"], limiter["tokens"]]
     client = make(limits, key=lambda _: "t", cost={"tokens": 400})
     for _ in range(2):
@@ -140,13 +140,12 @@ def test_a_refusal_stops_everyone(
     other = Limiter(redis_url)
     refused = other["tokens"].acquire()
     assert 2 < (refused.retry_after or 0) <= 3
-    assert limiter["tokens", "one"].acquire().retry_after  # of all keys, as it was asked without
+    assert limiter["tokens", "one"].acquire().retry_after  # all keys, as the call had none
     with pytest.raises(Throttled):
         client.get()
     assert len(api.paths) == 1
-    assert [record.message for record in caplog.records if "says stop" in record.message] == [
-        "The API of 'tokens' says stop: no calls for 3.000 s"
-    ]
+    logged = [record.message for record in caplog.records if "a pause" in record.message]
+    assert logged == ["The API behind 'tokens' asks for a pause: no calls for 3.000 s"]
     other.store.close()
 
 
@@ -289,7 +288,7 @@ def test_a_call_that_fails_gives_its_slot_back(make: Make, limiter: Limiter, api
 
 
 def used(answer: Any) -> Any:
-    """Of the answer of any client, what it says that it was worth."""
+    """Return the cost that the response of any client states."""
     body = answer._body if hasattr(answer, "_body") else answer.content
     return json.loads(body)["used"]
 
@@ -375,12 +374,16 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
             {},
             "'mail' is of another limiter than 'api'; allowed: limits of one",
         ),
-        (limiter["api"], {"key": "x"}, "key 'x' is no function; allowed: one"),
-        (limiter["api"], {"usage": 3}, "usage 3 is no function; allowed: one"),
+        (limiter["api"], {"key": "x"}, "key must be callable, not 'x'"),
+        (limiter["api"], {"usage": 3}, "usage must be callable, not 3"),
         (limiter["api"], {"max_wait": -1}, "max_wait of -1 is not allowed"),
         (limiter["api"], {"cost": 0}, "cost 0 is not allowed"),
-        (limiter["api"], {"unit": ""}, "unit '' is not allowed"),
-        (limiter["api"], {"unit": {"mail": "x"}}, "unit names 'mail', which is no limit of these"),
+        (limiter["api"], {"unit": ""}, "unit must be text such as 'requests', not ''"),
+        (
+            limiter["api"],
+            {"unit": {"mail": "x"}},
+            "unit names 'mail', which is not one of the limits",
+        ),
     ):
         with pytest.raises(ValueError, match=why.replace("[", r"\[")):
             make(limit, **options)
@@ -419,7 +422,7 @@ def test_key_and_cost_of_a_function_come_from_its_arguments(limiter: Limiter) ->
 
 
 def test_a_function_that_gives_what_is_to_be_awaited(limiter: Limiter) -> None:
-    """It holds its slot until that has ended."""
+    """The slot is held until the awaitable is done."""
 
     async def held() -> int:
         return limiter["pool"].peek(0).remaining
@@ -456,7 +459,7 @@ def test_a_call_that_is_cancelled_again_and_again_gives_its_slot_back(
         until = time.monotonic() + 10
         while (await limiter["pool"].apeek(0)).remaining != 2:
             assert time.monotonic() < until
-            await asyncio.sleep(0.01)  # what gives a slot back may need a turn of the loop
+            await asyncio.sleep(0.01)  # the release may need an iteration of the loop
 
     client.do(cancelled())
     client.do(given_back())
@@ -465,9 +468,9 @@ def test_a_call_that_is_cancelled_again_and_again_gives_its_slot_back(
 
 
 def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
-    with pytest.raises(LimitValueError, match="3 cannot be wrapped; allowed: what can be called"):
+    with pytest.raises(LimitValueError, match="a function to wrap must be callable, not 3"):
         limiter["api"].wrap(3)  # type: ignore[type-var]  # that is the point
-    with pytest.raises(LimitValueError, match="refused 'x' is not allowed: exceptions, or"):
+    with pytest.raises(LimitValueError, match=r"refused must be exception types, or .* not 'x'"):
         limiter["api"].wrap(print, refused="x")  # type: ignore[arg-type]  # that is the point
 
 

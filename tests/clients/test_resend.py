@@ -1,4 +1,4 @@
-"""``retry_429``: what the API refused is sent again once its limits go on."""
+"""``retry_429``: a refused request is sent again once its limits go on."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_else_is_a_refusal(make: Make, limiter: Limiter, api: Api, status: 
     client = make(limiter["api"], retry_429=1)
     api.answers = [Answer(status, {"Retry-After": "0"}), Answer(), Answer(status), Answer()]
     assert client.get()[0] == 200
-    assert client.get()[0] == status  # no word about limits
+    assert client.get()[0] == status  # says nothing about limits
     assert len(api.log) == 3
 
 
@@ -157,7 +157,7 @@ def test_while_the_limits_are_lost_it_waits_by_itself(
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "2"])
 @every
 def test_what_it_may_be(make: Make, limiter: Limiter, wrong: Any) -> None:
-    with pytest.raises(LimitValueError, match=r"retry_429 .*: it is a whole number, 0 or more"):
+    with pytest.raises(LimitValueError, match=r"retry_429 must be a whole number, 0 or more, not"):
         make(limiter["api"], retry_429=wrong)
 
 

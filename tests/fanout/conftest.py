@@ -1,4 +1,4 @@
-"""An app with tasks that fan-outs are made of, on the embedded server."""
+"""An app with tasks for fan-outs, on the embedded server."""
 
 from __future__ import annotations
 

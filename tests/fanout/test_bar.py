@@ -1,4 +1,4 @@
-"""A fan-out on a terminal, and its forecast."""
+"""The progress of a fan-out on a terminal, and its forecast."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ PROGRESS = Progress(
 
 
 def test_it_says_how_far_it_is() -> None:
-    told = describe(PROGRESS, 75.2)
-    assert told.startswith("1,098 of 2,000, 12.3/s, all begun in 0:01:15, at ")
-    assert re.search(r", at \d\d:\d\d:\d\d, 2 running, 5 failed, 3 revoked$", told)
+    text = describe(PROGRESS, 75.2)
+    assert text.startswith("1,098 of 2,000, 12.3/s, all begun in 0:01:15, at ")
+    assert re.search(r", at \d\d:\d\d:\d\d, 2 running, 5 failed, 3 revoked$", text)
     assert ", 12.3/s, paused, " in describe(replace(PROGRESS, paused=5.0), 75.2)
-    told = describe(replace(PROGRESS, rate=None), None)
-    assert told == "1,098 of 2,000, 2 running, 5 failed, 3 revoked"
+    text = describe(replace(PROGRESS, rate=None), None)
+    assert text == "1,098 of 2,000, 2 running, 5 failed, 3 revoked"
     assert ", no worker takes them, " in describe(PROGRESS, math.inf)
 
 
 def test_the_bar_on_a_terminal(redis_url: str) -> None:
-    """While tasks are sent, and until all have ended. A name is no markup."""
+    """While tasks are sent, and until all have ended. The name is not markup."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.apps.bulk", "--bar", "40"],
@@ -79,19 +79,19 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
         signatures = [app.tasks["one"].s(f"{name} {n}") for n in range(count)]
         app.throttle.fan_out(signatures, name)
     fan_out = app.throttle.fan_out_named("a")
-    told = fan_out.forecast()
-    assert told.waiting == 100
-    assert told.seconds == pytest.approx(20, rel=0.05)  # they have turns
-    assert told.bound_by == "api"
+    found = fan_out.forecast()
+    assert found.waiting == 100
+    assert found.seconds == pytest.approx(20, rel=0.05)  # both share the limit
+    assert found.bound_by == "api"
     assert app.throttle.forecast("api").waiting == 400
     if paused is None:
         return
     fan_out.pause(*([paused] if paused != "for ever" else []))
-    told = fan_out.forecast()
-    assert told.bound_by == ("pause" if paused == "for ever" else "api")
-    assert (told.seconds is None) == (paused == "for ever")
-    if told.seconds is not None:  # the others have all of theirs behind them by then
-        assert told.seconds == pytest.approx(40, rel=0.05)
+    found = fan_out.forecast()
+    assert found.bound_by == ("pause" if paused == "for ever" else "api")
+    assert (found.seconds is None) == (paused == "for ever")
+    if found.seconds is not None:  # the tasks of the other fan-out have all started by then
+        assert found.seconds == pytest.approx(40, rel=0.05)
     assert app.throttle.fan_out_named("b").forecast().seconds == pytest.approx(30, rel=0.05)
 
 
@@ -101,6 +101,6 @@ def test_a_forecast_goes_by_weights(app: Any) -> None:
     app.throttle.define("mail", key="gold", weight=3)
     for who in ("gold", "other"):
         app.throttle.fan_out([app.tasks["tenant"].s(who, text=str(n)) for n in range(90)], who)
-    app.throttle.fan_out([app.tasks["tenant"].s("gold")], "gold more")  # looks at the weight again
+    app.throttle.fan_out([app.tasks["tenant"].s("gold")], "gold more")  # reads the weight again
     assert app.throttle.fan_out_named("gold").forecast().seconds < 15
     assert app.throttle.fan_out_named("other").forecast().seconds == pytest.approx(18, rel=0.06)

@@ -28,7 +28,7 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.fanout import retry
-from celery_throttle.fanout.enlist import MOST_TASKS
+from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
 from celery_throttle.messages import packing
 from celery_throttle.store.script import Call, script
 from tests.fanout.conftest import MakeApp
@@ -43,7 +43,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 def waiting(app: Any, queue: str = "celery") -> list[str]:
-    """Ids of all tasks in lines of a queue, line by line."""
+    """Return ids of all tasks in lines of a queue, line by line."""
     found = in_line(app)
     with redis.Redis.from_url(app.conf.broker_url) as client:
         messages = app.throttle.keys.queue(f"redis/0/{queue}").messages
@@ -52,17 +52,17 @@ def waiting(app: Any, queue: str = "celery") -> list[str]:
 
 
 def in_line(app: Any) -> list[str]:
-    """The same while others put tasks there."""
+    """Return ids of all tasks in lines, while a publisher may add more."""
     client: Any = redis.Redis.from_url(app.conf.broker_url)
     with client:
         lines = client.keys("{throttle}:line:*")
         return [task_id.decode() for line in lines for task_id in client.zrange(line, 0, -1)]
 
 
-def end(app: Any, name: str, *told: tuple[str, str]) -> None:
-    """Say of tasks how they ended, as a worker does."""
+def end(app: Any, name: str, *outcomes: tuple[str, str]) -> None:
+    """Record outcomes of tasks, as a worker does."""
     args: list[Any] = ["", 5_000_000, 10_000_000]
-    for task_id, outcome in told:
+    for task_id, outcome in outcomes:
         args += (task_id, outcome)
     app.throttle.store.run(Call(script("record_outcomes"), [app.throttle.keys.fan_out(name)], args))
 
@@ -122,7 +122,7 @@ def test_what_has_ended_is_not_sent_again(app: Any) -> None:
 
 
 def test_one_that_failed_may_have_run_again(app: Any) -> None:
-    """Its worker was told to stop at once, say."""
+    """For example after a cold shutdown of its worker."""
     handle = app.throttle.fan_out(some(app, 2), "nightly")
     end(app, "nightly", ("0", "failed"), ("0", "done"), ("0", "failed"), ("1", "revoked"))
     progress = handle.progress()
@@ -138,7 +138,7 @@ def test_another_name_is_another_fan_out(app: Any) -> None:
 
 
 def test_an_id_that_waits_already_is_not_put_there_twice(app: Any) -> None:
-    """It is not of the other fan-out: nobody would tell that of its end."""
+    """It is no part of the second fan-out, which would never learn of its end."""
     for name in ("a", "b"):
         handle = app.throttle.fan_out(some(app, 2), name)
     assert sorted(waiting(app)) == ["0", "1"]
@@ -165,7 +165,7 @@ def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
 
 
 def withdraw(app: Any, task_id: str) -> None:
-    """Take a task out of its line, as a worker does."""
+    """Withdraw a task from its line, as a worker does."""
     keys = app.throttle.keys
     names = [keys.workers, keys.claims("w"), *keys.queue("redis/0/celery")]
     app.throttle.store.run(Call(script("withdraw"), names, ["", "w", 1_000_000, 1, task_id]))
@@ -291,7 +291,7 @@ def test_an_unknown_name(app: Any) -> None:
 
 
 def test_signatures_are_taken_one_by_one(app: Any) -> None:
-    """No more of them than two batches are ahead of what is in lines."""
+    """At most two batches of signatures are read ahead of the lines."""
     ahead = []
 
     def signatures() -> Iterator[Any]:
@@ -301,11 +301,11 @@ def test_signatures_are_taken_one_by_one(app: Any) -> None:
             yield signature
 
     app.throttle.fan_out(signatures(), "nightly")
-    assert max(ahead) <= 2 * MOST_TASKS
+    assert max(ahead) <= 2 * MAX_BATCH_TASKS
 
 
 def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not answered is sent again, and is in its line once."""
+    """A batch without a reply is sent again, and its tasks are in their lines once."""
     store = app.throttle.store
     app.throttle.register()
     finish, run = store.finish, store.run
@@ -325,7 +325,7 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(store, "finish", finish_or_not)
     monkeypatch.setattr(store, "run", run_or_not)
-    monkeypatch.setattr(retry, "AGAIN", 0.0)
+    monkeypatch.setattr(retry, "RETRY_INTERVAL_SECONDS", 0.0)
     app.throttle.fan_out(some(app, 1000), "nightly")
     monkeypatch.undo()
     assert sorted(waiting(app), key=int) == [str(n) for n in range(1000)]
@@ -333,8 +333,8 @@ def test_a_server_that_is_lost_for_a_while(app: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_server_that_is_lost_for_good(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PATIENCE", 0.0)
-    monkeypatch.setattr(retry, "AGAIN", 0.0)
+    monkeypatch.setattr(retry, "RETRY_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "RETRY_INTERVAL_SECONDS", 0.0)
 
     def lost(_: Any) -> Any:
         raise StoreUnavailableError("gone")
@@ -399,7 +399,7 @@ def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
 
 
 def test_what_is_left_of_a_cancelled_fan_out_expires(app: Any, client: Any) -> None:
-    """Also if all of it came back after the cancel."""
+    """Also if all tasks returned to their lines after the cancel."""
     handle = app.throttle.fan_out(some(app, 1), "nightly", keep=100)
     withdraw(app, "0")
     assert handle.cancel() == 0
@@ -426,7 +426,7 @@ def test_results_that_go_to_one_process_only_are_left_to_workers(redis_url: str)
 
 
 def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
-    """Tasks can be cancelled, and ends told."""
+    """Tasks can be cancelled, and their ends recorded."""
     app = make_app(task_ignore_result=True)
     handle = app.throttle.fan_out(some(app, 50), "nightly")
     withdraw(app, "0")
@@ -476,17 +476,17 @@ def test_slow_signatures_do_not_wait_for_each_other(app: Any) -> None:
 
 
 def test_the_first_batch_does_not_wait_for_the_second(app: Any, client: Any) -> None:
-    """Though the server has no scripts yet, and knows no limits."""
+    """Even if the server has no scripts and no limits yet."""
     client.script_flush()
     seen = []
 
     def signatures() -> Iterator[Any]:
-        yield from some(app, MOST_TASKS)
+        yield from some(app, MAX_BATCH_TASKS)
         seen.append(len(in_line(app)))
         yield app.tasks["one"].s()
 
     app.throttle.fan_out(signatures(), "nightly")
-    assert seen == [MOST_TASKS]
+    assert seen == [MAX_BATCH_TASKS]
 
 
 def test_what_was_taken_before_an_interrupt_is_in_its_line(app: Any) -> None:
@@ -615,7 +615,7 @@ def test_packed_messages_can_be_read(app: Any, client: Any) -> None:
 
 @pytest.mark.parametrize("bar", [False, True], ids=["plain", "bar"])
 def test_a_script_says_what_it_waits_for(tmp_path: Path, bar: bool) -> None:  # noqa: FBT001  # with a bar or without
-    """It has set up no logging; the server cannot be reached."""
+    """Without logging set up, while the server cannot be reached."""
     script = f"from tests.apps import bulk; bulk.throttle.fan_out([bulk.call.s(1)], 'n', bar={bar})"
     port = free_port()
     env = {
@@ -630,7 +630,7 @@ def test_a_script_says_what_it_waits_for(tmp_path: Path, bar: bool) -> None:  # 
         wait_until(lambda: "at most" in errors.read_text(), "it says so")
         assert process.poll() is None, "it still tries"
         process.kill()
-    told = " ".join(errors.read_text().split())
-    assert "Fan-out n waits for the server of its limits, for 60 s at most: " in told
-    assert f"the server at redis://127.0.0.1:{port}/0 cannot be reached" in told
-    assert "secret" not in told
+    text = " ".join(errors.read_text().split())
+    assert "Fan-out n waits for the server of its limits, for 60 s at most: " in text
+    assert f"the server at redis://127.0.0.1:{port}/0 cannot be reached" in text
+    assert "secret" not in text

@@ -1,4 +1,4 @@
-"""What is put into a line is what Celery would have sent, and what a worker would have parked."""
+"""Messages in lines equal those that Celery sends, and that a worker parks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kombu.common import Broadcast
 from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
-from celery_throttle.fanout.entries import Entries
+from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.messages import packing
 from celery_throttle.tasks.task import FAN_OUT_HEADER
 from celery_throttle.worker.claims.claims import Claim
@@ -25,7 +25,7 @@ from celery_throttle.worker.waiting.republish import _OF_THE_TRANSPORT
 from tests.fanout.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
-CLAIM: Claim = None  # type: ignore[assignment]  # no test lets go of it
+CLAIM: Claim = None  # type: ignore[assignment]  # no test settles it
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -49,8 +49,8 @@ QUEUES = (
 )
 
 
-def told(message: Any) -> dict[str, Any]:
-    """What a worker gets of a message, however it came."""
+def describe(message: Any) -> dict[str, Any]:
+    """Return what a worker gets of a message, from the broker or a line."""
     properties = {
         name: value for name, value in message.properties.items() if name not in _OF_THE_TRANSPORT
     }
@@ -73,7 +73,7 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
     signature = task.s(1, text="ä").set(task_id="an id", **options)
     queue = {"exchange": "news", "queue": "other"}.get(next(iter(options), ""), "celery")
 
-    entry = Entries(app.throttle, "nightly").entry(0, signature)
+    entry = EntryBuilder(app.throttle, "nightly").build(0, signature)
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         for each in QUEUES:
@@ -83,18 +83,18 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
         sent: Any = channel.basic_get(queue, no_ack=True)
         sent.accept = app.amqp.TaskConsumer(channel, accept=["json", "pickle"]).accept
         found: Any = packing.unpack(entry.packed, sent.accept, CLAIM)
-        assert told(found) == told(sent)
-    assert entry.place.queue == f"redis/0/{queue}"
+        assert describe(found) == describe(sent)
+    assert entry.destination.queue == f"redis/0/{queue}"
 
 
 def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
     keys, throttle = app.throttle.keys, app.throttle
-    entry = Entries(throttle, "nightly").entry(0, app.tasks["tenant"].s("ada").set(priority=3))
+    entry = EntryBuilder(throttle, "nightly").build(0, app.tasks["tenant"].s("ada").set(priority=3))
     need = throttle.task_limits(app.tasks["tenant"]).need(("ada",), {})
-    assert entry.place.refs[:-1] == need.refs
+    assert entry.destination.refs[:-1] == need.refs
     assert entry.costs[:-1] == need.costs
     assert entry.rank == 3  # with Redis as the broker the lowest is first
-    assert entry.place.line == keys.line("redis/0/celery", entry.place.refs)
+    assert entry.destination.line == keys.line("redis/0/celery", entry.destination.refs)
 
 
 JSON = st.recursive(
@@ -112,27 +112,27 @@ JSON = st.recursive(
 def test_a_template_gives_what_celery_does(
     app: Any, calls: list[tuple[list[Any], dict[str, Any]]], options: dict[str, Any]
 ) -> None:
-    task, entries = app.tasks["one"], Entries(app.throttle, "nightly")
+    task, builder = app.tasks["one"], EntryBuilder(app.throttle, "nightly")
     for position in range(2):
-        entries.entry(position, task.s(1).set(**options))
+        builder.build(position, task.s(1).set(**options))
     for position, (args, kwargs) in enumerate(calls):
         signature = task.signature(args, kwargs).set(task_id=f'"{position}%s', **options)
-        kind = entries._kind_of(signature)
+        kind = builder._kind_of(signature)
         assert kind.template is not None
-        sent = entries._sent(kind, signature.args, kwargs, task_id=f'"{position}%s')
-        assert entries.entry(position, signature).packed == packing.pack(sent)
+        sent = builder._capture(kind, signature.args, kwargs, task_id=f'"{position}%s')
+        assert builder.build(position, signature).packed == packing.pack(sent)
 
 
 def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
-    entries, headers = Entries(app.throttle, "nightly"), {"number": 0}
+    builder, headers = EntryBuilder(app.throttle, "nightly"), {"number": 0}
     for number in range(4):
         headers["number"] = number
-        entry = entries.entry(number, app.tasks["one"].s(1).set(headers=headers))
+        entry = builder.build(number, app.tasks["one"].s(1).set(headers=headers))
         assert packing.headers(entry.packed)["number"] == number
 
 
 class Order(BaseModel):
-    """What a task takes that was made with ``pydantic=True``."""
+    """An argument of a task with ``pydantic=True``."""
 
     number: int
 
@@ -142,22 +142,22 @@ def test_models_are_sent_as_celery_sends_them(app: Any) -> None:
     @app.task(throttle="mail:{who}", pydantic=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
     def take(who: str, order: Order) -> None: ...
 
-    entries = Entries(app.throttle, "nightly")
+    builder = EntryBuilder(app.throttle, "nightly")
     for number in range(4):
         signature = take.s("ada", order=Order(number=number)).set(task_id=f"{number}")
-        kind = entries._kind_of(signature)
-        sent = entries._sent(kind, signature.args, signature.kwargs, task_id=f"{number}")
-        entry = entries.entry(number, signature)
+        kind = builder._kind_of(signature)
+        sent = builder._capture(kind, signature.args, signature.kwargs, task_id=f"{number}")
+        entry = builder.build(number, signature)
         assert entry.packed == packing.pack(sent)
         assert sent.payload[1] == {"order": {"number": number}}
 
 
 def test_what_depends_on_the_time_comes_from_celery(app: Any) -> None:
-    entries = Entries(app.throttle, "nightly")
+    builder = EntryBuilder(app.throttle, "nightly")
     for position in range(3):
         signature = app.tasks["one"].s(1).set(expires=60)
-        assert entries.entry(position, signature).expires > 0
-        assert entries._kind_of(signature).template is None
+        assert builder.build(position, signature).expires > 0
+        assert builder._kind_of(signature).template is None
 
 
 def test_signals_see_every_task(app: Any) -> None:
@@ -173,10 +173,10 @@ def test_signals_see_every_task(app: Any) -> None:
     signals.before_task_publish.connect(before)
     signals.after_task_publish.connect(after)
     try:
-        entries = Entries(app.throttle, "nightly")
+        builder = EntryBuilder(app.throttle, "nightly")
         for position in range(3):
             signature = app.tasks["one"].s(1).set(task_id=str(position))
-            entry = entries.entry(position, signature)
+            entry = builder.build(position, signature)
             assert packing.headers(entry.packed)["more"] == "x"
     finally:
         signals.before_task_publish.disconnect(before)
@@ -189,7 +189,7 @@ def test_events_of_sent_tasks_go_to_the_broker(make_app: MakeApp, redis_url: str
     with redis.Redis.from_url(redis_url) as client, client.pubsub() as events:
         events.psubscribe("*celeryev*")
         assert events.get_message(timeout=5)["type"] == "psubscribe"
-        Entries(app.throttle, "nightly").entry(0, app.tasks["one"].s(1).set(task_id="an id"))
+        EntryBuilder(app.throttle, "nightly").build(0, app.tasks["one"].s(1).set(task_id="an id"))
         event = events.get_message(timeout=5)
     body = b64decode(json.loads(event["data"])["body"])
     assert (json.loads(body)["type"], json.loads(body)["uuid"]) == ("task-sent", "an id")
@@ -197,8 +197,8 @@ def test_events_of_sent_tasks_go_to_the_broker(make_app: MakeApp, redis_url: str
 
 def test_ids_are_those_of_the_same_tasks_in_the_same_places(app: Any) -> None:
     def ids(name: str, *numbers: int) -> list[str]:
-        entries, task = Entries(app.throttle, name), app.tasks["one"]
-        return [entries.entry(at, task.s(number)).task_id for at, number in enumerate(numbers)]
+        builder, task = EntryBuilder(app.throttle, name), app.tasks["one"]
+        return [builder.build(at, task.s(number)).task_id for at, number in enumerate(numbers)]
 
     assert ids("a", 1, 2, 3, 3) == ids("a", 1, 2, 3, 3)
     assert len(set(ids("a", 1, 2, 3, 3)) | set(ids("b", 1, 2, 3, 3))) == 8
@@ -206,7 +206,7 @@ def test_ids_are_those_of_the_same_tasks_in_the_same_places(app: Any) -> None:
 
 
 class Numbered(Task):
-    """Its messages depend on its arguments."""
+    """A task whose messages depend on its arguments."""
 
     abstract = True
 
@@ -238,8 +238,8 @@ def test_ones_own_code_has_its_part_in_every_message(redis_url: str, way: str) -
         one.apply_async = lambda args, kwargs, **options: own(
             args, kwargs, **{**options, "headers": {**options["headers"], "first": args[0]}}
         )
-    entries = Entries(app.throttle, "nightly")
-    found = [entries.entry(number, one.s(number)) for number in range(5)]
+    builder = EntryBuilder(app.throttle, "nightly")
+    found = [builder.build(number, one.s(number)) for number in range(5)]
     if way == "router":
         assert [entry.rank for entry in found] == list(range(5))
     else:
@@ -261,4 +261,4 @@ def test_where_it_cannot_be_told_which_queue(
     app = make_app(task_queues=[Queue("celery"), queue])
     about = {"exchange": queue.exchange.name, "routing_key": routing_key}
     with pytest.raises(FanOutError, match="to which 0 queues of the app are bound"):
-        Entries(app.throttle, "nightly").entry(0, app.tasks["one"].s(1).set(**about))
+        EntryBuilder(app.throttle, "nightly").build(0, app.tasks["one"].s(1).set(**about))

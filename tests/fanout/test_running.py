@@ -1,4 +1,4 @@
-"""Fan-outs with workers, and with publishers that are killed."""
+"""Fan-outs with workers, and with killed publishers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MESSAGES = "{throttle}:messages:redis/0/celery"
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:
-    """The same server for all tests of a run: Celery keeps the connections it has."""
+    """The app of these tests uses one server for all of them, as Celery reuses its connections."""
     bulk.app.conf.update(broker_url=redis_url, result_backend=redis_url)
     bulk.throttle.__dict__.pop("settings", None)
     bulk.throttle.__dict__.pop("store", None)
@@ -39,7 +39,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 def runs(client: Any) -> list[list[str]]:
-    """Of each run: the number of its task, how often that was retried, and when it began."""
+    """Return for each run: the number of its task, its retries, and when it began."""
     return [row.decode().split() for row in client.lrange("bulk", 0, -1)]
 
 
@@ -68,7 +68,7 @@ def test_every_end_of_a_task_is_counted_once(
 def test_a_task_that_comes_again_has_not_ended(
     client: Any, redis_url: str, start_worker: StartWorker, how: str
 ) -> None:
-    """It was cut off, and its message is late to be acknowledged."""
+    """It was interrupted, and its message has acks_late."""
     worker = start_worker("tests.apps.bulk", redis_url, concurrency=1)
     handle = bulk.throttle.fan_out([bulk.long.s(1, 30)], "long")
     wait_until(lambda: len(runs(client)) == 1, "it runs", SECONDS)
@@ -98,7 +98,7 @@ def test_a_paused_fan_out_lets_others_pass(
     first = bulk.throttle.fan_out((CALL.s(n) for n in range(200)), "first")
     wait_until(lambda: len(runs(client)) > 10, "it runs", SECONDS)
     first.pause()
-    time.sleep(0.1)  # what is claimed already
+    time.sleep(0.1)  # for tasks that are claimed already
     waiting = first.progress().waiting
     second = bulk.throttle.fan_out((CALL.s(1000 + n) for n in range(20)), "second")
     assert second.wait(timeout=SECONDS).done == 20
@@ -127,7 +127,7 @@ def test_more_processes_than_one_call_can_hand_tasks_to(
 def test_a_task_that_is_sent_joins_those_that_wait(
     client: Any, redis_url: str, start_worker: StartWorker
 ) -> None:
-    """It comes to the worker once, in its order, and without a broker in between."""
+    """It reaches the worker once, in order, and not through the broker."""
     client.flushall()
     bulk.throttle["api"].reset()
     bulk.throttle["api"].pause(60)
@@ -149,7 +149,7 @@ def test_a_task_that_is_sent_joins_those_that_wait(
 def test_rabbitmq_is_passed_by(
     client: Any, redis_url: str, rabbitmq_url: str, start_worker: StartWorker
 ) -> None:
-    """Its high priorities are first."""
+    """With RabbitMQ, high priorities are first."""
     env = {"THROTTLE_URL": redis_url}
     command = [sys.executable, "-m", "tests.apps.bulk", "--priorities"]
     publisher = Tethered(

@@ -1,4 +1,4 @@
-"""Forecasts beside what becomes of tasks that wait: on a real server, with the time passed in."""
+"""Forecasts compared with the actual starts of tasks, on a real server with a manual clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pytest
 
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
-from celery_throttle.forecasts.reader import Outlook
+from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.reference import RefLike
 from tests.ends import MakeEnd
@@ -52,7 +52,7 @@ def forecast(lines: Protocol, limit: RefLike = "api") -> Forecast:
 
 
 def drain(lines: Protocol, seconds: float = 1e9) -> float:
-    """Let a worker take what is due for so long; gives when the last task started, in seconds."""
+    """Let a worker claim for some seconds; return when the last task started, in seconds."""
     began = last = lines.now
     queues, settled = ["q", "r"], list[int]()
     while lines.waiting() and lines.now - began < seconds * SECOND:
@@ -66,9 +66,9 @@ def drain(lines: Protocol, seconds: float = 1e9) -> float:
 
 
 def assert_true(lines: Protocol, limit: RefLike = "api") -> None:
-    """The forecast comes true, within 5% of the time that is left."""
-    told = forecast(lines, limit)
-    assert told.seconds == pytest.approx(drain(lines), rel=0.05)
+    """The forecast is right, within 5% of the remaining time."""
+    found = forecast(lines, limit)
+    assert found.seconds == pytest.approx(drain(lines), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def assert_true(lines: Protocol, limit: RefLike = "api") -> None:
 )
 def test_a_forecast_of_one_limit_comes_true(lines: Protocol, limit: str, waiting: int) -> None:
     park(lines, waiting, limit)
-    told = forecast(lines, limit)
-    assert (told.waiting, told.bound_by) == (waiting, limit)
+    found = forecast(lines, limit)
+    assert (found.waiting, found.bound_by) == (waiting, limit)
     assert_true(lines, limit)
 
 
@@ -105,15 +105,15 @@ def test_with_nothing_waiting_it_is_now(lines: Protocol) -> None:
 
 def test_what_fits_starts_now(lines: Protocol) -> None:
     park(lines, 30, "deep")
-    told = forecast(lines, "deep")
-    assert (told.waiting, told.seconds, told.bound_by) == (30, 0.0, None)
+    found = forecast(lines, "deep")
+    assert (found.waiting, found.seconds, found.bound_by) == (30, 0.0, None)
 
 
 def test_it_tells_the_time_of_day(lines: Protocol) -> None:
     park(lines, 301, "api")
-    told = forecast(lines)
-    assert told.seconds == pytest.approx(30)
-    assert told.at == datetime.fromtimestamp(lines.now / SECOND + 30, timezone.utc)
+    found = forecast(lines)
+    assert found.seconds == pytest.approx(30)
+    assert found.at == datetime.fromtimestamp(lines.now / SECOND + 30, timezone.utc)
 
 
 def test_an_unknown_limit_is_an_error(lines: Protocol) -> None:
@@ -132,8 +132,8 @@ def test_it_is_true_in_the_middle_and_after_a_pause(lines: Protocol) -> None:
     park(lines, 400, "api")
     drain(lines, 10)
     lines.limiter["api"].pause(15)
-    told = forecast(lines)
-    assert told.seconds == pytest.approx(15 + told.waiting / 10, rel=0.01)
+    found = forecast(lines)
+    assert found.seconds == pytest.approx(15 + found.waiting / 10, rel=0.01)
     drain(lines, 5)
     assert_true(lines)
 
@@ -165,8 +165,8 @@ def test_queues_have_equal_shares_and_so_have_the_lines_of_each(lines: Protocol)
     park(lines, 200, "api")
     for tenant in range(4):
         park(lines, 20, "api", ("deep", tenant), queue="r")
-    told = forecast(lines, ("deep", 1))
-    assert told.seconds == pytest.approx(16, rel=0.05)
+    found = forecast(lines, ("deep", 1))
+    assert found.seconds == pytest.approx(16, rel=0.05)
     began = lines.now
     drain(lines, 16.5)
     assert lines.now - began <= 17 * SECOND
@@ -174,19 +174,19 @@ def test_queues_have_equal_shares_and_so_have_the_lines_of_each(lines: Protocol)
 
 
 def test_what_waits_at_another_limit_counts(lines: Protocol) -> None:
-    """It needs two, and waits at the one that blocks it."""
+    """The line needs two limits, and waits at the one that blocks it."""
     park(lines, 100, "api", ("mail", "gold"))
     drain(lines, 2)
     assert not lines.client.exists(lines.keys.waiting_list_index("api"))
-    told = forecast(lines)
-    assert told.bound_by == "mail"
+    found = forecast(lines)
+    assert found.bound_by == "mail"
     assert_true(lines)
 
 
 def test_each_line_has_its_ranks(lines: Protocol) -> None:
     park(lines, 40, "api", rank=0)
     park(lines, 60, "api", rank=9)
-    (line,) = lines.limiter.run_plan(Outlook({}, lines.keys, lines.clock)._lines("q"))
+    (line,) = lines.limiter.run_plan(ForecastReader({}, lines.keys, lines.clock)._lines("q"))
     assert line.ranks == [(0, 40), (9, 60)]
     assert_true(lines)
 
@@ -203,16 +203,16 @@ def test_a_long_window_is_no_steady_flow(make: Make) -> None:
     lines.limiter["github"].acquire(4990)
     lines.now += 600 * SECOND
     park(lines, 15, "github")
-    told = forecast(lines, "github")
-    assert told.seconds == pytest.approx(3000)
+    found = forecast(lines, "github")
+    assert found.seconds == pytest.approx(3000)
     drain(lines, 1)
     assert forecast(lines, "github").seconds == pytest.approx(2999, abs=1)
 
 
 def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> None:
     park(lines, 30, "github")
-    told = forecast(lines, "github")
-    assert (told.waiting, told.seconds, told.at, told.bound_by) == (30, None, None, "github")
+    found = forecast(lines, "github")
+    assert (found.waiting, found.seconds, found.at, found.bound_by) == (30, None, None, "github")
     measured = lines.limiter.forecast("github", measured=4.0)
     assert (measured.seconds, measured.bound_by) == (7.5, "github")
 
@@ -220,9 +220,9 @@ def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> No
 def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> None:
     park(lines, 30, "api")
     lines.now += SECOND
-    told = forecast(lines)
-    assert told.seconds == pytest.approx(2.9)
-    assert told.bound_by == WORKERS
+    found = forecast(lines)
+    assert found.seconds == pytest.approx(2.9)
+    assert found.bound_by == WORKERS
     for wrong in (0, -1, "a"):
         with pytest.raises(LimitValueError, match="measured is"):
             lines.limiter.forecast("api", measured=wrong)  # type: ignore[arg-type]  # that is the point
@@ -235,10 +235,10 @@ def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protoco
     for _ in range(20):
         lines.now += 100_000
         lines.claim(room=1)
-    told = forecast(lines, "window")
-    assert told.waiting == 25
-    assert told.seconds == 0
-    assert told.bound_by is None  # it was taken just now
+    found = forecast(lines, "window")
+    assert found.waiting == 25
+    assert found.seconds == 0
+    assert found.bound_by is None  # it was taken just now
     lines.now += 10_000
     assert forecast(lines, "window").bound_by == WORKERS
     lines.limiter["window"].pause(1)
@@ -254,28 +254,28 @@ def test_what_is_paused_until_resumed_never_starts(
     park(lines, 20, "api", "slots", "other")
     park(lines, 5, "api")
     lines.limiter[paused].pause(None)
-    told = lines.limiter.forecast(paused, measured=measured)
-    assert (told.seconds, told.at, told.bound_by) == (None, None, paused)
+    found = lines.limiter.forecast(paused, measured=measured)
+    assert (found.seconds, found.at, found.bound_by) == (None, None, paused)
     lines.limiter[paused].resume()
     lines.limiter["other", "one"].pause(None)  # another key
     assert lines.limiter.forecast("other", measured=5.0).seconds is not None
 
 
 def test_what_is_paused_until_resumed_holds_up_no_other(make: Make) -> None:
-    """Whose limits it shares: as many as make the forecast round its numbers, too."""
+    """Also with as many lines at shared limits as make the forecast round its numbers."""
     lines = make({"api": "100/s", "mail": "10/s"})
     for number in range(300):
         park(lines, 1, "api", ("mail", number))
         if number % 3 == 0:
             lines.limiter["mail", number].pause(None)
-    told = lines.limiter.forecast(("mail", 1))
-    assert told.seconds is not None
-    assert told.seconds < 3
+    found = lines.limiter.forecast(("mail", 1))
+    assert found.seconds is not None
+    assert found.seconds < 3
     assert lines.limiter.forecast("api").seconds is None
 
 
-#: Makes all lines that need a limit those of a fan-out, which they keep in their about-tables.
-_LET_BE_OF_FANOUT = """
+#: Assigns all lines that need two limits to a fan-out, in their about-tables.
+_ASSIGN_TO_FAN_OUT = """
 local found = redis.call('HGETALL', KEYS[1])
 for i = 1, #found, 2 do
   local about = cmsgpack.unpack(string.sub(found[i + 1], 2))
@@ -288,15 +288,15 @@ end
 
 
 def test_tasks_of_a_fanout_are_found_by_its_key(lines: Protocol) -> None:
-    """Those of others at the same limit hold them up, and are not counted."""
+    """Other tasks at the same limit delay them, and are not counted."""
     park(lines, 100, "api")
     park(lines, 60, "api", ("deep", "fan"))
-    lines.client.eval(_LET_BE_OF_FANOUT, 1, lines.keys.queue("q").lines, "fan-1")
-    outlook = lines.limiter.forecast_reader
-    told = lines.limiter.run_plan(outlook.of_fan_out("fan-1"))
-    assert (told.waiting, told.bound_by) == (60, "api")
-    assert told.seconds == pytest.approx(12, rel=0.02)
-    assert lines.limiter.run_plan(outlook.of_fan_out("fan-2")).waiting == 0
+    lines.client.eval(_ASSIGN_TO_FAN_OUT, 1, lines.keys.queue("q").lines, "fan-1")
+    reader = lines.limiter.forecast_reader
+    found = lines.limiter.run_plan(reader.of_fan_out("fan-1"))
+    assert (found.waiting, found.bound_by) == (60, "api")
+    assert found.seconds == pytest.approx(12, rel=0.02)
+    assert lines.limiter.run_plan(reader.of_fan_out("fan-2")).waiting == 0
 
 
 def test_a_limit_that_nobody_knows_holds_up_nothing(lines: Protocol) -> None:
@@ -312,10 +312,10 @@ def test_many_lines_are_read_in_pages(make: Make) -> None:
     for number in range(1200):
         park(lines, 1 + number % 3, "api", ("mail", number))
     began = time.process_time()
-    told = forecast(lines)
+    found = forecast(lines)
     assert time.process_time() - began < 5
-    assert told.waiting == 2400
-    assert told.seconds == pytest.approx(24, rel=0.05)
+    assert found.waiting == 2400
+    assert found.seconds == pytest.approx(24, rel=0.05)
 
 
 @pytest.mark.workers
@@ -329,15 +329,15 @@ def test_a_forecast_comes_true_with_workers(redis_url: str, start_worker: StartW
         shop.drain.delay(number)
     limiter = Limiter(redis_url, shop.LIMITS)
     time.sleep(2)
-    told = limiter.forecast("drain")
+    found = limiter.forecast("drain")
     began = time.monotonic()
-    assert told.waiting > 200
+    assert found.waiting > 200
     limiter["drain"].pause(2)
     paused = limiter.forecast("drain")
     while limiter.forecast("drain").waiting:
         time.sleep(0.02)
     took = time.monotonic() - began
     limiter.store.close()
-    assert told.seconds is not None
-    assert told.seconds + 2 == pytest.approx(took, rel=0.05)
+    assert found.seconds is not None
+    assert found.seconds + 2 == pytest.approx(took, rel=0.05)
     assert paused.seconds == pytest.approx(took, rel=0.05)

@@ -12,7 +12,7 @@ import pytest
 
 from celery_throttle.inbound import ThrottledASGI, by_address, by_user
 from celery_throttle.limiter import Limiter
-from tests.inbound import HERE, Asked, ask_asgi
+from tests.inbound.sites import HERE, Asked, ask_asgi
 
 LIMITS = {"web": "10/m burst 2", "busy": "1 at once"}
 

@@ -21,7 +21,7 @@ from celery_throttle.errors import (
 from celery_throttle.inbound import Answer, answer_to, by_address, by_user, throttled
 from celery_throttle.limiter import Limiter
 from celery_throttle.testing import ManualClock
-from tests.inbound import HERE, Asked
+from tests.inbound.sites import HERE, Asked
 from tests.servers import Server
 
 START = 1_700_000_000_000_000
@@ -218,7 +218,7 @@ async def pages() -> AsyncIterator[bytes]:
         (Views, {}, ConfigurationError, "is no view; allowed"),
         ("view", {}, ConfigurationError, "'view' is no view"),
         (pages, {}, ConfigurationError, "is no view"),
-        (greet, {"refused": 429}, ConfigurationError, "refused 429 is no function"),
+        (greet, {"refused": 429}, ConfigurationError, "refused must be a function .* not 429"),
         (greet, {"outage": "local"}, ConfigurationError, "'local'"),
     ],
 )

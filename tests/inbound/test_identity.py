@@ -1,4 +1,4 @@
-"""Who is asking: the key functions, on requests of clients that do not wish us well."""
+"""Key functions, on requests of hostile clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from celery_throttle.errors import ConfigurationError, KeyValueError
 from celery_throttle.inbound import by_address, by_header, by_parts, by_route, by_user
 from celery_throttle.limits.key import encode_key
-from tests.inbound import HERE, Asked
+from tests.inbound.sites import HERE, Asked
 
 Read = Callable[[Any, Asked], Any]
 
 
 @pytest.fixture(params=["environ", "scope"])
 def read(request: pytest.FixtureRequest) -> Read:
-    """What a key function gives for a request of each kind."""
+    """Apply a key function to a request, as an environ or a scope."""
 
     def apply(key: Any, asked: Asked) -> Any:
         return key(getattr(asked, request.param)())
@@ -220,16 +220,16 @@ NO_FUNCTION: Any = "text"
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: by_address(proxies=-1), "proxies -1 .* 0 to 100"),
-        (lambda: by_address(proxies=True), "proxies True"),
-        (lambda: by_address(ipv6_prefix=129), "ipv6_prefix 129 .* 1 to 128"),
+        (lambda: by_address(proxies=-1), "proxies .* 0 to 100, not -1"),
+        (lambda: by_address(proxies=True), "proxies .* not True"),
+        (lambda: by_address(ipv6_prefix=129), "ipv6_prefix .* 1 to 128, not 129"),
         (lambda: by_header("X Api Key"), "'X Api Key' is no header"),
-        (partial(by_header, "X", valid=NO_FUNCTION), "valid 'text' is no function"),
-        (partial(by_header, "X", otherwise=NO_FUNCTION), "otherwise 'text' is no function"),
+        (partial(by_header, "X", valid=NO_FUNCTION), "valid must be callable, not 'text'"),
+        (partial(by_header, "X", otherwise=NO_FUNCTION), "otherwise must be callable, not 'text'"),
         (by_route, "no route"),
         (lambda: by_route("search"), "'search' is no route; allowed: such as"),
         (by_parts, "no key function"),
-        (partial(by_parts, NO_FUNCTION), "'text' is no function"),
+        (partial(by_parts, NO_FUNCTION), "must be callable, not 'text'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(make: Any, match: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from celery_throttle.inbound import ThrottledWSGI, by_header
 from celery_throttle.limiter import Limiter
-from tests.inbound import Asked, ask_wsgi
+from tests.inbound.sites import Asked, ask_wsgi
 
 LIMITS = {"web": "10/m burst 2", "busy": "1 at once"}
 

@@ -1,4 +1,4 @@
-"""What the literature says of its examples, and what the algorithms promise of any trace."""
+"""Examples from the literature, and guarantees of the algorithms for any trace."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
-from celery_throttle.simulation import SimulateError
+from celery_throttle.simulation import SimulationError
 from celery_throttle.simulation.figures import figures, fullest
-from celery_throttle.simulation.run import Mode, Run, play
+from celery_throttle.simulation.run import Mode, SimulatedRun, run_trace
 from celery_throttle.simulation.traces import Arrival, Trace
 
 SECOND = 1_000_000
 SEVEN = (5, 15, 61, 70, 100, 110, 140)
 
 
-def played(limit: str, times: Sequence[float], mode: Mode = Mode.DROP, hold: float = 0) -> Run:
+def played(
+    limit: str, times: Sequence[float], mode: Mode = Mode.DROP, seconds: float = 0
+) -> SimulatedRun:
     trace = Trace.of("test", [Arrival(round(at * SECOND)) for at in times])
-    return play(trace, Limit.parse(limit), mode, round(hold * SECOND))
+    return run_trace(trace, Limit.parse(limit), mode, round(seconds * SECOND))
 
 
-def refused(run: Run) -> list[float]:
+def refused(run: SimulatedRun) -> list[float]:
     return [arrival.time / SECOND for arrival in run.refused]
 
 
-def starts(run: Run) -> list[float]:
+def starts(run: SimulatedRun) -> list[float]:
     return [start / SECOND for start, _ in run.admitted]
 
 
@@ -61,7 +63,7 @@ def test_a_refused_request_waits_in_line() -> None:
 
 def test_the_line_is_first_come_first_served_whatever_they_cost() -> None:
     arrivals = [Arrival(0, 2), Arrival(0, 2), Arrival(0, 1)]
-    run = play(Trace.of("test", arrivals), Limit.parse("1/s burst 2"), Mode.WAIT)
+    run = run_trace(Trace.of("test", arrivals), Limit.parse("1/s burst 2"), Mode.WAIT)
     assert [(start, arrival.cost) for start, arrival in run.admitted] == [
         (0, 2),
         (2 * SECOND, 2),
@@ -83,26 +85,28 @@ def test_what_waits_for_a_queue_and_what_has_not_leaked_have_room_for_its_burst(
     assert run.outcomes[4].retry_after is None
 
 
-@pytest.mark.parametrize("hold", [0.5, 45])  # the second is longer than a lease
-def test_slots_are_held_as_long_as_one_says(hold: float) -> None:
-    drop = played("2 at once", [0, 0.1, 0.2, hold, hold + 0.05, hold + 0.1], hold=hold)
-    assert refused(drop) == [0.2, hold + 0.05]
-    wait = played("2 at once", [0] * 5, Mode.WAIT, hold)
-    assert starts(wait) == [0, 0, hold, hold, 2 * hold]
+@pytest.mark.parametrize("seconds", [0.5, 45])  # the second is longer than a lease
+def test_slots_are_held_as_long_as_one_says(seconds: float) -> None:
+    drop = played(
+        "2 at once", [0, 0.1, 0.2, seconds, seconds + 0.05, seconds + 0.1], seconds=seconds
+    )
+    assert refused(drop) == [0.2, seconds + 0.05]
+    wait = played("2 at once", [0] * 5, Mode.WAIT, seconds)
+    assert starts(wait) == [0, 0, seconds, seconds, 2 * seconds]
     assert figures(wait).fullest_window == 2
     assert figures(wait).window_s is None
 
 
 def test_slots_need_a_duration() -> None:
-    with pytest.raises(SimulateError, match=r"'2 at once' has slots.*allowed: with --duration"):
+    with pytest.raises(SimulationError, match=r"'2 at once' has slots.*allowed: with --duration"):
         played("2 at once", [0])
 
 
 def test_a_cost_that_can_never_pass_is_an_error() -> None:
     trace = Trace.of("test", [Arrival(0, 5)])
     for mode in Mode:
-        with pytest.raises(SimulateError, match=r"cost 5 can never fit.*at most 3"):
-            play(trace, Limit.parse("1/s burst 3"), mode)
+        with pytest.raises(SimulationError, match=r"cost 5 can never fit.*at most 3"):
+            run_trace(trace, Limit.parse("1/s burst 3"), mode)
 
 
 def test_percentiles_are_waits_that_there_were() -> None:
@@ -113,14 +117,14 @@ def test_percentiles_are_waits_that_there_were() -> None:
 
 def test_the_fullest_window_is_half_open_and_counts_units() -> None:
     arrivals = [Arrival(0, 2), Arrival(SECOND - 1, 1.5), Arrival(SECOND, 1)]
-    run = play(Trace.of("test", arrivals), Limit.parse("9/s using fixed-window"))
+    run = run_trace(Trace.of("test", arrivals), Limit.parse("9/s using fixed-window"))
     assert fullest(run)[:1] == (3_500_000,)
     assert figures(run).fullest_window == 3.5
     assert figures(run).window_s == 1
 
 
-# What docs/algorithms.md says of the worst cases, for 12 a minute: at most so many in one minute,
-# and in three quarters of one.
+# The worst cases in docs/algorithms.md, for 12 per minute: the most in one minute, and in three
+# quarters of one.
 @pytest.mark.parametrize(
     ("limit", "in_period", "in_most_of_it"),
     [
@@ -162,7 +166,7 @@ def test_no_trace_is_worse_than_the_worst_case(
         arrivals += [Arrival(at)] * count
     if background:
         arrivals += [Arrival(time) for time in range(0, at, SECOND)]
-    run = play(Trace.of("test", arrivals), Limit.parse(limit))
+    run = run_trace(Trace.of("test", arrivals), Limit.parse(limit))
     times = sorted(start for start, _ in run.admitted)
     for first, start in enumerate(times):
         after = [time - start for time in times[first:]]

@@ -1,4 +1,4 @@
-"""What is measured is what a limit really takes, once all of a trace has been admitted by it."""
+"""The measured memory equals that after admitting a whole trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_throttle.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.limit import Limit
 from celery_throttle.simulation import memory
-from celery_throttle.simulation.run import Run, play
+from celery_throttle.simulation.run import SimulatedRun, run_trace
 from celery_throttle.simulation.traces import Arrival, Trace
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
@@ -40,11 +40,11 @@ def used(client: Any) -> int:
 
 
 @pytest.fixture
-def runs() -> list[Run]:
-    return [play(TRACE, Limit.parse(text)) for text in LIMITS]
+def runs() -> list[SimulatedRun]:
+    return [run_trace(TRACE, Limit.parse(text)) for text in LIMITS]
 
 
-def test_it_is_the_most_that_a_whole_trace_takes(redis_url: str, runs: list[Run]) -> None:
+def test_it_is_the_most_that_a_whole_trace_takes(redis_url: str, runs: list[SimulatedRun]) -> None:
     measured = memory.measure(runs)
     assert measured.server
     most = []
@@ -61,7 +61,7 @@ def test_it_is_the_most_that_a_whole_trace_takes(redis_url: str, runs: list[Run]
                 sizes.append(used(client))
             limiter.store.close()
             most.append(max(sizes))
-    # Where the server puts a value, and how it builds a sorted set, is chance.
+    # Allocation and the layout of sorted sets vary.
     for text, size, largest in zip(LIMITS, measured.bytes, most, strict=True):
         assert size is not None
         assert largest - 16 <= size * 1.15, (text, size, largest)
@@ -69,13 +69,18 @@ def test_it_is_the_most_that_a_whole_trace_takes(redis_url: str, runs: list[Run]
 
 
 def test_slots_take_memory_for_each_holder() -> None:
-    runs = [play(TRACE, Limit.parse(f"{slots} at once"), hold=60 * SECOND) for slots in (1, 10, 40)]
+    runs = [
+        run_trace(TRACE, Limit.parse(f"{slots} at once"), slot_us=60 * SECOND)
+        for slots in (1, 10, 40)
+    ]
     one, ten, forty = (size or 0 for size in memory.measure(runs).bytes)
     assert 40 <= (forty - ten) / 30 <= 120
     assert one < ten
 
 
-def test_without_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch, runs: list[Run]) -> None:
+def test_without_a_server_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, runs: list[SimulatedRun]
+) -> None:
     def fail(*_: object) -> str:
         raise click.ClickException("no server here")
 

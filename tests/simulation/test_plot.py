@@ -5,13 +5,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.simulate.commands import run
+from tests.simulation.commands import run
 
 TRACE = ("random:20/s,10s,seed=3", "--limit", "10/s", "--limit", "10/s using sliding-log")
 
 
 def texts(svg: Path) -> list[str]:
-    """What is written in a picture."""
+    """Return the texts in a plot."""
     root = ET.parse(svg).getroot()  # noqa: S314  # of our own making
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
 

@@ -5,16 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from celery_throttle.simulation import SimulateError
-from celery_throttle.simulation.generated import GENERATORS, find, generate
-from celery_throttle.simulation.times import Form, moment, parse_duration, parse_time, seconds
+from celery_throttle.simulation import SimulationError
+from celery_throttle.simulation.generated import GENERATORS, find_generator, generate
+from celery_throttle.simulation.times import (
+    TimeForm,
+    format_seconds,
+    format_time,
+    parse_duration,
+    parse_time,
+)
 from celery_throttle.simulation.traces import Arrival, Trace, read
 
 SECOND = 1_000_000
 
 
 def generated(text: str) -> Trace:
-    generator = find(text)
+    generator = find_generator(text)
     assert generator is not None
     return generate(generator, text)
 
@@ -52,7 +58,7 @@ def test_a_fanout_comes_at_once() -> None:
 
 def test_times_are_taken_as_they_are() -> None:
     assert times(generated("times:61.5,5,5")) == [5 * SECOND, 5 * SECOND, 61_500_000]
-    assert generated("times:12:00:05,12:01").form is Form.CLOCK
+    assert generated("times:12:00:05,12:01").form is TimeForm.CLOCK
 
 
 def test_a_cost_holds_for_each() -> None:
@@ -66,7 +72,7 @@ def test_a_cost_holds_for_each() -> None:
 @pytest.mark.parametrize("generator", GENERATORS.values(), ids=GENERATORS)
 def test_every_form_in_the_help_is_one(generator: object) -> None:
     form = getattr(generator, "form", "")
-    assert find(form) is generator
+    assert find_generator(form) is generator
     assert generated(form).arrivals
 
 
@@ -106,26 +112,26 @@ def test_every_form_in_the_help_is_one(generator: object) -> None:
     ],
 )
 def test_wrong_text_is_named(text: str, says: str) -> None:
-    with pytest.raises(SimulateError, match=says):
+    with pytest.raises(SimulationError, match=says):
         generated(text)
 
 
 @pytest.mark.parametrize(
     ("text", "us", "form"),
     [
-        ("0", 0, Form.SECONDS),
-        ("61.5", 61_500_000, Form.SECONDS),
-        (".5", 500_000, Form.SECONDS),
-        ("1.7e9", 1_700_000_000_000_000, Form.SECONDS),
-        ("12:01:05", 43_265_000_000, Form.CLOCK),
-        ("00:00:00.25", 250_000, Form.CLOCK),
-        ("1970-01-01T00:00:01Z", 1_000_000, Form.DATE),
-        ("1970-01-01 00:00:01.5", 1_500_000, Form.DATE),
-        ("1970-01-01T01:00+01:00", 0, Form.DATE),
-        ("1970-01-01T00:00-00:30", 1_800_000_000, Form.DATE),
+        ("0", 0, TimeForm.SECONDS),
+        ("61.5", 61_500_000, TimeForm.SECONDS),
+        (".5", 500_000, TimeForm.SECONDS),
+        ("1.7e9", 1_700_000_000_000_000, TimeForm.SECONDS),
+        ("12:01:05", 43_265_000_000, TimeForm.CLOCK),
+        ("00:00:00.25", 250_000, TimeForm.CLOCK),
+        ("1970-01-01T00:00:01Z", 1_000_000, TimeForm.DATE),
+        ("1970-01-01 00:00:01.5", 1_500_000, TimeForm.DATE),
+        ("1970-01-01T01:00+01:00", 0, TimeForm.DATE),
+        ("1970-01-01T00:00-00:30", 1_800_000_000, TimeForm.DATE),
     ],
 )
-def test_times_are_read(text: str, us: int, form: Form) -> None:
+def test_times_are_read(text: str, us: int, form: TimeForm) -> None:
     assert parse_time(text) == (us, form)
 
 
@@ -133,14 +139,14 @@ def test_times_are_read(text: str, us: int, form: Form) -> None:
     "text", ["61.5", "12:01:05", "12:01:05.25", "2026-03-08T07:59:00Z", "2026-03-08T07:59:00.5Z"]
 )
 def test_times_are_written_as_they_are_read(text: str) -> None:
-    assert moment(*parse_time(text)) == text
+    assert format_time(*parse_time(text)) == text
 
 
 def test_durations() -> None:
     assert parse_duration("0.5s") == parse_duration("500 ms") == 500_000
     assert parse_duration("2M") == 120 * SECOND
-    assert seconds(500_000) == "0.5"
-    assert seconds(10 * SECOND) == "10"
+    assert format_seconds(500_000) == "0.5"
+    assert format_seconds(10 * SECOND) == "10"
 
 
 @pytest.mark.parametrize(
@@ -170,8 +176,8 @@ def test_csv_with_dates(tmp_path: Path) -> None:
     path.write_text("at\n2026-07-01T09:30:00Z\n2026-07-01T11:30:01+02:00\n")
     trace = read(str(path))
     assert trace.span == SECOND
-    assert trace.form is Form.DATE
-    assert trace.moment(trace.origin) == "2026-07-01T09:30:00Z"
+    assert trace.form is TimeForm.DATE
+    assert trace.format_time(trace.origin) == "2026-07-01T09:30:00Z"
 
 
 @pytest.mark.parametrize(
@@ -191,16 +197,16 @@ def test_csv_with_dates(tmp_path: Path) -> None:
 def test_a_wrong_row_is_named(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(SimulateError, match=says):
+    with pytest.raises(SimulationError, match=says):
         read(str(path))
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SimulateError, match="cannot be read"):
+    with pytest.raises(SimulationError, match="cannot be read"):
         read(str(path))
-    with pytest.raises(SimulateError, match="cannot be read"):
+    with pytest.raises(SimulationError, match="cannot be read"):
         read(str(tmp_path))
 
 
@@ -212,5 +218,5 @@ def test_a_row_of_names_tells_the_columns(tmp_path: Path, head: str) -> None:
 
 def test_a_first_row_with_a_number_is_no_row_of_names(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("tenminutespast,1\n5\n")
-    with pytest.raises(SimulateError, match=r"line 1 .*'tenminutespast' is no time"):
+    with pytest.raises(SimulationError, match=r"line 1 .*'tenminutespast' is no time"):
         read(str(tmp_path / "trace.csv"))

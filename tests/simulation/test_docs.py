@@ -1,4 +1,4 @@
-"""docs/algorithms.md: its examples are what the command prints and the limiter answers."""
+"""The examples in docs/algorithms.md show what the command prints and the limiter returns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulate.commands import run, words
-from tests.simulate.test_plot import texts
+from tests.simulation.commands import run, words
+from tests.simulation.test_plot import texts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")

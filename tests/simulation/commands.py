@@ -1,4 +1,4 @@
-"""The command, run in this process."""
+"""Runs the command in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_throttle.cli import main
 
 
 def run(*options: str, text: str | None = None) -> tuple[int, str]:
-    """Exit code and output, errors included."""
+    """Return exit code and output, including errors."""
     result = CliRunner().invoke(main, ["simulate", *options], input=text)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -20,14 +20,14 @@ def run(*options: str, text: str | None = None) -> tuple[int, str]:
 
 
 def figures(*options: str, text: str | None = None) -> Any:
-    """What the command prints as JSON."""
+    """Return what the command prints as JSON."""
     code, output = run(*options, "--json", "--no-memory", text=text)
     assert code == 0, output
     return json.loads(output)
 
 
 def words(command: str) -> list[str]:
-    """The options of a command as a shell reads them."""
+    """Split a command into options as a shell does."""
     _, name, *options = shlex.split(command)
     assert name == "simulate"
     return options

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulate.commands import figures, run
+from tests.simulation.commands import figures, run
 
 COMMAND = Path(sys.executable).with_name("celery-throttle")
 SEVEN = "times:5,15,61,70,100,110,140"
@@ -111,7 +111,7 @@ def test_the_help_tells_the_forms_of_a_trace() -> None:
 
 
 def without(package: str, *options: str) -> tuple[int, str]:
-    """Exit code and errors of the command on a machine without a package."""
+    """Return exit code and errors of the command without a package."""
     main = "from celery_throttle.cli import main\nmain(sys.argv[1:])"
     ended = subprocess.run(
         [
@@ -137,7 +137,7 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path) -> None:
 
 
 def on_a_terminal(*options: str) -> str:
-    """What the command writes to a terminal."""
+    """Return what the command writes to a terminal."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen([COMMAND, "simulate", *options], stdout=theirs, env=environment):
@@ -146,7 +146,7 @@ def on_a_terminal(*options: str) -> str:
         while True:
             try:
                 read = os.read(ours, 65536)
-            except OSError:  # how Linux tells that the other end is closed
+            except OSError:  # on Linux, the other end is closed
                 break
             output += read
             if not read:

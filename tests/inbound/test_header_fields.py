@@ -1,4 +1,4 @@
-"""What header fields tell of limits, without a server."""
+"""The header fields of limits, without a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery_throttle.inbound.answers import Policies, answer_to, whole_seconds
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
 
-#: A list of strings with parameters, RFC 9651, as far as these fields use it.
+#: A list of strings with parameters (RFC 9651), as far as these fields use it.
 _ITEM = r'"[\x20-\x21\x23-\x5b\x5d-\x7e]*"(;[a-z]+=(\d{1,15}|"[a-z-]+"))*'
 FIELD = re.compile(rf"{_ITEM}(, {_ITEM})*")
 
@@ -91,8 +91,8 @@ def test_waits_are_rounded_up(wait: float | None, seconds: int) -> None:
 
 def test_answers_to_errors() -> None:
     refused = answer_to(Throttled("web", "key", 1.5))
-    assert (refused.status, refused.line) == (429, "429 Too Many Requests")
+    assert (refused.status, refused.status_line) == (429, "429 Too Many Requests")
     assert refused.retry_after == 2
     assert b"key" not in refused.body
-    assert answer_to(StoreError("gone")).line == "503 Service Unavailable"
-    assert [name for name, _ in refused.more] == ["Cache-Control", "Retry-After"]
+    assert answer_to(StoreError("gone")).status_line == "503 Service Unavailable"
+    assert [name for name, _ in refused.bodyless_headers] == ["Cache-Control", "Retry-After"]

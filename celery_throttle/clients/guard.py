@@ -1,0 +1,127 @@
+"""Guard: the limits of one client's calls."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import cached_property
+from math import inf
+from typing import Any
+
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.grammar import ADAPTIVE
+from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import Requirement, has_slots
+
+logger = logging.getLogger(__name__)
+
+#: Seconds by which a pause must outlast the previous one to be logged.
+_LOGGED_EXTENSION_SECONDS = 0.5
+
+
+class Guard:
+    """The limits of one client's calls.
+
+    ``key``, ``cost`` and ``usage`` take what the client knows of a call: its request, its
+    arguments, its response.
+
+    Args:
+        limit: ``throttle["stripe"]``, or a list of such limits of one limiter.
+        key: a function that returns the key of each limit that has none of its own. If it returns
+            None, the limit itself applies.
+        cost: units of each limit, a mapping of limit names to units, or a function that returns
+            one of these; default 1.
+        max_wait: seconds that a call may wait for its limits; default 0.
+        usage: a function of the response that returns the true cost, in the forms of ``cost``,
+            which is only an estimate then.
+        retry_429: how often a call that the API refused is repeated; default 0.
+
+    Raises:
+        LimitError: an argument is not as above.
+    """
+
+    def __init__(
+        self,
+        limit: LimitHandles,
+        *,
+        key: Callable[..., Any] | None = None,
+        cost: Any = None,
+        max_wait: float = 0.0,
+        usage: Callable[[Any], Any] | None = None,
+        retry_429: int = 0,
+    ) -> None:
+        self._limits = check_handles(limit)
+        for name, function in (("key", key), ("usage", usage)):
+            if function is not None and not callable(function):
+                raise LimitValueError(f"{name} must be callable, not {shown(function)}")
+        self.limiter: LimiterCore = self._limits[0].limiter
+        self._key = key
+        self._cost: Any = 1 if cost is None else cost
+        self.max_wait = check_duration(max_wait, "max_wait")
+        self.usage = usage
+        if not isinstance(retry_429, int) or isinstance(retry_429, bool) or retry_429 < 0:
+            raise LimitValueError(
+                f"retry_429 must be a whole number, 0 or more, not {shown(retry_429)}"
+            )
+        self.retry_429 = retry_429
+        self._paused_until = 0.0
+        self._fixed: Requirement | None = None
+        if key is None and not callable(self._cost):
+            self._fixed = self.requirement()
+
+    def requirement(self, *args: Any, **kwargs: Any) -> Requirement:
+        """Return what a call needs; the arguments are those of ``key`` and ``cost``."""
+        if self._fixed is not None:
+            return self._fixed
+        refs = [limit.ref for limit in self._limits]
+        key = None if self._key is None else self._key(*args, **kwargs)
+        if key is not None:
+            refs = [
+                ref if ref.key is not None else LimitRef(ref.name, encode_key(key)) for ref in refs
+            ]
+        cost = self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+        return self.limiter.require(refs, cost)
+
+    def learning(self, requirement: Requirement) -> Requirement | None:
+        """Return the part of a requirement whose limits learn from responses."""
+        return requirement
+
+    def names(self) -> list[str]:
+        """Return the names of the limits."""
+        return [limit.ref.name for limit in self._limits]
+
+    # The definitions in the code are read at the first call, as the settings of an app are.
+
+    @cached_property
+    def _definitions(self) -> list[Limit]:
+        defined = self.limiter.limits
+        return [limit for name in self.names() for limit in defined.get(name, ())]
+
+    @cached_property
+    def takes_slots(self) -> bool:
+        """Whether one of the limits has slots."""
+        return any(map(has_slots, self._definitions))
+
+    @cached_property
+    def is_adaptive(self) -> bool:
+        """Whether one of the limits is adaptive: it learns from every response."""
+        return any(limit.algorithm == ADAPTIVE for limit in self._definitions)
+
+    @cached_property
+    def fails_open(self) -> bool:
+        """Whether calls go out while the server of the limits cannot be reached."""
+        known = all(name in self.limiter.limits for name in self.names())
+        return known and all(limit.outage == "open" for limit in self._definitions)
+
+    def log_pause(self, seconds: float) -> None:
+        """Log that a response has paused the limits, unless it was logged just now."""
+        until = time.monotonic() + seconds
+        if until > self._paused_until + _LOGGED_EXTENSION_SECONDS:
+            names = ", ".join(map(repr, self.names()))
+            duration = "until it is resumed" if seconds == inf else f"for {seconds:.3f} s"
+            logger.warning("The API behind %s asks for a pause: no calls %s", names, duration)
+        self._paused_until = max(until, self._paused_until)

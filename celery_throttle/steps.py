@@ -1,0 +1,92 @@
+"""Steps: work that is written once for blocking callers and for asyncio.
+
+A generator yields a :class:`Step` for everything that may block (run a plan, enter a slot, send a
+request) and gets back its result, or its exception. :func:`run_steps` carries the steps out in
+place, :func:`arun_steps` awaits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeVar
+
+from celery_throttle.leases import Slot
+from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.operations.plan import Plan
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """One action that may block.
+
+    Attributes:
+        run: does it, and blocks.
+        arun: does it, or returns an awaitable that does.
+        may_return_awaitable: whether ``run`` may find out that the action is asynchronous. Then
+            :func:`run_steps` returns a coroutine that does the rest.
+    """
+
+    run: Callable[[], Any]
+    arun: Callable[[], Any]
+    may_return_awaitable: bool = False
+
+
+#: A generator of steps that returns a T.
+Steps = Generator[Step, Any, T]
+
+
+def plan_step(limiter: LimiterCore, plan: Plan[Any]) -> Step:
+    """Return the step that runs a plan of a limiter."""
+    return Step(partial(limiter.run_plan, plan), partial(limiter.arun_plan, plan))
+
+
+def enter_step(slot: Slot) -> Step:
+    """Return the step that acquires a slot. Its result is the decision."""
+    return Step(slot.__enter__, slot.__aenter__)
+
+
+def exit_step(slot: Slot) -> Step:
+    """Return the step that releases a slot."""
+    return Step(partial(slot.__exit__, None, None, None), partial(slot.__aexit__, None, None, None))
+
+
+def run_steps(steps: Steps[T]) -> T:
+    """Carry out steps in place and return their result, or a coroutine; see :class:`Step`."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = step.run()
+                if step.may_return_awaitable and isawaitable(result):
+                    return arun_steps(steps, result)  # type: ignore[return-value]  # see Step
+            except BaseException as error:  # noqa: BLE001, PERF203  # the steps handle it
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> T:
+    """Carry out steps in an event loop and return their result.
+
+    Args:
+        steps: the steps.
+        pending: the result of the current step, if the steps have begun.
+    """
+    try:
+        action = next(steps).arun if pending is None else lambda: pending
+        while True:
+            try:
+                result = action()
+                if isawaitable(result):
+                    result = await result
+            except BaseException as error:  # noqa: BLE001, PERF203  # the steps handle it
+                action = steps.throw(error).arun
+            else:
+                action = steps.send(result).arun
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
