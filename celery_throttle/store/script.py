@@ -1,12 +1,12 @@
-"""The Lua scripts, and the calls of them.
+"""Loads the Lua scripts, and packs calls of them.
 
 Each operation on the server is one script in ``store/scripts/``. A script names the files that it
 includes, which are in ``store/scripts/lib/`` and ``algorithms/``; an included file may include
 others:
 
-* ``-- uses: name`` puts the file before the script.
-* ``-- uses rarely: name`` makes the file one function of that name, which returns what the file
-  returns at its end. The server runs a script from its first line at each call, so each function
+* ``-- uses: name`` puts the file before the script, once.
+* ``-- uses rarely: name`` makes the file the body of one function of that name, whose result is
+  what the file returns. The server runs a script from its first line at each call, so each function
   that it defines costs time even if it is never called.
 * ``-- first: name`` puts the file before all others.
 """
@@ -20,9 +20,14 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-#: Where scripts are, and where the files are that they include.
+#: The folder of the scripts, and the folders of the files that they include.
 _SCRIPTS = "store/scripts"
-_INCLUDES = ("store/scripts/lib", "algorithms")
+_LIB = "store/scripts/lib"
+_INCLUDES = (
+    _LIB,
+    *(f"{_LIB}/{name}" for name in ("limits", "lines", "waiting_lists", "claim", "fan_out")),
+    "algorithms",
+)
 
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _FIRST = re.compile(r"^-- first: (.+)$", re.MULTILINE)
@@ -42,10 +47,10 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script to run with its keys and arguments: what the core builds, and an end sends.
+    """One script with its keys and arguments, ready to be sent.
 
     Attributes:
-        packed: the command in the Redis protocol; made once, as a call may be sent many times.
+        packed: the command in the Redis protocol; packed once, since a call may be sent many times.
     """
 
     script: Script
@@ -59,7 +64,7 @@ class Call:
 
 
 def pack(*parts: Argument) -> bytes:
-    """One command in the Redis protocol."""
+    """Pack one command in the Redis protocol."""
     chunks = [b"*%d\r\n" % len(parts)]
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
@@ -68,7 +73,7 @@ def pack(*parts: Argument) -> bytes:
 
 
 def source_of(name: str, folders: Sequence[str] = _INCLUDES) -> str:
-    """Return the text of one Lua file, without those that it includes.
+    """Return the text of one Lua file, without the files that it includes.
 
     Raises:
         FileNotFoundError: there is no such file in the folders.
@@ -83,24 +88,33 @@ def source_of(name: str, folders: Sequence[str] = _INCLUDES) -> str:
 
 def script_names() -> list[str]:
     """Return the names of all scripts, without included files."""
-    folder = files("celery_throttle") / _SCRIPTS
-    return sorted(file.name[:-4] for file in folder.iterdir() if file.name.endswith(".lua"))
+    return _names_in([_SCRIPTS])
 
 
-def _with_includes(text: str, seen: list[str]) -> str:
-    """Put before a file those that it includes and that are not there yet."""
+def include_names() -> list[str]:
+    """Return the names of all included files."""
+    return _names_in(_INCLUDES)
 
-    def included(name: str) -> str:
-        if name in seen:
-            return ""
-        seen.append(name)
-        return _with_includes(source_of(name), seen)
 
-    before = [included(name) for name in (*_names(_FIRST, text), *_names(_USES, text))]
-    rarely = [
-        f"local function {name}()\n{included(name)}end\n" for name in _names(_USES_RARELY, text)
-    ]
-    return "".join((*before, *rarely, text, "\n"))
+def _names_in(folders: Sequence[str]) -> list[str]:
+    found = (file.name for name in folders for file in (files("celery_throttle") / name).iterdir())
+    return sorted(name.removesuffix(".lua") for name in found if name.endswith(".lua"))
+
+
+def _with_includes(text: str, seen: set[str]) -> str:
+    """Put the included files that are not in ``seen`` before the text of a file."""
+    chunks = []
+    for name in (*_names(_FIRST, text), *_names(_USES, text)):
+        if name not in seen:
+            seen.add(name)
+            chunks.append(_with_includes(source_of(name), seen))
+    for name in _names(_USES_RARELY, text):
+        if name not in seen:
+            seen.add(name)
+            # What only its body includes is not visible to the files after it.
+            body = _with_includes(source_of(name), set(seen))
+            chunks.append(f"local function {name}()\n{body}end\n")
+    return "".join((*chunks, text, "\n"))
 
 
 def _names(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -109,7 +123,7 @@ def _names(pattern: re.Pattern[str], text: str) -> list[str]:
 
 @cache
 def script(name: str) -> Script:
-    """The script of that name with its libraries; read once."""
-    source = _with_includes(source_of(name, [_SCRIPTS]), []).encode()
-    # Redis names scripts by SHA-1; nothing is secured by it.
+    """Return the script of a name with its included files; reads each once."""
+    source = _with_includes(source_of(name, [_SCRIPTS]), set()).encode()
+    # Redis identifies scripts by SHA-1; nothing is secured by it.
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest())
