@@ -1,7 +1,6 @@
--- fan_out_expiry.lua: sets or removes the expiry of all keys of a fan-out.
+-- fan_out_expiry.lua: returns a function that sets the expiry of all keys of a fan-out, or removes it (`is_kept`)
+-- while tasks wait.
 -- uses: clock, fan_out
---
--- Returns the function that does it: `is_kept` is true while tasks wait.
 
 return function(record, is_kept)
   local fields = redis.call('HMGET', record, 'pause', 'keep')

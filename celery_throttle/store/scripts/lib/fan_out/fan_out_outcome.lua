@@ -1,8 +1,7 @@
--- fan_out_outcome.lua: records how a task of a fan-out has ended.
+-- fan_out_outcome.lua: records how a task of a fan-out has ended: 'done', 'failed' or 'revoked'. An outcome that is
+-- recorded twice counts once. 'done' replaces another outcome: the task may have run once more.
 -- uses: fan_out
 
--- Record 'done', 'failed' or 'revoked'. An outcome that is recorded twice counts once. 'done' replaces another
--- outcome: the task may have run once more.
 local function record_fan_out_outcome(record, id, outcome)
   local tasks = record .. ':' .. fan_out_number(id)
   local known = redis.call('HGET', tasks, id)

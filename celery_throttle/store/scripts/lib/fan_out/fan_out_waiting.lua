@@ -1,7 +1,6 @@
--- fan_out_waiting.lua: counts the waiting tasks of a fan-out.
+-- fan_out_waiting.lua: changes the number of waiting tasks of a fan-out. If its record has expired, it stays so.
 -- uses rarely: fan_out_expiry
 
--- Change the number of its tasks that wait. If the record has expired, it stays so.
 local function change_fan_out_waiting(record, change)
   if redis.call('EXISTS', record) == 0 then
     return

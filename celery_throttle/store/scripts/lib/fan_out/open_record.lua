@@ -1,8 +1,7 @@
--- open_record.lua: opens the record of a fan-out, see `fan_out.lua`.
+-- open_record.lua: writes what is missing in the record of a fan-out, see `fan_out.lua`. `keep` is how long (us) it
+-- is kept after no task waits, `pause` the key that pauses it. Returns the numbers of the queues, by queue.
 -- uses: clock, line_data
 
--- Write what is missing in a record. `keep` is how long (us) it is kept after no task waits, `pause` the key that
--- pauses it. Returns the numbers of the queues, by queue.
 local function open_record(record, keep, pause, queues)
   for _, field in ipairs({ 'old_at', 'new_at' }) do
     redis.call('HSETNX', record, field, format_integer(now))

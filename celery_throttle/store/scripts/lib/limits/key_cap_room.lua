@@ -1,8 +1,7 @@
--- key_cap_room.lua: whether the key caps of requirements have room for their keys.
+-- key_cap_room.lua: finds the requirement whose key has to wait longest for room in its key cap. Returns its index,
+-- and how long (us) it waits: -1 if there can never be room. 0 and 0 if there is room for all.
 -- uses rarely: key_cap
 
--- The index of the requirement whose key has to wait longest for room, and how long (us); -1 if there can never be
--- room. 0 and 0 if there is room for all.
 local function find_full_key_cap(requirements)
   for i = 1, #requirements do
     if requirements[i].key_cap then

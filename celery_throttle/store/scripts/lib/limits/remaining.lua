@@ -1,8 +1,7 @@
--- remaining.lua: what the limits of a requirement could grant now.
+-- remaining.lua: what a requirement could grant now. Returns the amount (whole units unless `fractional`),
+-- microseconds until nothing is in use, and the limit that has least.
 -- uses: definition, arithmetic
 
--- Returns the amount that could pass now (whole units unless `fractional`), microseconds until nothing is in use, and
--- the limit that has least.
 local function remaining_of(requirement, fractional)
   local limits = requirement.limits
   local amount, reset, least = math.huge, requirement.pause, limits[1]

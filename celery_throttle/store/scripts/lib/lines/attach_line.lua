@@ -1,8 +1,7 @@
--- attach_line.lua: lets a line wait at one of its limits.
+-- attach_line.lua: lets a line wait at one of its limits, whose waiting list is due after a wait (us).
 -- uses: fair_queue, waiting_list, descriptor, due
 -- uses rarely: repair
 
--- Let a line wait at a limit, whose waiting list is due after a wait (us).
 local function attach_line(line, descriptor, limit_index, wait)
   local limit_keys, queue = descriptor.limits[limit_index], descriptor.queue
   local waiting = limit_keys[WAITING]

@@ -1,10 +1,9 @@
--- expected_wait.lua: how long a task in a line is expected to wait.
+-- expected_wait.lua: the expected wait (us) of the task at a position of its line, and the requirement that causes
+-- it. Lines at one limit are served in turns, those of higher ranks later: so before the task at position n there are
+-- n tasks of each other line, if all have the same rank and weight. Other ranks and weights are not counted. Nobody
+-- knows when a slot is released: that counts as no wait.
 -- uses: line_data, scores, tags, arithmetic, clock
 
--- The expected wait (us) of the task at a position of its line, and the requirement that causes it. Lines at one
--- limit are served in turns, those of higher ranks later: so before the task at position n there are n tasks of each
--- other line, if all have the same rank and weight. Other ranks and weights are not counted. Nobody knows when a slot
--- is released: that counts as no wait.
 local function expected_wait(requirements, descriptor, rank, position, bottleneck)
   local longest, slowest = 0, math.max(1, bottleneck)
   local next_rank = '(' .. format_integer((rank + 1) * RANK_SPAN)

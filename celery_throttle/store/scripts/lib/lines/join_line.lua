@@ -1,9 +1,8 @@
--- join_line.lua: a task joins its line.
+-- join_line.lua: adds a task with its packed row to a line. If the line is not known yet, it waits at the limit
+-- `bottleneck` (0 for any), which has room for it after a wait (us).
 -- uses: end_line, attach_line, fan_out_waiting
 -- uses rarely: repair
 
--- Add a task with its packed row to a line. If the line is not known yet, it waits at the limit `bottleneck` (0 for
--- any), which has room for it after a wait (us).
 local function join_line(line, descriptor, id, score, row, wait, bottleneck)
   local queue, known = descriptor.queue, redis.call('HGET', descriptor.queue[LINES], line)
   if descriptor.temporary then

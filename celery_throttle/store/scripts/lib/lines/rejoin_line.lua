@@ -1,7 +1,7 @@
--- rejoin_line.lua: a task that a worker had returns to its position in its line.
+-- rejoin_line.lua: returns a task that a worker had to its position in its line, unless it waits again already. A
+-- task of a cancelled fan-out ends as revoked.
 -- uses: join_line, wake, fan_out_outcome
 
--- Does nothing if the task waits again already. A task of a cancelled fan-out ends as revoked.
 local function rejoin_line(line, descriptor, id, score, row)
   local fan_out, queue = descriptor.fan_out, descriptor.queue
   if redis.call('HEXISTS', queue[MESSAGES], id) == 1 then

@@ -1,8 +1,8 @@
--- remove_tasks.lua: removes tasks from their line.
+-- remove_tasks.lua: removes tasks from their line; `has_others` is whether the line keeps any, nil if the caller does
+-- not know. A line without tasks ends, but stays in its waiting list: the caller removes it there, or updates its
+-- rank if it has tasks.
 -- uses: end_line, waiting_list, fan_out_waiting, bulk_commands
 
--- Remove some tasks; `has_others` is whether the line keeps any, nil if the caller does not know. A line without
--- tasks ends, but stays in its waiting list: the caller removes it there, or updates its rank if it has tasks.
 local function remove_tasks(line, descriptor, limit_index, ids, has_others)
   local queue = descriptor.queue
   call_with('HDEL', queue[MESSAGES], ids)

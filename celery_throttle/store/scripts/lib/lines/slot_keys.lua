@@ -1,7 +1,6 @@
--- slot_keys.lua: where the slots of a task are.
+-- slot_keys.lua: lists the keys entries and waits of each slot that a task takes.
 -- uses: line_data, tags
 
--- The keys entries and waits of each slot that a task takes, in one list.
 local function slot_keys_of(requirements, descriptor)
   local found = {}
   for i, requirement in ipairs(requirements) do

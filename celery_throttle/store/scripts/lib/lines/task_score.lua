@@ -1,8 +1,8 @@
--- task_score.lua: the score of a task that joins the end of its line.
+-- task_score.lua: the score of a task that joins the end of its line. Within a rank tasks are ordered by age, in
+-- units of 64 us (45 bits). The clock may stand still or be set back, so the score is above that of the last task of
+-- the rank.
 -- uses: clock, scores
 
--- Within a rank tasks are ordered by age, in units of 64 us (45 bits). The clock may stand still or be set back, so
--- the score is above that of the last task of the rank.
 local function next_task_score(line, rank)
   local from, to = rank * RANK_SPAN, (rank + 1) * RANK_SPAN - 1
   local last = redis.call('ZRANGE', line, format_integer(to), format_integer(from),

@@ -1,8 +1,7 @@
--- recheck.lua: lets workers recheck the lines that wait at one limit and key, after it has changed.
+-- recheck.lua: makes all waiting lists of a limit and key due, after it has changed; `waits` is the hash of them.
+-- Wakes workers, unless the table `wake_later` is given: that gets {due, asks} of each queue.
 -- uses: wake
 
--- Make all waiting lists of a limit and key due; `waits` is the hash of them. Then wakes workers, unless the table
--- `wake_later` is given: that gets {due, asks} of each queue.
 local function recheck(waits, wake_later)
   local found = redis.call('HGETALL', waits)
   for i = 1, #found, 2 do

@@ -1,8 +1,7 @@
--- release_slot.lua: releases a slot of a concurrency limit.
+-- release_slot.lua: releases a slot if the holder has it; `wake_later` as in `recheck.lua`. It is released last: if
+-- the script fails before that, a repeated call rechecks the waiting lines, too.
 -- uses: recheck
 
--- Release a slot if the holder has it; `wake_later` as in `recheck.lua`. Rechecks the waiting lines first: if the
--- script fails in between, a repeated call does both again.
 local function release_slot(entries, waits, holder, wake_later)
   if redis.call('ZSCORE', entries, holder) then
     recheck(waits, wake_later)

@@ -1,8 +1,7 @@
--- wake.lua: wakes workers.
+-- wake.lua: wakes up to two workers that would otherwise poll after `due` (us). Workers whose poll lies in the past
+-- are busy or gone. `polls` is the key `asks` of a queue.
 -- uses: clock
 
--- Wake up to two workers that would otherwise poll after `due` (us). `polls` is the key `asks` of a queue. Workers
--- whose poll lies in the past are busy or gone.
 local function wake(polls, due)
   local next_polls = redis.call('ZRANGE', polls, format_integer(now), '+inf', 'BYSCORE',
                                 'LIMIT', 0, 2, 'WITHSCORES')
