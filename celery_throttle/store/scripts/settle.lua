@@ -7,8 +7,8 @@
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
 --       then per requirement: field of the key, field of the name; then per requirement: cost (millionths);
---       then per requirement: actual cost (millionths); then the marks that `acquire.lua` replied: per requirement, since
---       when (us) its definition is in force, how many limits it has, two numbers per limit
+--       then per requirement: actual cost (millionths); then the marks that `acquire.lua` replied: per requirement,
+--       since when (us) its definition is in force, how many limits it has, two numbers per limit
 -- Reply {1}
 --       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
 -- If the definition has changed since, nothing is refunded, and a debt counts as taken now.
