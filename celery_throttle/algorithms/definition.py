@@ -1,6 +1,6 @@
 """The limits of a name in force, and what states are worth under them.
 
-Twin: ``definition.lua``, and ``adopt`` in ``decide.lua``.
+Twin: ``definition.lua``, and ``convert_state.lua``.
 """
 
 from __future__ import annotations

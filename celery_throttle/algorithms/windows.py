@@ -1,4 +1,4 @@
-"""Algorithms that count in windows. Twin: ``windows.lua``."""
+"""Algorithms that count in windows. Twins: ``fixed_window.lua``, ``sliding_window.lua``."""
 
 from __future__ import annotations
 

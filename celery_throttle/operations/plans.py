@@ -260,7 +260,7 @@ class Plans(Changes):
         return Call(script("admit"), keys, [*args, *about])
 
     def _named(self, need: Need) -> tuple[list[str], list[Argument]]:
-        """Keys and arguments of some limits, as ``refs.lua`` reads them."""
+        """Keys and arguments of some limits, as ``requirements.lua`` reads them."""
         keys = self.keys
         if has_keys(need.refs):
             states = [name for ref in need.refs for name in keys.decision(ref)]

@@ -38,7 +38,7 @@ def has_hash_tag(prefix: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """What one queue of the broker keeps in Redis while tasks of it wait; see ``lines.lua``."""
+    """What one queue of the broker keeps in Redis while tasks of it wait; see ``line_data.lua``."""
 
     lines: str
     messages: str
@@ -189,7 +189,7 @@ class Keys:
 
     @staticmethod
     def fan_out_number(task_id: str) -> int:
-        """The number of a task in its fan-out. Twin: ``number_of`` of ``fan_out.lua``."""
+        """The number of a task in its fan-out. Twin: ``fan_out_number`` of ``fan_out.lua``."""
         data = task_id.encode("utf-8", "surrogatepass")
         return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 

@@ -9,12 +9,15 @@ others:
   what the file returns. The server runs a script from its first line at each call, so each function
   that it defines costs time even if it is never called.
 * ``-- first: name`` puts the file before all others.
+
+A constant (``local NAMES = numbers or strings``, in capitals) is written into the script where it
+is used: a variable that functions refer to costs time at each call, for each of these functions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
@@ -32,6 +35,10 @@ _INCLUDES = (
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _FIRST = re.compile(r"^-- first: (.+)$", re.MULTILINE)
 _USES_RARELY = re.compile(r"^-- uses rarely: (.+)$", re.MULTILINE)
+
+_CONSTANTS = re.compile(r"local ([A-Z_]+(?:, [A-Z_]+)*) = (.+)")
+_LITERAL = re.compile(r"'[^']*'|[\d(][\d ^*()]*")
+_COMMENT_STRING_OR_CONSTANT = re.compile(r" *--.*|'[^']*'|\b[A-Z][A-Z_]+\b")
 
 Argument = str | bytes | int | float
 
@@ -72,7 +79,8 @@ def pack(*parts: Argument) -> bytes:
     return b"".join(chunks)
 
 
-def source_of(name: str, folders: Sequence[str] = _INCLUDES) -> str:
+@cache
+def source_of(name: str, folders: tuple[str, ...] = _INCLUDES) -> str:
     """Return the text of one Lua file, without the files that it includes.
 
     Raises:
@@ -101,29 +109,83 @@ def _names_in(folders: Sequence[str]) -> list[str]:
     return sorted(name.removesuffix(".lua") for name in found if name.endswith(".lua"))
 
 
-def _with_includes(text: str, seen: set[str]) -> str:
-    """Put the included files that are not in ``seen`` before the text of a file."""
+def source_with_includes(name: str) -> str:
+    """Return the text of a script behind the files that it includes."""
+    text = source_of(name, (_SCRIPTS,))
+    # A call has one time, so the clock is never read in a function.
+    shared = {"clock", *_reachable(text, _FIRST, _USES)}
+    return _with_includes(text, shared, set())
+
+
+def _with_includes(text: str, shared: set[str], seen: set[str]) -> str:
+    """Put the included files that are not in ``seen`` before the text of a file.
+
+    What only the body of a function includes is in that body, other files (``shared``) are not.
+    """
     chunks = []
-    for name in (*_names(_FIRST, text), *_names(_USES, text)):
-        if name not in seen:
-            seen.add(name)
-            chunks.append(_with_includes(source_of(name), seen))
+
+    def include(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                chunks.append(_with_includes(source_of(name), shared, seen))
+
+    include((*_names(_FIRST, text), *_names(_USES, text)))
     for name in _names(_USES_RARELY, text):
         if name not in seen:
             seen.add(name)
-            # What only its body includes is not visible to the files after it.
-            body = _with_includes(source_of(name), set(seen))
-            chunks.append(f"local function {name}()\n{body}end\n")
+            body = source_of(name)
+            include(used for used in _reachable(body, _USES, _USES_RARELY) if used in shared)
+            chunks.append(
+                f"local function {name}()\n{_with_includes(body, shared, set(seen))}end\n"
+            )
     return "".join((*chunks, text, "\n"))
+
+
+@cache
+def _reachable(text: str, *kinds: re.Pattern[str]) -> Sequence[str]:
+    """The files that a file includes, and those that they include; each once."""
+    names = [name for kind in kinds for name in _names(kind, text)]
+    found = (one for name in names for one in (name, *_reachable(source_of(name), *kinds)))
+    return tuple(dict.fromkeys(found))
 
 
 def _names(pattern: re.Pattern[str], text: str) -> list[str]:
     return [name.strip() for found in pattern.findall(text) for name in found.split(",")]
 
 
+def _with_literals(source: str) -> str:
+    """Write the constants of a script where they are used, and leave out its comments.
+
+    Raises:
+        ValueError: two constants have the same name.
+    """
+    literals: dict[str, str] = {}
+
+    def with_literals(text: str) -> str:
+        def literal(match: re.Match[str]) -> str:
+            found = match.group()
+            return "" if found.lstrip().startswith("--") else literals.get(found, found)
+
+        return _COMMENT_STRING_OR_CONSTANT.sub(literal, text)
+
+    lines = []
+    for line in source.splitlines():
+        declared = _CONSTANTS.fullmatch(line)
+        values = with_literals(declared[2]).split(", ") if declared else []
+        if declared and all(map(_LITERAL.fullmatch, values)):
+            for name, value in zip(declared[1].split(", "), values, strict=True):
+                text = value if value.isdigit() or value[0] == "'" else f"({value})"
+                if literals.setdefault(name, text) != text:
+                    raise ValueError(f"constant {name} is declared twice, as {value}")
+        elif text := with_literals(line):
+            lines.append(f"{text}\n")
+    return "".join(lines)
+
+
 @cache
 def script(name: str) -> Script:
     """Return the script of a name with its included files; reads each once."""
-    source = _with_includes(source_of(name, [_SCRIPTS]), set()).encode()
+    source = _with_literals(source_with_includes(name)).encode()
     # Redis identifies scripts by SHA-1; nothing is secured by it.
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest())

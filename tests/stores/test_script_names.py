@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from celery_throttle.store.script import include_names, script, script_names, source_of
+from celery_throttle.store.script import (
+    include_names,
+    script_names,
+    source_of,
+    source_with_includes,
+)
 from tests.lua_names import resolve
 
 #: What the server provides to scripts.
@@ -18,16 +23,23 @@ GLOBALS = {
 
 @pytest.mark.parametrize("name", script_names())
 def test_each_name_is_declared_once_before_it_is_used(name: str) -> None:
-    names = resolve(script(name).source.decode())
+    names = resolve(source_with_includes(name))
     assert names.undefined <= GLOBALS
     assert names.shadows == set()
 
 
 @pytest.mark.parametrize("name", script_names())
 def test_a_script_uses_each_file_that_it_includes(name: str) -> None:
-    source = script(name).source.decode()
+    source = source_with_includes(name)
     used = resolve(source).used
     for include in include_names():
-        if f"\n-- {include}.lua: " in source and (text := source_of(include)):
-            declared = re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", text, re.MULTILINE)
+        declared = re.findall(
+            r"^local (?:function )?(\w+(?:, \w+)*)", source_of(include), re.MULTILINE
+        )
+        if declared and f"\n-- {include}.lua: " in f"\n{source}":
             assert {include, *", ".join(declared).split(", ")} & used, include
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_a_call_has_one_time(name: str) -> None:
+    assert source_with_includes(name).count("local now = ") <= 1

@@ -1,5 +1,6 @@
 -- claim.lua: a worker's one regular call: renews its lease, settles claims, and claims due tasks with their quota.
--- uses: claim_call, remove_tasks, settle_claims, lease_clock, serve_queue, poll_time
+-- uses: claim_call, settle_claims, poll_time
+-- uses rarely: serve_list
 --
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
@@ -38,11 +39,19 @@ settle_claims()
 local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'BYSCORE', 'LIMIT', 0, 2)
 local dead_worker = expired[expired[1] == call.worker and 2 or 1] or '' -- its own lease is about to be renewed
 
-local poll = now + call.max_sleep
+local poll, serve = now + call.max_sleep, nil
 for key = 5, #KEYS, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   follow_queue_clock(queue)
-  serve_queue(queue)
+  while #call.taken < call.wanted and call.visits > 0 do
+    local horizon = format_integer(now + booking_horizon())
+    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not waiting then
+      break
+    end
+    serve = serve or serve_list() -- what decides is defined only if a list is due
+    serve(queue, waiting)
+  end
   poll = math.min(poll, next_poll_time(queue))
 end
 

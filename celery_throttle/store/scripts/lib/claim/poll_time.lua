@@ -4,7 +4,7 @@
 
 -- How often (us) channels of dead workers are forgotten; and for how long (us) a queue with lines remembers its
 -- polls: processes may be busy as long.
-local CLEANUP_INTERVAL, MEMORY = 60000000, 3600000000
+local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
 
 -- If the clock was set back since a queue was written, move its due times back and forget its polls.
 local function follow_queue_clock(queue)
@@ -50,6 +50,6 @@ local function next_poll_time(queue)
     poll = math.min(poll, free_poll_time(queue, math.max(now, due - call.free_horizon)))
   end
   write_lease(queue[ASKS], call.channel, poll)
-  redis.call('PEXPIRE', queue[ASKS], expiry_ms(due and MEMORY or 2 * call.max_sleep))
+  redis.call('PEXPIRE', queue[ASKS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
