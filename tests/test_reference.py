@@ -71,13 +71,13 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 
 
 def test_lua_and_python_share_their_constants() -> None:
-    exact, tags = source_of("exact"), source_of("tags")
+    arithmetic, tags = source_of("arithmetic"), source_of("tags")
     for name, value in (
         ("FARTHEST", MAX_BOOKING_US),
         ("MILLION", MILLION),
         ("MAX_EXACT", rate.MAX_EXACT),
     ):
-        assert re.findall(rf"^local {name} = (\d+)$", exact, re.MULTILINE) == [str(value)]
+        assert re.findall(rf"^local {name} = (\d+)$", arithmetic, re.MULTILINE) == [str(value)]
     in_lua = dict[str, int]()
     for names, numbers in re.findall(r"^local ([A-Z_, ]+) = ([\d, ]+)$", tags, re.MULTILINE):
         in_lua |= zip(names.split(", "), map(int, numbers.split(", ")), strict=True)

@@ -1,39 +1,46 @@
--- adaptive.lua: a meter whose rate moves between two bounds, by what answers say: AIMD.
--- uses: clock, exact, tags
+-- adaptive.lua: a meter whose rate adapts to the answers of an API: AIMD, additive increase, multiplicative decrease.
+-- uses: clock, arithmetic, tags, parameter
+-- uses rarely: scaling
 --
--- Library. Twin: `celery_throttle/algorithms/adaptive.py`, which explains the rule and its constants. Its part
--- of the state: tag, size, at (when it was written: the start of what was taken last), p, q, began (since
--- when there was always something in use), taken (ticks since then), level (ticks in use at `at`), share (the
--- rate, in millionths of its upper bound), fell, grew, refusals. Of a limit it sets `used`, the ticks in use
--- now, and all from `at` on save p and q.
+-- Twin: `adaptive.py`, which explains the rule and its constants. Its part of the state: tag, size, and
+--   at         when (us) it was written: the start of the last take
+--   p, q       as in `meters.lua`, of the upper bound of the rate
+--   began      since when (us) there was always something in use
+--   taken      ticks taken since then
+--   level      ticks in use at `at`
+--   share      the rate, in millionths of its upper bound
+--   fell, grew when (us) the rate fell, and until when (us) good answers were counted
+--   refusals   since the last good answer
+-- Adds them to a limit, and `used`: the ticks in use now.
 
 local function make_adaptive()
   local adaptive, FORM, SIZE = {}, '<BHdddddddddd', 83
   local GROWTH, LONGEST_GROWTH, KEPT, KEPT_AGAIN, AGAIN = 100, 1000000, 93, 85, 2000000
   local REST, LONGEST_REST, MEMORY = 100000, 10000000, 3600000000
   local EXACT = 2 ^ 53
+  local scale, scale_down, scale_up = scaling()
 
-  -- Ticks that drain in some microseconds, rounded down; before the state was written, below 0.
+  -- Ticks that drain in some microseconds, rounded down. Negative for a time before the state was written.
   local function drained(us, rate)
     if us < 0 then
-      return -select(3, exact())(-us, rate, MILLION)
+      return -scale_up(-us, rate, MILLION)
     end
     local product = us * rate
     if product < EXACT then
       return (product - product % MILLION) / MILLION
     end
-    return select(2, exact())(us, rate, MILLION)
+    return scale_down(us, rate, MILLION)
   end
 
-  -- Microseconds from now until so much has drained since the state was written.
-  local function time_until(limit, ticks, now)
+  -- Microseconds from now until some ticks have drained since the state was written.
+  local function time_until(limit, ticks)
     local rate, us = limit.q * limit.share, 0
     if math.abs(ticks) * MILLION < EXACT then
-      us = divided_up(ticks * MILLION, rate)
+      us = divide_up(ticks * MILLION, rate)
     elseif ticks < 0 then
-      us = -select(2, exact())(-ticks, MILLION, rate)
+      us = -scale_down(-ticks, MILLION, rate)
     else
-      us = select(3, exact())(ticks, MILLION, rate)
+      us = scale_up(ticks, MILLION, rate)
     end
     return math.max(0, limit.at + us - now)
   end
@@ -42,8 +49,8 @@ local function make_adaptive()
     return math.max(0, limit.level - drained(at - limit.at, limit.q * limit.share))
   end
 
-  -- Writes it as of a time.
-  local function move(limit, at, now)
+  -- Rewrite the limit as of a time.
+  local function move(limit, at)
     local used = used_at(limit, at)
     if used_at(limit, now) == 0 then
       limit.began, limit.taken = now, 0
@@ -51,9 +58,8 @@ local function make_adaptive()
     limit.at, limit.level = at, used
   end
 
-  local function ticks_of(limit, cost)
-    local _, _, scaled_up = exact()
-    return scaled_up(cost, limit.p, MILLION)
+  local function ticks_for(limit, amount)
+    return scale_up(amount, limit.p, MILLION)
   end
 
   local function unpack_state(limit, state, from)
@@ -63,7 +69,7 @@ local function make_adaptive()
     return p == limit.p and q == limit.q
   end
 
-  function adaptive.read(limit, state, from, now)
+  function adaptive.read(limit, state, from)
     limit.at, limit.began, limit.taken, limit.level = 0, 0, 0, 0
     limit.share, limit.fell, limit.grew, limit.refusals = MILLION, 0, 0, 0
     if state and not (unpack_state(limit, state, from) and limit.at <= now + FARTHEST) then
@@ -73,19 +79,19 @@ local function make_adaptive()
     return true
   end
 
-  function adaptive.check(limit, now)
-    return time_until(limit, limit.level + ticks_of(limit, limit.cost) - limit.burst * limit.p, now)
+  function adaptive.check(limit)
+    return time_until(limit, limit.level + ticks_for(limit, limit.cost) - limit.burst * limit.p)
   end
 
-  function adaptive.take(limit, now, at)
-    local ticks = ticks_of(limit, limit.cost)
-    move(limit, at, now)
+  function adaptive.take(limit, at)
+    local ticks = ticks_for(limit, limit.cost)
+    move(limit, at)
     limit.taken, limit.level = limit.taken + ticks, limit.level + ticks
     limit.used = used_at(limit, now)
   end
 
-  function adaptive.write(limit, now)
-    local lasts = time_until(limit, limit.level, now)
+  function adaptive.write(limit)
+    local lasts = time_until(limit, limit.level)
     if limit.share < MILLION then
       lasts = math.max(lasts, MEMORY)
     end
@@ -93,37 +99,36 @@ local function make_adaptive()
                        limit.share, limit.fell, limit.grew, limit.refusals), lasts
   end
 
-  function adaptive.left(limit, now, exactly)
+  function adaptive.remaining(limit, fractional)
     local free = math.max(0, limit.burst * limit.p - limit.used)
     local rest = free % limit.p
     local amount = (free - rest) / limit.p * MILLION
-    if exactly and rest > 0 then
-      amount = amount + exact()(rest, MILLION, limit.p)
+    if fractional and rest > 0 then
+      amount = amount + scale(rest, MILLION, limit.p)
     end
-    return amount, time_until(limit, limit.level, now)
+    return amount, time_until(limit, limit.level)
   end
 
-  function adaptive.is_of(limit, state, from)
+  function adaptive.matches(limit, state, from)
     local _, _, _, p, q = struct.unpack(FORM, state, from)
     return p == limit.p and q == limit.q
   end
 
-  function adaptive.move_back(limit, state, from, now)
-    if not adaptive.read(limit, state, from, now) then
+  function adaptive.move_back(limit, state, from)
+    if not adaptive.read(limit, state, from) then
       limit.at, limit.began, limit.taken, limit.used = now, now, limit.level, limit.level
       limit.fell, limit.grew = math.min(limit.fell, now), math.min(limit.grew, now)
     end
   end
 
   function adaptive.in_use(state, from, at)
-    local _, _, scaled_up = exact()
-    local old = {}
-    _, _, old.at, old.p, old.q, _, _, old.level, old.share = struct.unpack(FORM, state, from)
-    return scaled_up(used_at(old, math.max(at, old.at - FARTHEST)), MILLION, old.p)
+    local _, _, written, p, q, _, _, level, share = struct.unpack(FORM, state, from)
+    local old = { at = written, q = q, level = level, share = share }
+    return scale_up(used_at(old, math.max(at, written - FARTHEST)), MILLION, p)
   end
 
-  function adaptive.fill(limit, amount, at, now)
-    local ticks = ticks_of(limit, amount)
+  function adaptive.fill(limit, amount, at)
+    local ticks = ticks_for(limit, amount)
     limit.at, limit.began, limit.taken, limit.level = at, at, ticks, ticks
     limit.used = used_at(limit, now)
   end
@@ -132,16 +137,16 @@ local function make_adaptive()
     return limit.taken, limit.began
   end
 
-  function adaptive.settle(limit, mark, began, cost, actual, now)
-    move(limit, now, now)
+  function adaptive.settle(limit, mark, began, cost, actual)
+    move(limit, now)
     if actual < cost then
       local after = limit.taken - (began == limit.began and mark or 0)
-      local refund = math.min(ticks_of(limit, cost) - ticks_of(limit, actual), limit.level - after)
+      local refund = math.min(ticks_for(limit, cost) - ticks_for(limit, actual), limit.level - after)
       limit.level = limit.level - math.max(0, refund)
     else
       local most = (MAX_EXACT - MAX_EXACT % 1000) / 1000
       local level = limit.level
-      local owed = ticks_of(limit, math.min(actual - cost, (most - most % limit.p) / limit.p * MILLION))
+      local owed = ticks_for(limit, math.min(actual - cost, (most - most % limit.p) / limit.p * MILLION))
       limit.level = math.min(level + owed, math.max(level, most))
       limit.taken = limit.taken + limit.level - level
     end
@@ -149,32 +154,32 @@ local function make_adaptive()
     return true
   end
 
-  local function fall(limit, now)
+  local function fall(limit)
     local share = limit.share * (now - limit.fell < AGAIN and KEPT_AGAIN or KEPT)
-    limit.share, limit.fell, limit.grew = math.max(number(limit, 1), (share - share % 100) / 100), now, now
+    limit.share, limit.fell, limit.grew = math.max(parameter(limit, 1), (share - share % 100) / 100), now, now
   end
 
-  -- An answer is known, so long (us) after the request. Returns whether anything has changed, and for how
-  -- long (us) the limit should rest.
-  function adaptive.answered(limit, now, took, refused)
-    local latency, rest = number(limit, 2), 0
+  -- Learn from an answer that came `took` (us) after its request. Returns whether the limit has changed, and for how
+  -- long (us) it should stop.
+  function adaptive.learn(limit, took, refused)
+    local latency, rest = parameter(limit, 2), 0
     if now - took < limit.fell then
       return false, 0
     end
     if refused then
       rest = math.min(REST * 2 ^ math.min(limit.refusals, 10), LONGEST_REST)
-      move(limit, now, now)
-      fall(limit, now)
+      move(limit, now)
+      fall(limit)
       limit.refusals = limit.refusals + 1
     elseif latency > 0 and took > latency then
-      move(limit, now, now)
-      fall(limit, now)
+      move(limit, now)
+      fall(limit)
     else
       local steps = math.floor(math.min(math.max(0, now - limit.grew), LONGEST_GROWTH) / GROWTH)
       if (limit.share == MILLION or steps == 0) and limit.refusals == 0 then
         return false, 0
       end
-      move(limit, now, now)
+      move(limit, now)
       limit.share, limit.grew, limit.refusals = math.min(MILLION, limit.share + steps), now, 0
     end
     limit.used = limit.level

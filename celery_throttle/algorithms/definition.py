@@ -1,6 +1,6 @@
 """Definitions: the limits of a name in force, and how they adopt states written before them.
 
-Twin: ``definition.lua``, and ``adopt`` in ``decide.lua``.
+Twin: ``definition.lua``, and ``convert_state.lua``.
 """
 
 from __future__ import annotations

@@ -1,104 +1,104 @@
--- key_cap.lua: the keys of a limit that are in use, where `max-keys` says how many there may be.
--- uses: clock, exact
+-- key_cap.lua: which keys of a limit are in use, where `max-keys` bounds their number.
+-- uses: clock, arithmetic
 --
--- Library, of which nothing is made before it is called. Twin: `celery_throttle/algorithms/key_cap.py`.
--- The crowd of a name is a zset: entries of a key, by which the key is known -> until when (us) anything
--- of it is in use, and LINED more for each line that holds tasks of it.
+-- Twin: `key_cap.py`. The key cap of a name is a zset: `entries` of a key, which identify the key -> until when (us)
+-- anything of the key is in use, plus LINE_UNIT for each line that holds tasks of the key.
+--
+-- Returns the table of its functions.
 
 -- Later than any time.
-local LINED = 2 * MAX_EXACT
+local LINE_UNIT = 2 * MAX_EXACT
 
--- How long (us) to wait for what nobody knows the end of.
-local UNKNOWN = 1000000
+-- How long (us) to wait for a key that is in use by a line: nobody knows when the line ends.
+local LINE_CHECK = 1000000
 
-local crowd = {}
+local caps = {}
 
-local function expire(keys, now, given)
-  local last = tonumber(redis.call('ZRANGE', keys, -1, -1, 'WITHSCORES')[2] or 0)
-  if last >= LINED then
-    redis.call('PERSIST', keys)
+local function expire(cap)
+  local last = tonumber(redis.call('ZRANGE', cap, -1, -1, 'WITHSCORES')[2] or 0)
+  if last >= LINE_UNIT then
+    redis.call('PERSIST', cap)
   else
-    redis.call('PEXPIRE', keys, expiry(last - now, given))
+    redis.call('PEXPIRE', cap, expiry_ms(last - now))
   end
 end
 
--- Microseconds until nothing of a ref is in use.
-local function busy(ref, now)
+local function score_of(cap, entries)
+  return tonumber(redis.call('ZSCORE', cap, entries) or 0)
+end
+
+-- Microseconds until nothing of a requirement is in use.
+local function busy_time(requirement)
   local longest = 0
-  for _, limit in ipairs(ref.limits) do
-    longest = math.max(longest, (select(2, limit.algorithm.left(limit, now))))
+  for _, limit in ipairs(requirement.limits) do
+    longest = math.max(longest, (select(2, limit.algorithm.remaining(limit))))
   end
   return longest
 end
 
--- The state of a ref was written. Keys of which nothing is in use any more are forgotten.
-function crowd.use(ref, now, given)
-  local score = tonumber(redis.call('ZSCORE', ref.crowd, ref.entries) or 0)
-  local lines = score - score % LINED
-  redis.call('ZREMRANGEBYSCORE', ref.crowd, '-inf', whole(now))
-  redis.call('ZADD', ref.crowd, whole(lines + now + busy(ref, now)), ref.entries)
-  expire(ref.crowd, now, given)
+-- Note that the state of a requirement was written, and forget the keys that are no longer in use.
+function caps.note_use(requirement)
+  local cap, entries = requirement.key_cap, requirement.entries
+  local score = score_of(cap, entries)
+  local lines = score - score % LINE_UNIT
+  redis.call('ZREMRANGEBYSCORE', cap, '-inf', format_integer(now))
+  redis.call('ZADD', cap, format_integer(lines + now + busy_time(requirement)), entries)
+  expire(cap)
 end
 
--- The leases of a key go on.
-function crowd.renew(keys, entries, till, now, given)
-  local score = tonumber(redis.call('ZSCORE', keys, entries) or 0)
-  local lines = score - score % LINED
-  if score > 0 and score < lines + till then
-    redis.call('ZADD', keys, whole(lines + till), entries)
-    expire(keys, now, given)
+-- Note that the leases of a key were renewed until a deadline (us).
+function caps.renew(cap, entries, deadline)
+  local score = score_of(cap, entries)
+  local lines = score - score % LINE_UNIT
+  if score > 0 and score < lines + deadline then
+    redis.call('ZADD', cap, format_integer(lines + deadline), entries)
+    expire(cap)
   end
 end
 
--- Whether nothing is known of the key of a ref.
-local function is_new(ref, now)
-  return busy(ref, now) == 0
-      and tonumber(redis.call('ZSCORE', ref.crowd, ref.entries) or 0) <= now
-end
-
--- The ref for whose key there is no room, of several the one that waits longest, and how long (us) until
--- the earliest key in use is forgotten; -1 if there can never be room for all of them. 0 and 0 if there
--- is room.
-function crowd.full(refs, now)
-  local new, at, longest = {}, 0, 0
-  for i, ref in ipairs(refs) do
-    if ref.crowd and is_new(ref, now) then
-      new[ref.crowd] = (new[ref.crowd] or 0) + 1
-      local over = new[ref.crowd] - ref.max_keys
+-- Returns the requirement for whose key there is no room (if several, that which waits longest), and how long (us)
+-- until the next key is free; -1 if there can never be room for all of them. 0 and 0 if there is room.
+function caps.find_full(requirements)
+  local new_keys, full, longest = {}, 0, 0
+  for i, requirement in ipairs(requirements) do
+    local cap = requirement.key_cap
+    if cap and busy_time(requirement) == 0 and score_of(cap, requirement.entries) <= now then
+      new_keys[cap] = (new_keys[cap] or 0) + 1
+      local over = new_keys[cap] - requirement.max_keys
       if over > 0 then
         return i, -1
       end
-      over = over + redis.call('ZCOUNT', ref.crowd, '(' .. whole(now), '+inf')
+      local from = '(' .. format_integer(now)
+      over = over + redis.call('ZCOUNT', cap, from, '+inf')
       if over > 0 then
-        local row = redis.call('ZRANGE', ref.crowd, '(' .. whole(now), '+inf', 'BYSCORE',
-                               'LIMIT', over - 1, 1, 'WITHSCORES')
-        local till = tonumber(row[2])
-        local wait = till < LINED and till - now or UNKNOWN
+        local row = redis.call('ZRANGE', cap, from, '+inf', 'BYSCORE', 'LIMIT', over - 1, 1, 'WITHSCORES')
+        local deadline = tonumber(row[2])
+        local wait = deadline < LINE_UNIT and deadline - now or LINE_CHECK
         if wait > longest then
-          at, longest = i, wait
+          full, longest = i, wait
         end
       end
     end
   end
-  return at, longest
+  return full, longest
 end
 
--- A line that holds tasks of a key begins (1) or ends (-1).
-function crowd.line(keys, entries, change, now, given)
-  if tonumber(redis.call('ZINCRBY', keys, whole(change * LINED), entries)) <= now then
-    redis.call('ZREM', keys, entries)
+-- Note that a line that holds tasks of a key begins (1) or ends (-1).
+function caps.count_line(cap, entries, change)
+  if tonumber(redis.call('ZINCRBY', cap, format_integer(change * LINE_UNIT), entries)) <= now then
+    redis.call('ZREM', cap, entries)
   end
-  expire(keys, now, given)
+  expire(cap)
 end
 
--- What was used of a key is forgotten; lines that hold tasks of it are not.
-function crowd.forget(keys, entries)
-  local score = tonumber(redis.call('ZSCORE', keys, entries) or 0)
-  if score >= LINED then
-    redis.call('ZADD', keys, whole(score - score % LINED), entries)
+-- Forget the use of a key, but not the lines that hold tasks of it.
+function caps.forget(cap, entries)
+  local score = score_of(cap, entries)
+  if score >= LINE_UNIT then
+    redis.call('ZADD', cap, format_integer(score - score % LINE_UNIT), entries)
   else
-    redis.call('ZREM', keys, entries)
+    redis.call('ZREM', cap, entries)
   end
 end
 
-return crowd
+return caps

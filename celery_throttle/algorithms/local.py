@@ -1,4 +1,4 @@
-"""Limits in the memory of one process, decided as on the server. Twin: ``decide.lua``."""
+"""Limits in the memory of one process, decided as on the server. Twin: ``decision.lua``."""
 
 from __future__ import annotations
 

@@ -1,20 +1,24 @@
--- meters.lua: algorithms that drain: GCRA, token bucket and leaky bucket, one rule in three forms.
--- uses: clock, exact, tags
+-- meters.lua: the algorithms that drain. GCRA, token bucket and leaky bucket are one rule in three forms.
+-- uses: clock, arithmetic, tags
+-- uses rarely: scaling
 --
--- Library. Twin: `celery_throttle/algorithms/meters.py`, which explains the rule. An emission interval
--- of p/q microseconds a unit makes a unit p ticks, and a microsecond q. Of a limit it sets `used`: the
--- ticks in use now.
+-- Twin: `meters.py`, which explains the rule. A unit is p ticks, and q ticks drain each microsecond: an emission
+-- interval of p/q microseconds. Adds to a limit
+--   used       ticks in use now
+--   at         when (us) it was written: the start of the last take
+--   began      since when (us) there was always something in use
+--   refunds    packed, see `meters_extra.lua`
 --
--- Its part of the state: tag, size, at (when it was written: the start of what was taken last), p, q,
--- began (since when there was always something in use), and two numbers of each form's own:
---   gcra            the theoretical arrival time: microseconds, ticks
+-- Its part of the state: tag, size, at, p, q, began, and two numbers that differ by the form:
+--   gcra            theoretical arrival time: microseconds, ticks
 --   token-bucket    tokens left (ticks), burst (units)
 --   leaky-bucket,   level (ticks), 0
 --   leaky-queue
--- Then what was refunded since it began; see `meters.settle`.
+-- Then the refunds.
 
 local METER, METER_SIZE = '<BHdddddd', 51
 
+-- Returns at, level (ticks), p, q, began and the size of a part.
 local function unpack_meter(state, from)
   local tag, size, at, p, q, began, first, second = struct.unpack(METER, state, from)
   local level = first
@@ -26,15 +30,16 @@ local function unpack_meter(state, from)
   return at, level, p, q, began, size
 end
 
-local function ticks_of(limit, cost)
-  if cost % MILLION == 0 then
-    return cost / MILLION * limit.p
+-- The ticks of an amount, rounded up.
+local function ticks_of(limit, amount)
+  if amount % MILLION == 0 then
+    return amount / MILLION * limit.p
   end
-  local _, _, scaled_up = exact()
-  return scaled_up(cost, limit.p, MILLION)
+  local _, _, scale_up = scaling()
+  return scale_up(amount, limit.p, MILLION)
 end
 
-local function read_meter(limit, state, from, now)
+local function read_meter(limit, state, from)
   limit.at, limit.began = now, now
   if not state then
     return true
@@ -53,30 +58,31 @@ local function read_meter(limit, state, from, now)
   return true
 end
 
--- A task in a line starts when all before it have leaked; a caller outside tasks is given a delay.
-local function check_meter(limit, _, lined)
+-- In a leaky-queue, a task in a line starts when all units before it have leaked; a caller outside tasks is granted
+-- units with a delay, up to `max_delay`.
+local function check_meter(limit, can_park)
   local used, cost = limit.used, limit.cost
   if limit.tag == LEAKY_QUEUE then
-    local delay = divided_up(used, limit.q)
-    if lined then
+    local delay = divide_up(used, limit.q)
+    if can_park then
       return delay
-    elseif limit.longest and delay > limit.longest then
-      return delay - limit.longest
+    elseif limit.max_delay and delay > limit.max_delay then
+      return delay - limit.max_delay
     end
   end
-  -- In this order no sum leaves what a double holds exactly.
+  -- In this order no intermediate result exceeds what a double holds exactly.
   local over = used - limit.burst * limit.p + ticks_of(limit, cost)
-  return over > 0 and divided_up(over, limit.q) or 0
+  return over > 0 and divide_up(over, limit.q) or 0
 end
 
-local function take_meter(limit, now, at)
+local function take_meter(limit, at)
   local ahead = (at - now) * limit.q
   local used = limit.used - ahead
   limit.used = (used > 0 and used or 0) + ticks_of(limit, limit.cost) + ahead
   limit.at = at
 end
 
-local function write_meter(limit, now)
+local function write_meter(limit)
   local tag, at, q = limit.tag, limit.at, limit.q
   local level = limit.used - (at - now) * q
   local first, second = level, 0
@@ -88,22 +94,22 @@ local function write_meter(limit, now)
   end
   local refunds = limit.refunds
   return struct.pack(METER, tag, METER_SIZE + #refunds, at, limit.p, q, limit.began, first, second) .. refunds,
-         at - now + divided_up(level, q)
+         at - now + divide_up(level, q)
 end
 
-local function left_meter(limit, _, exactly)
+local function remaining_meter(limit, fractional)
   local used, p = limit.used, limit.p
   local free = limit.burst * p - used
   free = free > 0 and free or 0
   local rest = free % p
   local amount = (free - rest) / p * MILLION
-  if exactly and rest > 0 then
-    amount = amount + exact()(rest, MILLION, p)
+  if fractional and rest > 0 then
+    amount = amount + scaling()(rest, MILLION, p)
   end
-  return amount, divided_up(used, limit.q)
+  return amount, divide_up(used, limit.q)
 end
 
--- With `meters_extra.lua` this is the algorithm.
+-- The functions that most decisions need. `meters_extra.lua` adds the others.
 local meters = {
-  read = read_meter, check = check_meter, take = take_meter, write = write_meter, left = left_meter,
+  read = read_meter, check = check_meter, take = take_meter, write = write_meter, remaining = remaining_meter,
 }

@@ -1,52 +1,51 @@
 -- sliding_log.lua: the sliding log: every admission of one period is remembered.
--- uses: clock, exact
+-- uses: clock, arithmetic, parameter
 --
--- Library. Twin: `celery_throttle/algorithms/sliding_log.py`. The admissions are a zset, so what a decision
--- costs does not grow with their number: 'number:cost' -> time. Its part of the state: tag, size, period,
--- sum of their costs, number of the last, time of the last, since when there was always one that
--- counts. Of a limit this sets
+-- Twin: `sliding_log.py`. The zset `entries` holds the admissions: 'number:cost' -> time (us); so the cost of a
+-- decision does not grow with them. Its part of the state: tag, size, period, sum of their costs, number of the last
+-- one, its time, and since when there was always one that counts. Adds to a limit
 --   total, number, last, began    as in the state
---   added                  {time, number, cost} of admissions that are not in the zset yet
---   fresh                  whether the zset is of another definition, and does not count
+--   added      {time, number, cost} of admissions that are not in the zset yet
+--   is_empty   whether nothing in the zset counts: it is of another definition, or too old
 
 local function make_sliding_log()
   local log, FORM = {}, '<BHddddd'
 
-  function log.read(limit, state, from, now)
+  function log.read(limit, state, from)
     limit.total, limit.number, limit.last, limit.began = 0, 0, 0, now
-    limit.added, limit.fresh = {}, true
+    limit.added, limit.is_empty = {}, true
     if not state then
       return true
     end
     local _, _, period, total, last_number, last, began = struct.unpack(FORM, state, from)
-    if period ~= number(limit, 1) then
+    if period ~= parameter(limit, 1) then
       return false
     elseif now < last + period then
       limit.total, limit.number, limit.last, limit.began = total, last_number, last, began
-      limit.fresh = false
+      limit.is_empty = false
     end
     return last <= now + FARTHEST
   end
 
-  function log.is_of(limit, state, from)
+  function log.matches(limit, state, from)
     local _, _, period = struct.unpack(FORM, state, from)
-    return period == number(limit, 1)
+    return period == parameter(limit, 1)
   end
 
   local function cost_of(member)
     return tonumber(string.sub(member, string.find(member, ':', 1, true) + 1))
   end
 
-  -- Sum of the costs of the admissions that no longer count at `now`.
-  local function gone(limit, now)
-    local till, amount = now - number(limit, 1), 0
-    if not limit.fresh then
-      for _, member in ipairs(redis.call('ZRANGE', limit.entries, '-inf', whole(till), 'BYSCORE')) do
+  -- Sum of the costs of the admissions that no longer count at a time.
+  local function expired_amount(limit, at)
+    local ends, amount = at - parameter(limit, 1), 0
+    if not limit.is_empty then
+      for _, member in ipairs(redis.call('ZRANGE', limit.entries, '-inf', format_integer(ends), 'BYSCORE')) do
         amount = amount + cost_of(member)
       end
     end
     for _, entry in ipairs(limit.added) do
-      amount = amount + (entry[1] <= till and entry[3] or 0)
+      amount = amount + (entry[1] <= ends and entry[3] or 0)
     end
     return amount
   end
@@ -56,12 +55,12 @@ local function make_sliding_log()
     limit.added[#limit.added + 1] = { time, limit.number, cost }
   end
 
-  function log.move_back(limit, state, from, now)
-    if log.read(limit, state, from, now) then
+  function log.move_back(limit, state, from)
+    if log.read(limit, state, from) then
       return
     end
-    local total = limit.total - gone(limit, limit.last)
-    limit.added, limit.fresh, limit.total = {}, true, 0
+    local total = limit.total - expired_amount(limit, limit.last)
+    limit.added, limit.is_empty, limit.total = {}, true, 0
     add(limit, now, total)
   end
 
@@ -75,17 +74,16 @@ local function make_sliding_log()
     return at < last + period and total or 0
   end
 
-  -- Goes through the admissions that count, the oldest first, until so much has been seen: gives the
-  -- time of the last one.
-  local function time_of(limit, amount, now)
-    local from, seen, size = '(' .. whole(now - number(limit, 1)), 0, 8
+  -- The time of the admission with which the oldest ones that count sum up to an amount.
+  local function time_of(limit, amount)
+    local from, sum, size = '(' .. format_integer(now - parameter(limit, 1)), 0, 8
     local offset = 0
-    while not limit.fresh do
+    while not limit.is_empty do
       local rows = redis.call('ZRANGE', limit.entries, from, '+inf', 'BYSCORE', 'LIMIT', offset, size,
                               'WITHSCORES')
       for i = 1, #rows, 2 do
-        seen = seen + cost_of(rows[i])
-        if seen >= amount then
+        sum = sum + cost_of(rows[i])
+        if sum >= amount then
           return tonumber(rows[i + 1])
         end
       end
@@ -97,36 +95,37 @@ local function make_sliding_log()
     return limit.last
   end
 
-  function log.check(limit, now)
-    local over = limit.total - gone(limit, now) + limit.cost - limit.burst * MILLION
-    return over > 0 and time_of(limit, over, now) + number(limit, 1) - now or 0
+  function log.check(limit)
+    local over = limit.total - expired_amount(limit, now) + limit.cost - limit.burst * MILLION
+    return over > 0 and time_of(limit, over) + parameter(limit, 1) - now or 0
   end
 
-  function log.take(limit, _, at)
+  function log.take(limit, at)
     add(limit, math.max(at, limit.last), limit.cost)
   end
 
-  function log.write(limit, now, given)
-    local period = number(limit, 1)
-    local lasts, rest = limit.last + period - now, limit.total - gone(limit, now)
-    if limit.fresh then
+  function log.write(limit)
+    local period = parameter(limit, 1)
+    local lasts, rest = limit.last + period - now, limit.total - expired_amount(limit, now)
+    if limit.is_empty then
       redis.call('DEL', limit.entries)
     else
-      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', whole(now - period))
+      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now - period))
     end
     for _, entry in ipairs(limit.added) do
       if entry[1] > now - period then
-        redis.call('ZADD', limit.entries, whole(entry[1]), whole(entry[2]) .. ':' .. whole(entry[3]))
+        redis.call('ZADD', limit.entries, format_integer(entry[1]),
+                   format_integer(entry[2]) .. ':' .. format_integer(entry[3]))
       end
     end
-    limit.total, limit.added, limit.fresh = rest, {}, false
-    redis.call('PEXPIRE', limit.entries, expiry(lasts, given))
+    limit.total, limit.added, limit.is_empty = rest, {}, false
+    redis.call('PEXPIRE', limit.entries, expiry_ms(lasts))
     return struct.pack(FORM, limit.tag, 43, period, rest, limit.number, limit.last, limit.began), lasts
   end
 
-  function log.left(limit, now)
-    local used = limit.total - gone(limit, now)
-    local reset = used > 0 and limit.last + number(limit, 1) - now or 0
+  function log.remaining(limit)
+    local used = limit.total - expired_amount(limit, now)
+    local reset = used > 0 and limit.last + parameter(limit, 1) - now or 0
     return math.max(0, limit.burst * MILLION - used), reset
   end
 
@@ -134,16 +133,17 @@ local function make_sliding_log()
     return limit.number, limit.began
   end
 
-  function log.settle(limit, mark, began, cost, actual, now)
-    local member, time = whole(mark) .. ':' .. whole(cost), 0
-    if not limit.fresh and began == limit.began then
+  function log.settle(limit, mark, began, cost, actual)
+    local member, time = format_integer(mark) .. ':' .. format_integer(cost), 0
+    if not limit.is_empty and began == limit.began then
       time = tonumber(redis.call('ZSCORE', limit.entries, member) or 0)
     end
-    if time > now - number(limit, 1) then
+    if time > now - parameter(limit, 1) then
       redis.call('ZREM', limit.entries, member)
       limit.total = limit.total + actual - cost
       if actual > 0 then
-        redis.call('ZADD', limit.entries, whole(time), whole(mark) .. ':' .. whole(actual))
+        member = format_integer(mark) .. ':' .. format_integer(actual)
+        redis.call('ZADD', limit.entries, format_integer(time), member)
       end
     elseif actual > cost then
       add(limit, math.max(now, limit.last), actual - cost)

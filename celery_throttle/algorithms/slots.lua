@@ -1,86 +1,89 @@
--- slots.lua: concurrency: leases with a deadline. Each take is one slot, whatever its cost.
--- uses: clock, exact, tags
+-- slots.lua: concurrency limits: leases with a deadline. Each take is one slot, whatever its cost.
+-- uses: clock, arithmetic, tags
 --
--- Library. Twin: `celery_throttle/algorithms/slots.py`. What is in use are the leases, a zset: holder ->
--- deadline (us). Its part of the state has the longest lease (us) of those: a deadline farther ahead was
--- written before the clock was set back. A limit of which one is taken needs `holder` and `lease` (us). It
--- sets `held`.
+-- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
+-- and the longest lease (us) of these. A deadline farther ahead than that was written before the clock was set back.
+-- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit
+--   longest_lease  as in the state
+--   in_use         leases that have not expired; false until they are counted
+--   last           the last deadline (us); false until it is read
+--   taken          the lease (us) of the slot taken by this call; nil if none
 
 local function make_slots()
   local slots, FORM, SIZE = {}, '<BHd', 11
 
-  -- The longest lease (us) there may be, see LONGEST_LEASE in limits.py: where the state does not say it.
+  -- The longest lease (us) there may be, for a state that does not record it. Twin: LONGEST_LEASE in
+  -- `celery_throttle/limits/limit.py`.
   local LONGEST_LEASE = 3600000000
 
-  -- Reads the last deadline.
-  local function look(limit)
+  local function last_deadline(limit)
     limit.last = limit.last or tonumber(redis.call('ZRANGE', limit.entries, -1, -1, 'WITHSCORES')[2] or 0)
     return limit.last
   end
 
-  function slots.read(limit, state, from, now)
-    limit.held, limit.last, limit.longest_lease = false, false, LONGEST_LEASE
+  function slots.read(limit, state, from)
+    limit.in_use, limit.last, limit.longest_lease = false, false, LONGEST_LEASE
     if state and select(2, struct.unpack('<BH', state, from)) == SIZE then
       limit.longest_lease = select(3, struct.unpack(FORM, state, from))
     end
-    return look(limit) <= now + limit.longest_lease + FARTHEST
+    return last_deadline(limit) <= now + limit.longest_lease + FARTHEST
   end
 
-  function slots.is_of()
+  function slots.matches()
     return true
   end
 
   -- No lease lasts longer from now on than it did before the clock was set back.
-  function slots.move_back(limit, state, from, now)
-    if slots.read(limit, state, from, now) then
+  function slots.move_back(limit, state, from)
+    if slots.read(limit, state, from) then
       return
     end
     limit.last = now + limit.longest_lease
-    local deadline = whole(limit.last)
+    local deadline = format_integer(limit.last)
     for _, holder in ipairs(redis.call('ZRANGE', limit.entries, '(' .. deadline, '+inf', 'BYSCORE')) do
       redis.call('ZADD', limit.entries, deadline, holder)
     end
   end
 
-  local function held(limit, now)
-    limit.held = limit.held or redis.call('ZCOUNT', limit.entries, '(' .. whole(now), '+inf')
-    return limit.held
+  local function count_in_use(limit)
+    limit.in_use = limit.in_use or redis.call('ZCOUNT', limit.entries, '(' .. format_integer(now), '+inf')
+    return limit.in_use
   end
 
-  function slots.check(limit, now)
-    local over = held(limit, now) - limit.burst
+  function slots.check(limit)
+    local over = count_in_use(limit) - limit.burst
     if over < 0 then
-      return 0, 0
+      return 0
     end
-    local row = redis.call('ZRANGE', limit.entries, '(' .. whole(now), '+inf', 'BYSCORE',
+    local row = redis.call('ZRANGE', limit.entries, '(' .. format_integer(now), '+inf', 'BYSCORE',
                            'LIMIT', over, 1, 'WITHSCORES')
     return tonumber(row[2]) - now
   end
 
-  -- Leases are written with the state: until then, another take is of the same slot.
-  function slots.take(limit, now, at)
+  -- The lease is written with the state: another take before that is of the same slot.
+  function slots.take(limit, at)
     limit.taken = at - now + limit.lease
   end
 
-  local function last(limit, now)
-    return math.max(0, look(limit) - now)
+  local function lasts(limit)
+    return math.max(0, last_deadline(limit) - now)
   end
 
-  function slots.write(limit, now, given)
+  function slots.write(limit)
     local lease = limit.taken
     if lease then
-      limit.longest_lease = held(limit, now) > 0 and math.max(limit.longest_lease, lease) or lease
-      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', whole(now))
-      redis.call('ZADD', limit.entries, whole(now + lease), limit.holder)
-      limit.taken, limit.held, limit.last = nil, false, math.max(look(limit), now + lease)
+      limit.longest_lease = count_in_use(limit) > 0 and math.max(limit.longest_lease, lease) or lease
+      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now))
+      redis.call('ZADD', limit.entries, format_integer(now + lease), limit.holder)
+      limit.taken, limit.in_use, limit.last = nil, false, math.max(last_deadline(limit), now + lease)
     end
-    local lasts = last(limit, now)
-    redis.call('PEXPIRE', limit.entries, expiry(lasts, given))
-    return struct.pack(FORM, SLOTS, SIZE, limit.longest_lease), lasts
+    local us = lasts(limit)
+    redis.call('PEXPIRE', limit.entries, expiry_ms(us))
+    return struct.pack(FORM, SLOTS, SIZE, limit.longest_lease), us
   end
 
-  function slots.left(limit, now)
-    return math.max(0, limit.burst - held(limit, now)) * MILLION, last(limit, now)
+  function slots.remaining(limit)
+    return math.max(0, limit.burst - count_in_use(limit)) * MILLION, lasts(limit)
   end
 
   function slots.mark()

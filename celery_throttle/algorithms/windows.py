@@ -1,4 +1,4 @@
-"""Windows: algorithms that count the units of a window. Twin: ``windows.lua``."""
+"""Algorithms that count in windows. Twins: ``fixed_window.lua``, ``sliding_window.lua``."""
 
 from __future__ import annotations
 

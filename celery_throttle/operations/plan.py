@@ -62,7 +62,7 @@ class LimitPlans:
         return "" if self.clock is None else self.clock.now
 
     def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
-        """Return the keys and arguments of limits as ``refs.lua`` reads them."""
+        """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
         keys = self.keys
         if has_keys(requirement.refs):
             states = [name for ref in requirement.refs for name in keys.decision(ref)]

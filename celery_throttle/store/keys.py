@@ -38,7 +38,7 @@ def has_hash_tag(prefix: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The keys of one queue of the broker; see ``lines.lua``.
+    """The keys of one queue of the broker; see ``line_data.lua``.
 
     Attributes:
         lines: hash: the lines of the queue.

@@ -82,7 +82,7 @@ class Waiting:
 
     Attributes:
         number: counts those that joined any line.
-        units: its time as scores have it, see ``score_of`` in ``lines.lua``.
+        units: its time as scores have it, see ``task_score.lua``.
         returned: whether it came back to its line.
     """
 

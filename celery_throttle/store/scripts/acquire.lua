@@ -1,51 +1,53 @@
--- acquire.lua: decide over any number of names and keys, all or nothing.
+-- acquire.lua: decides over any number of requirements, all or nothing.
 -- first: gcra_fast_path
--- uses: refs
+-- uses: requirements, decision, key_cap_room, remaining
 --
--- KEYS  1            hash: definitions of limits
---       then for each ref: state, pause, pause of the key; then for each: entries; see `refs.lua`
--- ARGV  1            now (us), or '' for the server's clock
---       2            'take' | 'peek' | 'upto' (as much of the costs as there is) | 'reserve' | 'slot'
---       3            the longest delay (us) that is accepted, '' for any of a leaky-queue. Up to it, and
---                    FARTHEST, another limit may be booked ahead
---       then for each ref: field of the key, field of the name; then for each: cost (millionths)
---       then of 'slot': who takes it, and for how long (us) at first
--- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}    allowed; and of 'reserve' and
---                      'slot' for each ref: since when (us) its limits are in force, how many, a mark
---                      (two numbers) for each
---       {0, wait (us), index that binds, remaining, reset (us), burst, sort, paused (us)}    refused. The
---                      sort is 1 if slots bind, which may be given back before; 2 if the delay is too long,
---                      which does not get better by coming later. It is paused for so long; `gcra_fast_path.lua`
---                      leaves that out
---       {-1, index, burst}       can never pass
---       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
---       {-3, index}              has slots, which only 'slot' takes
---       {-4, index, max-keys}    more keys of a name than may ever be in use
+-- KEYS  1   hash: definitions of limits
+--       then per requirement: state, pause of the name, pause of the key; then per requirement: entries
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   'take' | 'peek' | 'upto' (as much of the cost as there is) | 'reserve' | 'slot'
+--       3   the longest delay (us) that is accepted of a leaky-queue, '' for any. Other limits may be booked
+--           as far ahead, but not beyond FARTHEST
+--       then per requirement: field of the key, field of the name; then per requirement: cost (millionths)
+--       then for 'slot': the holder, and its first lease (us)
+-- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}
+--                      allowed; and for 'reserve' and 'slot' the marks for `settle.lua`: for each requirement since
+--                      when (us) its definition is in force, how many limits it has, two numbers for each limit
+--       {0, wait (us), index, remaining, reset (us), burst, kind, pause (us)}
+--                      refused by the requirement of this index. The kind is 1 if it waits for a slot, which may be
+--                      released before; 2 if the delay is too long, which does not get shorter by coming later; else
+--                      0. `gcra_fast_path.lua` leaves the pause out
+--       {-1, index, burst}       its cost can never pass
+--       {-2, index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {-3, index}              it has slots, which only 'slot' takes
+--       {-4, index, max-keys}    the call needs more keys of its name than may ever be in use
 -- A refusal writes nothing.
 
-local given, mode = ARGV[1], ARGV[2]
--- Three keys and two arguments a ref if none has a key, else four and three.
-local others = mode == 'slot' and 5 or 3
-local now, keyed = clock(given), 3 * (#ARGV - others) ~= 2 * (#KEYS - 1)
+local mode, longest = ARGV[2], tonumber(ARGV[3])
+-- A requirement has three keys and two arguments if none has a key, else four and three.
+local other_arguments = mode == 'slot' and 5 or 3
+local keyed = 3 * (#ARGV - other_arguments) ~= 2 * (#KEYS - 1)
 local count = (#KEYS - 1) / (keyed and 4 or 3)
-local refs, unknown = read_refs(count, 2, 4, keyed, now, given)
-if unknown then
-  return { -2, unknown, whole(now) }
-end
-local full, till = full_crowd(refs, now)
-local paused = full > 0 and refs[full].paused
-if till < 0 then
-  return { -4, full, refs[full].max_keys }
-elseif full > 0 then
-  -- A key for which there is no room waits as one that is paused.
-  refs[full].paused = math.max(refs[full].paused, till)
+local requirements, undefined = read_requirements(count, 2, 4, keyed)
+if undefined then
+  return { -2, undefined, format_integer(now) }
 end
 
-local delay, granted, slots = 0, refs[1].cost, {}
+local full, full_wait = find_full_key_cap(requirements)
+local full_pause = full > 0 and requirements[full].pause
+if full_wait < 0 then
+  return { -4, full, requirements[full].max_keys }
+elseif full > 0 then
+  -- A requirement whose key has no room waits like one that is paused.
+  requirements[full].pause = math.max(requirements[full].pause, full_wait)
+end
+
+-- For 'upto': reduce the costs to what there is.
+local granted = requirements[1].cost
 if mode == 'upto' then
   local wanted = granted
   for i = 1, count do
-    granted = math.min(granted, (left(refs[i], now, true)))
+    granted = math.min(granted, (remaining_of(requirements[i], true)))
   end
   if wanted % MILLION == 0 then
     granted = granted - granted % MILLION
@@ -54,22 +56,23 @@ if mode == 'upto' then
     mode = 'peek'
   end
   for i = 1, count do
-    for _, limit in ipairs(refs[i].limits) do
-      -- Nothing to be had is a refusal of one unit.
+    for _, limit in ipairs(requirements[i].limits) do
+      -- If there is nothing, one unit is refused.
       limit.cost = granted > 0 and granted or math.min(wanted, MILLION)
     end
   end
 end
+
+local delay, slots = 0, {}
 for i = 1, count do
-  local limits = refs[i].limits
-  for place = 1, #limits do
-    local limit = limits[place]
+  local limits = requirements[i].limits
+  for n = 1, #limits do
+    local limit = limits[n]
     local tag = limit.tag
     if tag == LEAKY_QUEUE then
-      limit.longest = tonumber(ARGV[3])
+      limit.max_delay = longest
       delay = math.max(delay, algorithm_of(tag, true).delay(limit))
     elseif tag == SLOTS and mode == 'slot' then
-      -- It is held from the time at which its holder begins.
       slots[#slots + 1] = limit
       limit.holder, limit.lease = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
     elseif tag == SLOTS and mode ~= 'peek' then
@@ -78,56 +81,59 @@ for i = 1, count do
   end
 end
 
-for _, limit in ipairs(slots) do
-  limit.lease = limit.lease + delay
+-- A lease counts from the start of its holder.
+local function lengthen_leases(us)
+  for _, limit in ipairs(slots) do
+    limit.lease = limit.lease + us
+  end
 end
 
-local wait, bound, place = decide(refs, now)
+lengthen_leases(delay)
+local wait, bottleneck, component = decide(requirements)
 if wait < 0 then
-  return { -1, bound, refs[bound].limits[place].burst }
+  return { -1, bottleneck, requirements[bottleneck].limits[component].burst }
 end
--- Who waits wakes up late. So what is free in a moment is taken for then, and no slot goes by unused.
-local ahead = math.min(FARTHEST, tonumber(ARGV[3]) or 0)
-if mode == 'peek' or mode == 'upto' or delay > 0 or refs.held or full > 0 then
-  ahead = 0
+-- A caller that waits wakes up late. So a unit that is free in a moment is booked now, or it would go unused.
+local horizon = math.min(FARTHEST, longest or 0)
+if mode == 'peek' or mode == 'upto' or delay > 0 or requirements.slots_full or full > 0 then
+  horizon = 0
 end
-if wait > 0 and wait <= ahead then
-  for _, limit in ipairs(slots) do
-    limit.lease = limit.lease + wait
-  end
-  take(refs, now, now + wait, given)
-  delay, wait, bound = wait, 0, 0
+if wait > 0 and wait <= horizon then
+  lengthen_leases(wait)
+  commit(requirements, now + wait)
+  delay, wait, bottleneck = wait, 0, 0
 elseif wait == 0 and mode ~= 'peek' then
-  take(refs, now, now, given)
+  commit(requirements, now)
 end
-local remaining, reset, narrow = math.huge, 0, nil
+
+-- The limit that the reply is about: the one that refuses, or the one with the least remaining.
+local remaining, reset, narrowest = math.huge, 0, nil
 for i = 1, count do
-  local own, full, limit = left(refs[i], now)
-  if bound == 0 and own < remaining then
-    remaining, narrow = own, limit
+  local own, own_reset, limit = remaining_of(requirements[i])
+  if bottleneck == 0 and own < remaining then
+    remaining, narrowest = own, limit
   end
-  if full > reset then
-    reset = full
+  if own_reset > reset then
+    reset = own_reset
   end
 end
-if bound > 0 then
-  narrow = refs[bound].limits[place]
-  remaining = refs[bound].paused > 0 and 0 or narrow.algorithm.left(narrow, now)
+if bottleneck > 0 then
+  narrowest = requirements[bottleneck].limits[component]
+  remaining = requirements[bottleneck].pause > 0 and 0 or narrowest.algorithm.remaining(narrowest)
 end
 remaining = math.floor(remaining / MILLION)
 if wait > 0 then
-  local longest = tonumber(ARGV[3])
-  local slots_bind = narrow.tag == SLOTS and wait > refs[bound].paused
-  local sort = slots_bind and 1 or longest and delay > longest and 2 or 0
-  return { 0, wait, bound, remaining, reset, narrow.burst, sort,
-           bound == full and paused or refs[bound].paused }
+  local needs_slot = narrowest.tag == SLOTS and wait > requirements[bottleneck].pause
+  local kind = needs_slot and 1 or longest and delay > longest and 2 or 0
+  local pause = bottleneck == full and full_pause or requirements[bottleneck].pause
+  return { 0, wait, bottleneck, remaining, reset, narrowest.burst, kind, pause }
 end
-local reply = { 1, remaining, reset, narrow.burst, delay, granted }
+local reply = { 1, remaining, reset, narrowest.burst, delay, granted }
 if mode == 'reserve' or mode == 'slot' then
   for i = 1, count do
-    reply[#reply + 1], reply[#reply + 2] = refs[i].since, #refs[i].limits
-    for _, limit in ipairs(refs[i].limits) do
-      reply[#reply + 1], reply[#reply + 2] = algorithm_of(limit.tag, true).mark(limit, now)
+    reply[#reply + 1], reply[#reply + 2] = requirements[i].since, #requirements[i].limits
+    for _, limit in ipairs(requirements[i].limits) do
+      reply[#reply + 1], reply[#reply + 2] = algorithm_of(limit.tag, true).mark(limit)
     end
   end
 end

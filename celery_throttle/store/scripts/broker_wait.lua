@@ -1,147 +1,145 @@
--- broker_wait.lua: decide, or tell a task that waits at the broker when its turn is.
--- uses: lines
+-- broker_wait.lua: decides over a task that waits at the broker, or replies when it has to come back.
+-- uses: line_requirements, decision, key_cap_room, slot_keys
 --
--- Each task that is refused gets a time of its own, as far behind the one before it as the limit emits
--- units. These times only say when to ask again: what decides is the limit. A task that comes at its
--- time and is refused all the same, since somebody else took the unit, gets the next such time among
--- those it happened to, before all that have not had their turn.
+-- Each refused task gets a return time of its own, one emission interval behind that of the task before it. A return
+-- time only says when to ask again: the limit decides. A task that returns in time and is refused all the same, since
+-- another client took the unit, gets the next return time among those to which that happened: they come before all
+-- tasks that are new.
 --
 -- KEYS  1   hash: definitions of limits
---       then per limit: state, entries, pause, pause of the key, waits, turns
+--       then per requirement: state, entries, pause of the name, pause of the key, waits, turns (its return times)
 -- ARGV  1   now (us), or '' for the server's clock
---       2   its turn (us) as it was told before, or 0
+--       2   the return time (us) that it was given before, or 0
 --       3   how far ahead (us) a start may be booked
---       4   longest wait accepted (us), -1 for any
---       5   who takes a slot, if there are any
---       6   how long (us) it is taken at first
+--       4   longest wait (us) that is accepted, -1 for any
+--       5   the holder of its slots, if it takes any
+--       6   their first lease (us)
 --       7   '1' if it may run now, '0' if there is no process for it
---       then per limit: name, field, cost (millionths of a unit)
+--       then per requirement: name, field, cost (millionths)
 -- Reply {'admitted', starts in (us), entries and waits of each slot}
---       {'wait', wait (us), its turn (us), index that binds, expected wait (us)}
---       {'late', wait (us), index that binds, for how long (us) that is paused}    would wait too long:
---                                                nothing was taken
---       {'never', index, burst}                  the cost can never pass
---       {'crowded', index, keys, wait (us)}      as many keys as may be are in use; see `key_cap.lua`
---       {'unknown', index, now (us)}    not defined, or the windows of a calendar have run out
--- Nobody is told when a pause is lifted. So a task that waits for its end comes again before, now and then.
--- Turns of a limit are a string of four numbers: two times (us), that of the last task, and of the last one
--- that came in vain; when (us) they were written; and by how much (us) they were moved back in all, because
--- the clock was set back. A turn that is told is one by the clock before all of that.
+--       {'wait', wait (us), return time (us), index of the requirement that refuses, expected wait (us)}
+--       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
+--       {'never', index, burst}                  its cost can never pass
+--       {'crowded', index, max-keys, wait (us)}  so many other keys are in use; see `key_cap.lua`
+--       {'unknown', index, now (us)}    it is not defined, or the windows of its calendar have run out
+--
+-- The return times of a requirement are a packed string of four numbers: the last return time (us) of a new task and
+-- of a task that returned in vain; when (us) they were written; and by how much (us) in all they were moved back
+-- because the clock was set back. The return times of tasks are by the clock before all of that.
 
-local given = ARGV[1]
-local now, mine, ahead = clock(given), tonumber(ARGV[2]), tonumber(ARGV[3])
-local about, costs = { limits = {} }, {}
+-- Microseconds after which a task checks again whether a slot was released, and whether a pause was lifted: nobody
+-- tells it. And the interval between two tasks that wait for a slot.
+local SLOT_CHECK, PAUSE_CHECK, SLOT_INTERVAL = 1000000, 60000000, 20000
+
+-- Positions in return times.
+local NEW, RETURNED = 1, 2
+
+local returned_at, horizon, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local descriptor, costs = { limits = {} }, {}
 for i = 1, (#KEYS - 1) / 6 do
   local key, arg = 6 * i - 4, 3 * i + 5
-  about.limits[i] = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3],
-                      false, false, KEYS[key + 4] }
-  costs[i] = tonumber(ARGV[arg + 2])
+  local limit_keys = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
+  limit_keys[WAITS] = KEYS[key + 4]
+  descriptor.limits[i], costs[i] = limit_keys, tonumber(ARGV[arg + 2])
 end
 
--- The turns of each limit; those that were written by a later clock than now are moved back.
-local function read_turns(name)
-  local found = redis.call('GET', name)
+-- Read return times. Those that were written by a later clock than now are moved back.
+local function read_return_times(key)
+  local found = redis.call('GET', key)
   if not found then
     return { 0, 0, moved = 0 }
   end
-  local last, vain = struct.unpack('<dd', found)
+  local new, returned = struct.unpack('<dd', found)
   local written, moved = now, 0
   if #found == 32 then
     written, moved = struct.unpack('<dd', found, 17)
   end
   local step = math.max(0, written - now)
-  return { math.max(0, last - step), math.max(0, vain - step), moved = moved + step }
+  return { math.max(0, new - step), math.max(0, returned - step), moved = moved + step }
 end
 
-local turns = {}
-for i = 1, #about.limits do
-  turns[i] = read_turns(KEYS[6 * i + 1])
+local return_times = {}
+for i = 1, #descriptor.limits do
+  return_times[i] = read_return_times(KEYS[6 * i + 1])
 end
 
--- Keeps the turns of each limit, and that they were looked at now.
-local function keep_turns()
-  for i, own in ipairs(turns) do
-    local lasts = math.max(own[1], own[2]) - now
+local function write_return_times()
+  for i, own in ipairs(return_times) do
+    local lasts = math.max(own[NEW], own[RETURNED]) - now
     if lasts > 0 then
-      redis.call('SET', KEYS[6 * i + 1], struct.pack('<dddd', own[1], own[2], now, own.moved),
-                 'PX', expiry(lasts, given))
+      redis.call('SET', KEYS[6 * i + 1], struct.pack('<dddd', own[NEW], own[RETURNED], now, own.moved),
+                 'PX', expiry_ms(lasts))
     end
   end
 end
 
-local moved = turns[1].moved
-mine = mine > 0 and math.max(1, mine - moved) or 0
-if mine > now + ahead then
-  keep_turns()
-  return { 'wait', mine - now, mine + moved, 1, mine - now }
+local moved = return_times[1].moved
+returned_at = returned_at > 0 and math.max(1, returned_at - moved) or 0
+if returned_at > now + horizon then
+  write_return_times()
+  return { 'wait', returned_at - now, returned_at + moved, 1, returned_at - now }
 end
 
-local refs = refs_of(about, costs)
-local unknown = look_at(KEYS[1], about, refs, now, given, ARGV[5], tonumber(ARGV[6]))
-if unknown then
-  return { 'unknown', unknown, whole(now) }
+local requirements = requirements_of(descriptor, costs)
+local undefined = load_requirements(KEYS[1], descriptor, requirements, ARGV[5], tonumber(ARGV[6]))
+if undefined then
+  return { 'unknown', undefined, format_integer(now) }
 end
-local wait, bound, place = decide(refs, now, true)
+local wait, bottleneck, component = decide(requirements, true)
 if wait < 0 then
-  return { 'never', bound, refs[bound].limits[place].burst }
+  return { 'never', bottleneck, requirements[bottleneck].limits[component].burst }
+end
+local full, full_wait = find_full_key_cap(requirements)
+if full > 0 and (returned_at == 0 or full_wait < 0) then
+  return { 'crowded', full, requirements[full].max_keys, full_wait }
+elseif full_wait > wait then
+  wait, bottleneck, component = full_wait, full, 1
 end
 
-local full, till = full_crowd(refs, now)
-if full > 0 and (mine == 0 or till < 0) then
-  return { 'crowded', full, refs[full].max_keys, till }
-elseif till > wait then
-  wait, bound, place = till, full, 1
+if wait > SLOT_CHECK and requirements.slots_full and requirements[bottleneck].pause < wait
+    and requirements[bottleneck].limits[component].tag == SLOTS then
+  wait = SLOT_CHECK
 end
-
--- When a slot is given back nobody knows, so it is looked for now and then.
-local LOOK, STEP = 1000000, 20000
-if wait > LOOK and refs.held and refs[bound].paused < wait
-    and refs[bound].limits[place].tag == SLOTS then
-  wait = LOOK
-end
-
--- How long (us) a task waits at most before it looks whether a pause was lifted.
-local PAUSED = 60000000
 local expected = wait
-if bound > 0 and refs[bound].paused == wait then
-  wait = math.min(wait, PAUSED)
+if bottleneck > 0 and requirements[bottleneck].pause == wait then
+  wait = math.min(wait, PAUSE_CHECK)
 end
 
-local came = mine > 0 and 2 or 1
-local behind = 0
-for i = 1, #refs do
-  -- Nobody overtakes those that wait.
-  behind = math.max(behind, turns[i][came])
+local group = returned_at > 0 and RETURNED or NEW
+local last = 0
+for i = 1, #requirements do
+  last = math.max(last, return_times[i][group])
 end
-local free = mine > 0 and wait <= (refs.held and 0 or ahead) or wait == 0 and behind <= now
-if free and ARGV[7] == '1' then
-  take(refs, now, now + wait, given)
-  keep_turns()
-  return { 'admitted', wait, unpack(slots_of(refs, about)) }
+-- A new task does not overtake those that wait.
+local is_admitted = returned_at > 0 and wait <= (requirements.slots_full and 0 or horizon)
+  or wait == 0 and last <= now
+if is_admitted and ARGV[7] == '1' then
+  commit(requirements, now + wait)
+  write_return_times()
+  return { 'admitted', wait, unpack(slot_keys_of(requirements, descriptor)) }
 end
 
--- Microseconds from one task of this cost to the next.
-local function apart(ref)
-  local longest = 0
-  for _, limit in ipairs(ref.limits) do
-    local own = limit.tag == SLOTS and STEP or math.ceil(limit.cost / MILLION * limit.p / limit.q)
-    longest = math.max(longest, own)
+-- Microseconds between two tasks of this cost.
+local function interval_of(requirement)
+  local interval = 0
+  for _, limit in ipairs(requirement.limits) do
+    local own = limit.tag == SLOTS and SLOT_INTERVAL or math.ceil(limit.cost / MILLION * limit.p / limit.q)
+    interval = math.max(interval, own)
   end
-  return longest
+  return interval
 end
 
-local step = 0
-for _, ref in ipairs(refs) do
-  step = math.max(step, apart(ref))
+local interval = 0
+for _, requirement in ipairs(requirements) do
+  interval = math.max(interval, interval_of(requirement))
 end
-local turn = math.max(now + wait, behind + step)
-local longest = tonumber(ARGV[4])
-expected, bound = math.max(expected, turn - now), math.max(1, bound)
+local return_time = math.max(now + wait, last + interval)
+expected, bottleneck = math.max(expected, return_time - now), math.max(1, bottleneck)
 if longest >= 0 and expected > longest then
-  return { 'late', expected, bound, refs[bound].paused }
+  return { 'late', expected, bottleneck, requirements[bottleneck].pause }
 end
-for i = 1, #refs do
-  turns[i][came] = turn
+for i = 1, #requirements do
+  return_times[i][group] = return_time
 end
-keep_turns()
-return { 'wait', turn - now, turn + moved, bound, expected }
+write_return_times()
+return { 'wait', return_time - now, return_time + moved, bottleneck, expected }

@@ -1,55 +1,55 @@
--- define.lua: put definitions of limits in force.
--- uses: decide
+-- define.lua: puts definitions of limits in force.
+-- uses: clock, definition, parameter, load_limits
 --
--- KEYS  1            hash: definitions of limits
+-- KEYS  1   hash: definitions of limits
 --       then per name or key: state, entries
--- ARGV  1            now (us), or '' for the server's clock
---       2            'code' (defaults of the code: never replace one defined at run time)
---                    | 'reset' (the default of the code again) | 'set' (defined at run time) | 'drop'
---                    | 'windows' (the windows of calendars have run out: new ones for what is in force)
---       then per name or key: name, field, definition (packed by definitions.py; '' with 'drop')
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   'code': defaults of the code; they never replace a definition set at run time
+--           | 'reset': the default of the code again | 'set': set at run time | 'drop': removed
+--           | 'windows': new windows for definitions in force whose calendars have run out
+--       then per name or key: name, field, definition packed by `celery_throttle/store/definitions.py`, '' for 'drop'
 -- Reply {1, index, ...}    of those that were in force and have changed
---       {0, index}    'set' would give slots to this one, or take them from it: nothing was done, since
---                     workers know from the code whether there is a slot to give back
+--       {0, index}    'set' would give slots to this one, or take them away: nothing was done. Workers know from the
+--                     code whether a task has a slot to release
 --
--- Weights are in the same hash, see `set_weight.lua`; they stay as they are.
---
--- What is in use of the name or key itself is converted at once. The keys of a name that are not
--- defined themselves may be many: their states are converted when they are read, by what the
--- definition says of the one before it.
+-- Weights are in the same hash, see `set_weight.lua`; they stay as they are. The state of each given name or key is
+-- converted at once. Keys of a name that have no definition of their own may be many: their states are converted when
+-- they are read, by the times that the definition holds.
 
-local given, mode = ARGV[1], ARGV[2]
-local now = clock(given)
+local mode = ARGV[2]
+local CODE, SET = string.byte('c'), string.byte('s')
 
-local function in_force(name, field)
+-- The definition in force for a field.
+local function definition_of(name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
   return found[1] or found[2]
 end
 
--- What `definitions.py` packed of a definition: the limits as a table, their numbers, their text.
-local function parts_of(packed, place)
-  local _, _, count = struct.unpack('<ddB', packed, place)
-  local limits, from = {}, place + FIRST - PACKED
-  local start, calendar, slots = from, false, false
-  for i = 1, count do
-    limits[i], from = parse(packed, from, {})
-    calendar = calendar or limits[i].tag == FIXED_WINDOW and number(limits[i], 1) == 0
-    slots = slots or limits[i].tag == SLOTS
+-- Parse what `definitions.py` packed; it begins at a position of a definition. Returns the numbers and the text of
+-- the limits, and whether one has a calendar, and one slots.
+local function parse_definition(packed, position)
+  local _, _, count = struct.unpack('<ddB', packed, position)
+  local start = position + FIRST_LIMIT - SECOND_PART
+  local from, limit, has_calendar, has_slots = start, nil, false, false
+  for _ = 1, count do
+    limit, from = parse_limit(packed, from, {})
+    has_calendar = has_calendar or limit.tag == FIXED_WINDOW and parameter(limit, 1) == 0
+    has_slots = has_slots or limit.tag == SLOTS
   end
   return { numbers = string.sub(packed, start, from - 1), text = string.match(packed, '^%Z*', from),
-           calendar = calendar, slots = slots }
+           has_calendar = has_calendar, has_slots = has_slots }
 end
 
--- The text without what bounds keys and waiting tasks, and says what happens in an outage.
-local function bare(text)
+-- The text of limits without max-keys, max-waiting and the outage policy.
+local function admission_text(text)
   return (string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', ''))
 end
 
--- Whether two definitions admit the same, however their rates are written. The windows of a calendar
--- that are known depend on when somebody looked.
+-- Whether two definitions admit the same, however their rates are written. The known windows of a calendar depend on
+-- when they were computed, so its text is compared.
 local function is_same(one, other)
-  if one.calendar or other.calendar then
-    return bare(one.text) == bare(other.text)
+  if one.has_calendar or other.has_calendar then
+    return admission_text(one.text) == admission_text(other.text)
   end
   return one.numbers == other.numbers
 end
@@ -58,8 +58,8 @@ local function since_of(packed)
   return (select(2, struct.unpack(HEAD, packed)))
 end
 
--- What stands in front of a definition that is in force from now on, after another.
-local function front(origin, old)
+-- The first part of a definition that is in force from now on, after an old one or nil.
+local function pack_first_part(origin, old)
   local since, old_since = now, now
   if old then
     since, old_since = select(2, struct.unpack(HEAD, old))
@@ -67,60 +67,64 @@ local function front(origin, old)
   return struct.pack('<Bddd', origin, now, since, old_since)
 end
 
-local changed = { 1 }
+local reply = { 1 }
 
-local function put(ref, origin)
-  local packed = front(origin, ref.old) .. ref.packed
-  if ref.old and is_same(parts_of(ref.old, PACKED), parts_of(ref.packed, 1)) then
-    -- The same limits: what is in use under them needs no conversion.
-    packed = string.char(origin) .. string.sub(ref.old, 2, PACKED - 1) .. ref.packed
-  elseif ref.old then
-    changed[#changed + 1] = ref.index
+local function put_definition(requirement, origin)
+  local old, packed = requirement.old, requirement.packed
+  local first_part = pack_first_part(origin, old)
+  if old and is_same(parse_definition(old, SECOND_PART), parse_definition(packed, 1)) then
+    -- The same limits: their states need no conversion.
+    first_part = string.char(origin) .. string.sub(old, 2, SECOND_PART - 1)
+  elseif old then
+    reply[#reply + 1] = requirement.index
   end
-  redis.call('HSET', KEYS[1], ref.field, packed)
+  redis.call('HSET', KEYS[1], requirement.field, first_part .. packed)
 end
 
--- `since`: of a definition that was in force before, but not for this state.
-local function convert_state(ref, packed, since)
-  local state = ref.old and packed and redis.call('GET', ref.state)
+-- Convert the state of a requirement to a definition. `since` is given if that was in force before, but not for this
+-- state.
+local function convert_stored_state(requirement, packed, since)
+  local state = requirement.old and packed and redis.call('GET', requirement.state)
   if state then
-    local unknown = look({ ref }, { packed }, 1, { state, false, false }, 3, {}, 1, now, given)
-    ref.since = since or ref.since
-    if not unknown and (ref.adopted or since) then
-      write(ref, now, given)
+    local undefined = load_limits({ requirement }, { packed }, 1, { state, false, false }, 3, {}, 1)
+    requirement.since = since or requirement.since
+    if not undefined and (requirement.is_converted or since) then
+      write_state(requirement)
     end
   end
 end
 
-local CODE, SET = string.byte('c'), string.byte('s')
-local refs = {}
+local requirements = {}
 for i = 1, (#KEYS - 1) / 2 do
   local name, field, packed = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
-  local old = in_force(name, field)
-  if mode == 'set' and old and parts_of(old, PACKED).slots ~= parts_of(packed, 1).slots then
+  local old = definition_of(name, field)
+  if mode == 'set' and old
+      and parse_definition(old, SECOND_PART).has_slots ~= parse_definition(packed, 1).has_slots then
     return { 0, i }
   end
-  refs[i] = { index = i, name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
-              entries = KEYS[2 * i + 1], has_key = field ~= name, paused = 0 }
+  requirements[i] = { index = i, name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
+                      entries = KEYS[2 * i + 1], has_key = field ~= name, pause = 0 }
 end
-for _, ref in ipairs(refs) do
-  local own = redis.call('HGET', KEYS[1], ref.field)
+for _, requirement in ipairs(requirements) do
+  local name, field = requirement.name, requirement.field
+  local own = redis.call('HGET', KEYS[1], field)
   local origin = own and string.byte(own)
   if mode == 'drop' then
-    redis.call('HDEL', KEYS[1], ref.field)
-    local rest = in_force(ref.name, ref.field)
-    if own and rest and since_of(own) ~= since_of(rest) then
-      -- What is in use counts from now on by the limits of the name, not since these are in force.
-      convert_state(ref, front(origin, own) .. string.sub(rest, PACKED), since_of(rest))
+    redis.call('HDEL', KEYS[1], field)
+    local default = definition_of(name, field)
+    if own and default and since_of(own) ~= since_of(default) then
+      -- What is in use counts by the limits of the name from now on, not since these are in force.
+      local packed = pack_first_part(origin, own) .. string.sub(default, SECOND_PART)
+      convert_stored_state(requirement, packed, since_of(default))
     end
   elseif mode == 'windows' then
-    -- Somebody may have defined another limit since these were asked for.
-    if own and parts_of(own, PACKED).text == parts_of(ref.packed, 1).text then
-      put(ref, origin)
+    -- Another definition may have been put in force since the windows were computed.
+    if own and parse_definition(own, SECOND_PART).text == parse_definition(requirement.packed, 1).text then
+      put_definition(requirement, origin)
     end
   elseif mode ~= 'code' or origin ~= SET then
-    put(ref, mode == 'set' and SET or CODE)
-    convert_state(ref, in_force(ref.name, ref.field))
+    put_definition(requirement, mode == 'set' and SET or CODE)
+    convert_stored_state(requirement, definition_of(name, field))
   end
 end
-return changed
+return reply

@@ -1,66 +1,77 @@
--- heartbeat.lua: a worker lives, and consumes some queues; how many others live, which limits are in force or
--- paused, and which queues nobody consumes.
--- uses: leases, pauses, consumed_queues
+-- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the limits
+-- in force, their pauses, and the queues that no worker consumes.
+-- uses: lease_clock, pauses, consumed_queues
 --
--- KEYS  1   zset: workers that live -> until when (us) they are taken to
+-- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
---       3   hash: tasks that were set aside
---       4   zset: queues that the broker deletes with their last consumer, see `consumed_queues.lua`
---       5   zset: other queues, likewise
---       then for each queue: its lines, and its lines under its name of earlier versions
---       then per name of a limit: until when (us) it is paused
+--       3   hash: tasks in quarantine, see `quarantine.lua`
+--       4   zset `temporary`, see `consumed_queues.lua`
+--       5   zset `consumed`, likewise
+--       then per queue: its lines, and its lines under its name of earlier versions
+--       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
---       3   how long (us) it is taken to live; 0: it ends
---       4   how many definitions are told at most, if not only those of the names that follow
---       5   how long (us) a worker is taken to consume what it said
---       6   how long (us) to remember other queues after the last worker
+--       3   for how long (us) it counts as live; 0 if it ends
+--       4   reply all definitions if there are at most so many, else those of the names that follow
+--       5   for how long (us) a worker counts as a consumer after it has reported a queue
+--       6   for how long (us) the zset `consumed` is kept after the last report
 --       7   for each queue '1' if the broker deletes it with its last consumer, else '0'
 --       then names of limits
--- Reply {how many live, how many tasks are set aside, {{1 if a queue holds tasks under its earlier name, else
---        0; ...}, {lines of a queue that the broker has deleted, ...}, {lines of another queue that nobody
---        consumes, ...}; of the last two some at a time}, field, definition without its origin and times, ...,
+-- Reply {live workers, tasks in quarantine,
+--        {{1 if a queue holds tasks under its earlier name, else 0; ...}, {lines of a queue that the broker has
+--        deleted, ...}, {lines of another queue that no worker consumes, ...}}; of the last two up to ten,
+--        field, definition without origin and times, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
+--       {live workers}    if the worker ends
 
-local given = ARGV[1]
-local now, lease = clock(given), tonumber(ARGV[3])
-follow_clock(KEYS[1], now)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '(0', whole(now))
-local earlier = consume(KEYS[4], KEYS[5], 6, ARGV[7], now)
-redis.call('PEXPIRE', KEYS[5], expiry(tonumber(ARGV[6]), given))
-if lease == 0 then
-  remove_lease(KEYS[1], ARGV[2])
-  return { redis.call('ZCOUNT', KEYS[1], '(0', '+inf') }
+local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
+local worker, lease = ARGV[2], tonumber(ARGV[3])
+local queue_count, first_name = #ARGV[7], 8
+local first_pause = 6 + 2 * queue_count
+
+follow_clock(live)
+redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
+local earlier = {}
+for i = 1, queue_count do
+  local key, is_temporary = 4 + 2 * i, string.sub(ARGV[7], i, i) == '1'
+  note_consumed(is_temporary and temporary or consumed, KEYS[key])
+  earlier[i] = note_consumed(consumed, KEYS[key + 1])
 end
-write_lease(KEYS[1], ARGV[2], now + lease, now)
-redis.call('PEXPIRE', KEYS[1], expiry(lease, given))
+redis.call('PEXPIRE', consumed, expiry_ms(tonumber(ARGV[6])))
+if lease == 0 then
+  remove_lease(live, worker)
+  return { redis.call('ZCOUNT', live, '(0', '+inf') }
+end
+write_lease(live, worker, now + lease)
+redis.call('PEXPIRE', live, expiry_ms(lease))
 
 local since = now - tonumber(ARGV[5])
 local reply = {
-  redis.call('ZCOUNT', KEYS[1], '(0', '+inf'), redis.call('HLEN', KEYS[3]),
-  { earlier, deleted(KEYS[4], KEYS[5], since), unconsumed(KEYS[5], since) },
+  redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]),
+  { earlier, list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
 }
-local pauses, names = 6 + 2 * #ARGV[7], 8
-local function tell(field, packed)
-  if packed and not string.find(field, ' ', 1, true) then -- a weight
+
+local function add_definition(field, packed)
+  if packed and not string.find(field, ' ', 1, true) then -- a field with a space holds a weight
     reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)
   end
 end
-if redis.call('HLEN', KEYS[2]) <= tonumber(ARGV[4]) then
-  local all = redis.call('HGETALL', KEYS[2])
+
+if redis.call('HLEN', definitions) <= tonumber(ARGV[4]) then
+  local all = redis.call('HGETALL', definitions)
   for i = 1, #all, 2 do
-    tell(all[i], all[i + 1])
+    add_definition(all[i], all[i + 1])
   end
-elseif #ARGV >= names then
-  local found = read_many('HMGET', KEYS[2], ARGV, names, #ARGV)
-  for i = names, #ARGV do
-    tell(ARGV[i], found[i - names + 1])
+elseif #ARGV >= first_name then
+  local found = read_many('HMGET', definitions, ARGV, first_name, #ARGV)
+  for i = first_name, #ARGV do
+    add_definition(ARGV[i], found[i - first_name + 1])
   end
 end
-for i, pause in ipairs(read_many('MGET', nil, KEYS, pauses, #KEYS)) do
-  local paused = paused_for(KEYS[pauses + i - 1], pause, now, given)
-  if paused > 0 then
-    reply[#reply + 1], reply[#reply + 2] = 'pause ' .. ARGV[names + i - 1], whole(paused)
+for i, pause in ipairs(read_many('MGET', nil, KEYS, first_pause, #KEYS)) do
+  local rest = pause_left(KEYS[first_pause + i - 1], pause)
+  if rest > 0 then
+    reply[#reply + 1], reply[#reply + 2] = 'pause ' .. ARGV[first_name + i - 1], format_integer(rest)
   end
 end
 return reply

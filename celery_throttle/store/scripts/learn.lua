@@ -1,61 +1,60 @@
--- learn.lua: what an answer says of the limits that its request passed. It can stop or tighten them, never
--- loosen them beyond their definition.
--- uses: refs
+-- learn.lua: learns from the answer of an API about the limits that its request has passed. An answer can stop or
+-- tighten a limit, never loosen it beyond its definition.
+-- uses: requirements, extend_pause
 --
--- KEYS  1            hash: definitions of limits
---       then for each ref: state, pause, pause of the key; then for each: entries; see `refs.lua`
--- ARGV  1            now (us), or '' for the server's clock
---       2            '1' if any ref has a key
---       then for each ref: field of the key, field of the name; then for each: cost (millionths), of no
---       meaning here; then for each: how much (millionths) is left of the API's own quota, -1 if the
---       answer did not say; then
---                    '1' if it was a refusal, '0' if not
---                    for how long (us) they are to stop at least; -1 if it did not say
---                    how long (us) after its request it came
--- Reply {1, how long (us) they stop}
---       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
+-- KEYS  1   hash: definitions of limits
+--       then per requirement: state, pause of the name, pause of the key; then per requirement: entries
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   '1' if any requirement has a key
+--       then per requirement: field of the key, field of the name; then per requirement: cost (millionths), not used;
+--       then per requirement: how much (millionths) the API says is left of its own quota, -1 if it did not say; then
+--       last but two  '1' if the answer was a refusal, '0' if not
+--       last but one  for how long (us) the limits should stop at least; -1 if the answer did not say
+--       last          how long (us) after its request the answer came
+-- Reply {1, how long (us) the limits stop}
+--       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
 
-local given, keyed = ARGV[1], ARGV[2] == '1'
-local now = clock(given)
+local keyed = ARGV[2] == '1'
 local count = (#KEYS - 1) / (keyed and 4 or 3)
-local refs, unknown = read_refs(count, 2, 3, keyed, now, given)
-if unknown then
-  return { -2, unknown, whole(now) }
+local requirements, undefined = read_requirements(count, 2, 3, keyed)
+if undefined then
+  return { -2, undefined, format_integer(now) }
 end
-local refused, stop, took = ARGV[#ARGV - 2] == '1', tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])
+local is_refusal, stop, took = ARGV[#ARGV - 2] == '1', tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])
 
--- Without a word about it from the API: see UNTOLD in `celery_throttle/limits/feedback.py`.
-local UNTOLD = 1000000
+-- How long (us) a refusal stops a limit if neither the answer nor the limit says. Twin: UNTOLD in
+-- `celery_throttle/limits/feedback.py`.
+local DEFAULT_STOP = 1000000
 
--- As if somebody else had taken what the API counts and we did not.
+-- Take what a limit grants beyond the API's own quota, as if another client had. Returns whether it has changed.
 local function tighten(limit, api_left)
-  local own = limit.algorithm.left(limit, now, true)
+  local own = limit.algorithm.remaining(limit, true)
   if own <= api_left then
     return false
   end
   limit.cost = own - api_left
-  limit.algorithm.take(limit, now, now)
+  limit.algorithm.take(limit, now)
   return true
 end
 
 local rest = 0
-for i, ref in ipairs(refs) do
-  local changed, adaptive = false, false
+for i, requirement in ipairs(requirements) do
+  local has_changed, has_adaptive = false, false
   local api_left = tonumber(ARGV[#ARGV - 3 - count + i])
-  for _, limit in ipairs(ref.limits) do
+  for _, limit in ipairs(requirement.limits) do
     if limit.tag == ADAPTIVE then
-      local fell, own = limit.algorithm.answered(limit, now, took, refused)
-      adaptive, changed, rest = true, changed or fell, math.max(rest, own)
+      local has_learned, own = limit.algorithm.learn(limit, took, is_refusal)
+      has_adaptive, has_changed, rest = true, has_changed or has_learned, math.max(rest, own)
     end
     if limit.tag ~= SLOTS and api_left >= 0 then
-      changed = tighten(limit, api_left) or changed
+      has_changed = tighten(limit, api_left) or has_changed
     end
   end
-  if changed then
-    write(ref, now, given)
+  if has_changed then
+    write_state(requirement)
   end
-  if refused and not adaptive then
-    rest = math.max(rest, UNTOLD)
+  if is_refusal and not has_adaptive then
+    rest = math.max(rest, DEFAULT_STOP)
   end
 end
 if stop < 0 then
@@ -64,8 +63,8 @@ end
 if stop > 0 then
   local keys = keyed and 3 or 2
   for i = 1, count do
-    local name = KEYS[2 + keys * (i - 1) + (refs[i].has_key and 2 or 1)]
-    stop = math.max(stop, pause_for(name, stop, now, given))
+    local pause = KEYS[2 + keys * (i - 1) + (requirements[i].has_key and 2 or 1)]
+    stop = math.max(stop, extend_pause(pause, stop))
   end
 end
 return { 1, stop }

@@ -1,13 +1,14 @@
--- list_quarantined.lua: reads through the tasks that were set aside, some at a time.
+-- list_quarantined.lua: lists the tasks in quarantine, some at a time.
+-- uses: line_data
 --
--- KEYS  1   hash: tasks that were set aside
--- ARGV  1   cursor: '0' at first, then what the last call replied
--- Reply {cursor to go on with, '0' at the end; {{task id, label, key `lines` of its queue}, ...}}
+-- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
+-- ARGV  1   cursor: '0' at first, then the one that the last call replied
+-- Reply {cursor of the next call, '0' at the end; {{task id, label, key `lines` of its queue}, ...}}
 
 local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', 100)
-local rows = {}
+local tasks = {}
 for i = 1, #found[2], 2 do
-  local label, _, about = unpack(cmsgpack.unpack(found[2][i + 1]))
-  rows[#rows + 1] = { found[2][i], label, about.queue[1] }
+  local label, _, descriptor = unpack(cmsgpack.unpack(found[2][i + 1]))
+  tasks[#tasks + 1] = { found[2][i], label, descriptor.queue[LINES] }
 end
-return { found[1], rows }
+return { found[1], tasks }

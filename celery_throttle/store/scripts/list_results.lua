@@ -1,18 +1,19 @@
--- list_results.lua: reads ids of the tasks of a fan-out that have ended, in that order.
+-- list_results.lua: lists the ended tasks of a fan-out, in the order of their ends.
 -- uses: fan_out
 --
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
--- ARGV  1   place of the first, from 0
---       2   place of the last
---       3   '1' to note that those before the first were looked through
+-- ARGV  1   index of the first, from 0
+--       2   index of the last
+--       3   '1' to record that those before the first were read after a cancel
 -- Reply {task id, how it ended, ...}
 
-local record, rows = KEYS[1], {}
+local record, results = KEYS[1], {}
 if ARGV[3] == '1' and redis.call('EXISTS', record) == 1 then
-  redis.call('HDEL', record, '') -- see `record_outcomes.lua`
+  redis.call('HDEL', record, '') -- a server that is out of memory runs a script whose first write frees memory
   redis.call('HSET', record, 'told', ARGV[1])
 end
 for _, id in ipairs(redis.call('LRANGE', record .. ':ended', ARGV[1], ARGV[2])) do
-  rows[#rows + 1], rows[#rows + 2] = id, redis.call('HGET', record .. ':' .. number_of(id), id) or ''
+  local outcome = redis.call('HGET', record .. ':' .. fan_out_number(id), id)
+  results[#results + 1], results[#results + 2] = id, outcome or ''
 end
-return rows
+return results

@@ -1,13 +1,13 @@
--- missing_rights.lua: which commands the user may not run. A script that comes to one ends there, and what it has
--- done until then stays done.
+-- missing_rights.lua: finds the commands of the scripts that the user has no right to run. Without a right a script
+-- fails in the middle, and what it has done until then stays done.
 --
--- KEYS  1   a key that nobody else uses; it expires in a second
--- ARGV  1   a channel on which nobody listens
--- Reply those of the commands of all scripts that the user has no right to.
+-- KEYS  1   a key that nothing else uses; it expires in a second
+-- ARGV  1   a channel that nobody listens on
+-- Reply the names of the commands
 
 local key, missing = KEYS[1], {}
 
--- Whether a command may be run. Other errors do not count.
+-- Try a command. Returns whether the user may run it: errors of another kind do not count.
 local function may(...)
   local reply = redis.pcall(...)
   local refused = type(reply) == 'table' and reply.err
@@ -19,7 +19,7 @@ local function may(...)
   return not refused
 end
 
--- What follows finds a string there: most that would write something is an error, and does nothing.
+-- From now on the key is a string: most of the other writes are errors and do nothing.
 local written = may('SET', key, 'x', 'PX', 1000)
 for _, command in ipairs({
   { 'TIME' }, { 'PUBLISH', ARGV[1], '' }, { 'EXISTS', key }, { 'GET', key }, { 'MGET', key },

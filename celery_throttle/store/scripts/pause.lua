@@ -1,18 +1,18 @@
--- pause.lua: stop a limit (or one key of it) for everyone until a time; never shortens a pause.
--- uses: pauses, fan_out
+-- pause.lua: pauses a limit, or one key of it, for everyone. Never shortens a pause.
+-- uses: extend_pause, fan_out_waiting
 --
--- KEYS  1   until when (us) it is paused
---       2   for a fan-out its record, see `fan_out.lua`: it is paused for as long as it is known at most
+-- KEYS  1   the pause
+--       2   for a fan-out its record, see `fan_out.lua`: the pause lasts as long as the record at most
 -- ARGV  1   now (us), or '' for the server's clock
---       2   how long (us); ENDLESS of `celery_throttle/operations/changes.py` until it is resumed
--- Reply how long (us) it is now paused; -1 if nothing is known of the fan-out.
+--       2   for how long (us); ENDLESS of `celery_throttle/operations/changes.py` until it is resumed
+-- Reply for how long (us) it is paused now; -1 if the record does not exist.
 
-local now, record = clock(ARGV[1]), KEYS[2]
+local pause, record = KEYS[1], KEYS[2]
 if record and redis.call('EXISTS', record) == 0 then
   return -1
 end
-local rest = pause_for(KEYS[1], tonumber(ARGV[2]), now, ARGV[1])
+local rest = extend_pause(pause, tonumber(ARGV[2]))
 if record then
-  fan_out_waits(record, 0, ARGV[1])
+  change_fan_out_waiting(record, 0) -- lets the pause expire with the record
 end
 return rest

@@ -1,19 +1,20 @@
--- quarantine.lua: a worker that has no code for a task it took sets it aside, for one that has.
--- uses: lines
+-- quarantine.lua: puts a task for which a worker has no code into quarantine, for a worker that has the code.
+-- uses: release_slots, leases
 --
 -- KEYS  1   zset: workers -> end of their lease (us)
---       2   hash: the worker's claims
---       3   hash: tasks that were set aside, task id -> packed {label, line, about, score, packed}
+--       2   hash: claims of this worker, see `line_data.lua`
+--       3   hash: tasks in quarantine, task id -> packed {label, line, descriptor, score, packed row}
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   the token of the claim
---       4   what it takes to run it; see `celery_throttle/worker/claims/quarantine.py`
+--       4   label: what a worker needs to run the task; see `celery_throttle/worker/claims/quarantine.py`
 
-local now, claim = clock(ARGV[1]), redis.call('HGET', KEYS[2], ARGV[3])
+local worker, token = ARGV[2], ARGV[3]
+local claim = redis.call('HGET', KEYS[2], token)
 if claim then
-  local line, about, id, score, packed = unpack(cmsgpack.unpack(claim))
-  redis.call('HSET', KEYS[3], id, cmsgpack.pack({ ARGV[4], line, about, score, packed }))
-  give_slots_back(about, ARGV[2], ARGV[3], now)
-  redis.call('HDEL', KEYS[2], ARGV[3])
-  end_lease(KEYS[1], ARGV[2], KEYS[2])
+  local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
+  redis.call('HSET', KEYS[3], id, cmsgpack.pack({ ARGV[4], line, descriptor, score, row }))
+  release_slots(descriptor, worker, token)
+  redis.call('HDEL', KEYS[2], token)
+  end_lease(KEYS[1], worker, KEYS[2])
 end

@@ -3,7 +3,7 @@
 --
 -- KEYS  1   hash: definitions of limits
 -- ARGV  fields
--- Reply per field the definition without its origin and times, or nil
+-- Reply per field the definition without its origin and times, see `definition.lua`, or nil
 
 local found = read_many('HMGET', KEYS[1], ARGV, 1, #ARGV)
 for i, packed in ipairs(found) do

@@ -1,74 +1,77 @@
--- read_lines.lua: reads through the lines of one queue, some at a time: what waits in each.
--- uses: clock, fair_queue
+-- read_lines.lua: reads the lines of one queue, some at a time.
+-- uses: clock, arithmetic, descriptor, line_data, scores
 --
 -- KEYS  1-4  the queue's lines, messages, due, asks
 -- ARGV  1    now (us), or '' for the server's clock
---       2    cursor: '0' at first, then what the last call replied
--- Reply {cursor to go on with, '0' at the end; for how long (us) a limit has had room for tasks that
---        nobody takes; {line, fan-out or '', weight, {name, field, cost, ...}, {rank, tasks, ...}}, ...}
---       Costs are in millionths of a unit: what some tasks of the line cost on average. Of a line without
---       an about-table nothing is said.
+--       2    cursor: '0' at first, then the one that the last call replied
+-- Reply {cursor of the next call, '0' at the end; for how long (us) a limit has had room for tasks that nobody takes;
+--        {line, fan-out or '', weight, {name, field, cost, ...}, {rank, tasks, ...}}, ...}
+--       A cost is the mean of some tasks of the line, in millionths. A line without a descriptor is left out.
 
-local now = clock(ARGV[1])
-local messages = KEYS[2]
+local lines, messages, due = KEYS[LINES], KEYS[MESSAGES], KEYS[DUE]
+
+-- How many tasks are read for the costs of all lines of a call.
 local SAMPLES = 300
 
--- How many tasks of each rank. All but few lines have one.
-local function ranks_of(line, count)
-  local found, from = {}, '-inf'
+-- The number of tasks of each rank. Most lines have one rank.
+local function read_ranks(line, count)
+  local ranks, from = {}, '-inf'
   while count > 0 do
     local score = redis.call('ZRANGE', line, from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     if not score then
       break
     end
-    local rank = math.floor(tonumber(score) / RANK)
-    from = whole((rank + 1) * RANK)
-    local own = redis.call('ZCOUNT', line, score, '(' .. from)
-    found[#found + 1], found[#found + 2], count = rank, own, count - own
+    local rank = rank_of(tonumber(score))
+    from = format_integer((rank + 1) * RANK_SPAN)
+    local tasks = redis.call('ZCOUNT', line, score, '(' .. from)
+    ranks[#ranks + 1], ranks[#ranks + 2], count = rank, tasks, count - tasks
   end
-  return found
+  return ranks
 end
 
--- Only the costs of a packed task, not its message: what comes first in it is its line.
-local function costs_of(line, place)
-  local id = redis.call('ZRANGE', line, whole(place), whole(place))[1]
-  local packed = id and redis.call('HGET', messages, id)
-  return packed and select(3, cmsgpack.unpack_limit(packed, 2, 1))
+-- The costs of the task at a position from 0. Unpacks only the line and the costs of its row, not the message.
+local function read_costs(line, position)
+  local id = redis.call('ZRANGE', line, format_integer(position), format_integer(position))[1]
+  local row = id and redis.call('HGET', messages, id)
+  return row and select(COSTS + 1, cmsgpack.unpack_limit(row, COSTS, 1))
 end
 
--- The mean of tasks that stand as far as can be from each other, the first and the last included.
+-- The mean costs of samples at even distances, the first and the last task included.
 local function mean_costs(line, count, samples, size)
-  local sums, seen = {}, 0
+  local sums, found = {}, 0
   for i = 1, samples do
-    local place = samples == 1 and 0 or math.floor((i - 1) * (count - 1) / (samples - 1))
-    local costs = costs_of(line, place)
+    local position = samples == 1 and 0 or math.floor((i - 1) * (count - 1) / (samples - 1))
+    local costs = read_costs(line, position)
     if costs then
-      seen = seen + 1
-      for limit = 1, size do
-        sums[limit] = (sums[limit] or 0) + costs[limit]
+      found = found + 1
+      for n = 1, size do
+        sums[n] = (sums[n] or 0) + costs[n]
       end
     end
   end
-  for limit = 1, seen > 0 and size or 0 do
-    sums[limit] = sums[limit] / seen
+  for n = 1, found > 0 and size or 0 do
+    sums[n] = sums[n] / found
   end
   return sums
 end
 
-local found = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', 100)
+local found = redis.call('HSCAN', lines, ARGV[2], 'COUNT', 100)
 local samples = math.max(3, math.min(32, math.floor(SAMPLES / math.max(1, #found[2] / 2))))
-local due = tonumber(redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2] or now)
-local reply = { found[1], math.max(0, now - due) }
+local due_since = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or now)
+local reply = { found[1], math.max(0, now - due_since) }
 for i = 1, #found[2], 2 do
   local line = found[2][i]
-  local _, about = unpack_line(found[2][i + 1])
-  local count = redis.call('ZCARD', line)
-  if count > 0 and about.limits[1] then
-    local costs, needs = mean_costs(line, count, math.min(samples, count), #about.limits), {}
-    for place, names in ipairs(about.limits) do
-      needs[#needs + 1], needs[#needs + 2], needs[#needs + 3] = names[1], names[2], costs[place] or MILLION
+  local _, descriptor = unpack_descriptor(found[2][i + 1])
+  local limits, count = descriptor.limits, redis.call('ZCARD', line)
+  if count > 0 and limits[1] then
+    local costs, requirements = mean_costs(line, count, math.min(samples, count), #limits), {}
+    for n, limit_keys in ipairs(limits) do
+      requirements[#requirements + 1] = limit_keys[NAME]
+      requirements[#requirements + 1] = limit_keys[FIELD]
+      requirements[#requirements + 1] = costs[n] or MILLION
     end
-    reply[#reply + 1] = { line, about.fan_out or '', about.weight or 1, needs, ranks_of(line, count) }
+    reply[#reply + 1] = { line, descriptor.fan_out or '', descriptor.weight or 1, requirements,
+                          read_ranks(line, count) }
   end
 end
 return reply

@@ -1,18 +1,17 @@
--- recall_quarantined.lua: tasks that were set aside go back to the places they had in their lines.
--- uses: line_removal
+-- recall_quarantined.lua: returns tasks in quarantine to their positions in their lines.
+-- uses: rejoin_line
 --
--- KEYS  1   hash: tasks that were set aside
+-- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       then task ids
--- A task that already waits again keeps its newer message.
+-- A task that waits again already keeps its newer message.
 
-local now = clock(ARGV[1])
 for i = 2, #ARGV do
   local id = ARGV[i]
   local found = redis.call('HGET', KEYS[1], id)
   if found then
-    local _, line, about, score, packed = unpack(cmsgpack.unpack(found))
-    rejoin(line, about, id, score, packed, now, ARGV[1])
+    local _, line, descriptor, score, row = unpack(cmsgpack.unpack(found))
+    rejoin_line(line, descriptor, id, score, row)
     redis.call('HDEL', KEYS[1], id)
   end
 end

@@ -1,11 +1,10 @@
--- release.lua: give slots back.
--- uses: lines
+-- release.lua: releases slots.
+-- uses: release_slot
 --
--- KEYS  per limit: entries, waits
+-- KEYS  per slot: entries, waits
 -- ARGV  1   now (us), or '' for the server's clock
---       2   who holds the slots
+--       2   the holder of the slots
 
-local now = clock(ARGV[1])
 for key = 1, #KEYS, 2 do
-  release(KEYS[key], KEYS[key + 1], ARGV[2], now)
+  release_slot(KEYS[key], KEYS[key + 1], ARGV[2])
 end

@@ -1,10 +1,10 @@
--- server_info.lua: what the server says of itself, as text in its INFO format.
+-- server_info.lua: reads the sections memory, persistence, replication and cluster of INFO.
 --
--- KEYS  1   any of ours, so that a cluster knows which node is asked
--- Reply the sections memory, persistence, replication and cluster.
+-- KEYS  1   any key of ours: it tells a cluster which node is asked
+-- Reply the text of the sections
 
-local said = {}
-for _, section in ipairs({ 'memory', 'persistence', 'replication', 'cluster' }) do
-  said[#said + 1] = redis.call('INFO', section)
+local sections = {}
+for _, name in ipairs({ 'memory', 'persistence', 'replication', 'cluster' }) do
+  sections[#sections + 1] = redis.call('INFO', name)
 end
-return table.concat(said, '\r\n')
+return table.concat(sections, '\r\n')

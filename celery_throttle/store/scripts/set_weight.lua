@@ -1,8 +1,8 @@
--- set_weight.lua: the weight of the lines that need a limit, or one key of it.
+-- set_weight.lua: sets the weight of the lines that need a limit, or one key of it.
 --
 -- KEYS  1   hash: definitions of limits
--- ARGV  1   field of the weight: 'weight ', then that of the limit and key
---       2   weight, or '' for none of its own
+-- ARGV  1   'weight ' and the field of the limit and key
+--       2   weight; '' removes it
 
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])

@@ -1,43 +1,45 @@
--- settle.lua: what was reserved turns out to be worth more or less: refund or debt.
--- uses: refs, lines
+-- settle.lua: corrects what was reserved to its actual cost: a refund or a debt.
+-- uses: requirements, recheck
 --
--- KEYS  1            hash: definitions of limits
---       then for each ref: state, pause, pause of the key; then for each: entries; then: waits
--- ARGV  1            now (us), or '' for the server's clock
---       2            '1' if any ref has a key; see `refs.lua`
---       then for each ref: field of the key, field of the name; then for each: cost (millionths);
---       then: actual cost (millionths); then what `acquire.lua` told: since, how many limits, their marks
+-- KEYS  1   hash: definitions of limits
+--       then per requirement: state, pause of the name, pause of the key; then per requirement: entries; then per
+--       requirement: waits
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   '1' if any requirement has a key
+--       then per requirement: field of the key, field of the name; then per requirement: cost (millionths);
+--       then per requirement: actual cost (millionths); then the marks that `acquire.lua` replied: per requirement,
+--       since when (us) its definition is in force, how many limits it has, two numbers per limit
 -- Reply {1}
---       {-2, index, now (us)}    not defined, or the windows of a calendar have run out
--- If the limits of a name have changed since, nothing is given back, and what is owed counts as taken
--- now.
+--       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
+-- If the definition has changed since, nothing is refunded, and a debt counts as taken now.
 
-local given = ARGV[1]
-local now, keyed = clock(given), ARGV[2] == '1'
+local keyed = ARGV[2] == '1'
 local count = (#KEYS - 1) / (keyed and 5 or 4)
-local refs, unknown = read_refs(count, 2, 3, keyed, now, given)
-if unknown then
-  return { -2, unknown, whole(now) }
+local requirements, undefined = read_requirements(count, 2, 3, keyed)
+if undefined then
+  return { -2, undefined, format_integer(now) }
 end
 local costs = 3 + (keyed and 2 or 1) * count
-local told = costs + 2 * count
-for i, ref in ipairs(refs) do
-  local actual, marks = tonumber(ARGV[costs + count + i - 1]), tonumber(ARGV[told + 1])
-  local same, changed = tonumber(ARGV[told]) == ref.since and marks == #ref.limits, false
-  if actual > ref.cost or actual < ref.cost and same then
-    for place, limit in ipairs(ref.limits) do
+local marks = costs + 2 * count -- where those of a requirement begin
+for i, requirement in ipairs(requirements) do
+  local cost, actual = requirement.cost, tonumber(ARGV[costs + count + i - 1])
+  local limits = tonumber(ARGV[marks + 1])
+  local is_same = tonumber(ARGV[marks]) == requirement.since and limits == #requirement.limits
+  local has_changed = false
+  if actual > cost or actual < cost and is_same then
+    for n, limit in ipairs(requirement.limits) do
       local mark, more = 0, 0
-      if same then
-        mark, more = tonumber(ARGV[told + 2 * place]), tonumber(ARGV[told + 2 * place + 1])
+      if is_same then
+        mark, more = tonumber(ARGV[marks + 2 * n]), tonumber(ARGV[marks + 2 * n + 1])
       end
       local algorithm = algorithm_of(limit.tag, true)
-      changed = algorithm.settle(limit, mark, more, ref.cost, actual, now) or changed
+      has_changed = algorithm.settle(limit, mark, more, cost, actual) or has_changed
     end
   end
-  if changed then
-    write(ref, now, given)
-    look_again(KEYS[#KEYS - count + i], now)
+  if has_changed then
+    write_state(requirement)
+    recheck(KEYS[#KEYS - count + i])
   end
-  told = told + 2 + 2 * marks
+  marks = marks + 2 + 2 * limits
 end
 return { 1 }

@@ -1,32 +1,34 @@
--- withdraw.lua: takes revoked tasks out of their lines, without quota, so that the worker that
--- asks can announce them as revoked.
--- uses: line_removal
+-- withdraw.lua: claims revoked tasks, without quota, so that the calling worker can announce them as revoked.
+-- uses: lease_clock, line_removal
 --
 -- KEYS  1   zset: workers -> end of their lease (us)
---       2   hash: this worker's claims
+--       2   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, asks
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   lease (us)
---       4   the token of the first task taken; those after it count up
+--       4   the token of the first task claimed; the following ones count up
 --       then task ids
--- Reply {{token, 0, 0, waited (us), message, task id}, ...}
+-- Reply {{token, 0, 0, waited (us), message, task id}, ...} for the tasks that wait in these queues
 
-local now, token = clock(ARGV[1]), tonumber(ARGV[4])
-local till = now + tonumber(ARGV[3])
-local taken = {}
+local token, taken = tonumber(ARGV[4]), {}
 for key = 3, #KEYS, 4 do
   local queue = { unpack(KEYS, key, key + 3) }
   for i = 5, #ARGV do
-    local line, at, about, packed = line_of(queue, ARGV[i])
+    local id = ARGV[i]
+    local line, limit_index, descriptor, packed = find_task(queue, id)
     if line then
       if #taken == 0 then
-        follow_clock(KEYS[1], now)
-        write_lease(KEYS[1], ARGV[2], till, now) -- for who gives them back
+        -- With a lease the claims are requeued, whatever becomes of the worker.
+        follow_clock(KEYS[1])
+        write_lease(KEYS[1], ARGV[2], now + tonumber(ARGV[3]))
       end
-      taken[#taken + 1] = hand_out(KEYS[2], token, line, about, at, ARGV[i], packed, 0, 0, now)
+      local row = cmsgpack.unpack(packed)
+      local claim_head = pack_claim_head(line, cmsgpack.pack(descriptor))
+      redis.call('HSET', KEYS[2], token, claim_head .. cmsgpack.pack(id, row[SCORE], packed))
+      remove_task(line, descriptor, limit_index, id)
+      taken[#taken + 1] = { token, 0, 0, now - row[PARKED], row[MESSAGE], id }
       token = token + 1
-      close_up(line, about, at, now)
     end
   end
 end

@@ -13,7 +13,7 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.worker.claims.recent_reports import Told
 
-#: Where a slot is kept: its entries and its waits, as ``lines.lua`` names them.
+#: Where a slot is kept: its entries and its waits, as ``line_data.lua`` names them.
 Place = tuple[str, str]
 
 #: A slot to give back: its place and its holder, as ``claim.lua`` takes them.
@@ -45,7 +45,7 @@ class TaskSlots:
         return len(self._held)
 
     def holder(self, token: int) -> str:
-        """Who holds the slots of a task, by a token of this worker; as ``lines.lua`` names it."""
+        """Who holds the slots of a task, by a token of this worker; see ``release_slots.lua``."""
         return f"{self._worker} {token}"
 
     def holds(self, request: Any) -> bool:

@@ -1,21 +1,19 @@
--- bulk_commands.lua: commands with many values. Lua can pass on some 8,000 at once, then the script ends with an error.
---
--- Library, no keys and no arguments of its own.
+-- bulk_commands.lua: commands with many values, in batches: Lua's `unpack` fails for some 8,000 values.
 
-local MOST_VALUES = 4000
+local BATCH_SIZE = 4000
 
--- Calls a command with values, in several calls if they are many. These may be pairs.
+-- Run a command with all values, in as many calls as it takes. The values may be pairs.
 local function call_with(command, key, values)
-  for from = 1, #values, MOST_VALUES do
-    redis.call(command, key, unpack(values, from, math.min(#values, from + MOST_VALUES - 1)))
+  for from = 1, #values, BATCH_SIZE do
+    redis.call(command, key, unpack(values, from, math.min(#values, from + BATCH_SIZE - 1)))
   end
 end
 
--- What HMGET or MGET reply for the values of a table from one place to another; `key` is the hash, if any.
+-- The reply of HMGET or MGET for values[from] to values[to]; `key` is the hash, nil for MGET.
 local function read_many(command, key, values, from, to)
   local all
-  for first = from, to, MOST_VALUES do
-    local last, found = math.min(to, first + MOST_VALUES - 1), nil
+  for first = from, to, BATCH_SIZE do
+    local last, found = math.min(to, first + BATCH_SIZE - 1), nil
     if key then
       found = redis.call(command, key, unpack(values, first, last))
     else

@@ -1,27 +1,22 @@
--- clock.lua: time, and how it is written. Integer microseconds throughout.
+-- clock.lua: the time of the call, and how times are written. All times are integer microseconds.
 --
--- Library, no keys and no arguments of its own.
+-- ARGV  1   now (us), or '' for the server's clock. Every script that includes this file has this argument
+--           first; only tests pass a time.
 
--- The server's clock, unless the caller passes a time (tests do).
-local function clock(given)
-  if given ~= '' then
-    return tonumber(given)
-  end
+local now = tonumber(ARGV[1])
+if not now then
   local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  now = time[1] * 1000000 + time[2]
 end
 
--- A number as text, with all its digits. A command takes numbers below 10^17 as they are.
-local function whole(number)
+-- Format an integer with all its digits. Commands need this for numbers of 10^17 and more.
+local function format_integer(number)
   return string.format('%.0f', number)
 end
 
--- How long a key is to be kept, in milliseconds. With a time of the caller's own, real time must not
--- expire what the caller still counts on.
-local function expiry(us, given)
+-- Milliseconds to keep a key that matters for `us`; at least 1. Where a test passes its own time, an hour more: real
+-- time must not expire a key that still matters by the test's time.
+local function expiry_ms(us)
   local ms = us > 1000 and math.ceil(us / 1000) or 1
-  if given ~= '' then
-    ms = ms + 3600000
-  end
-  return ms
+  return ARGV[1] == '' and ms or ms + 3600000
 end

@@ -1,7 +1,5 @@
--- algorithm_registry.lua: how to make the algorithms that most decisions do without, by their tags.
--- uses: meters_extra, windows, sliding_log, slots, adaptive
---
--- Library, of which nothing is made before it is called, see `definition.lua`.
+-- algorithm_registry.lua: the constructor of each algorithm, by tag.
+-- uses: meters_extra, fixed_window, sliding_window, sliding_log, slots, adaptive
 
 return {
   [GCRA] = make_meters, [TOKEN_BUCKET] = make_meters, [LEAKY_BUCKET] = make_meters,

@@ -1,0 +1,66 @@
+-- decide_batch.lua: decides over the first tasks of a line, without writing anything.
+-- uses: claim_call, batch_size, decision, line_data
+
+-- Other tasks of the line have other costs.
+local function set_costs(requirements, costs)
+  for i = 1, #requirements do
+    local limits = requirements[i].limits
+    for n = 1, #limits do
+      limits[n].cost = costs[i]
+    end
+  end
+end
+
+-- Decide over tasks in their order, until one has to wait; adds rows to the reply.
+--   rows          the packed row of each id, false if the server has lost it
+--   claim_head    see `descriptor.lua`
+--   slot_keys     of the slots that each task takes, nil if it takes none
+-- Returns
+--   leaving       ids of the tasks that leave the line
+--   new_claims    token and packed claim of each, in one list
+--   has_taken     whether the limits have to be written
+--   wait          of the next task (us); nil if it was not decided over
+--   bottleneck    the limit at which that waits
+local function decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
+  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0 }
+  local leaving, new_claims = batch.leaving, batch.new_claims
+  for i, id in ipairs(ids) do
+    local packed = rows[i]
+    if packed then
+      local row = cmsgpack.unpack(packed)
+      local kind, wait, bottleneck = 0, 0, 0
+      -- A task is handed out without units if it has expired or if nobody knows its limits: the gate decides then.
+      if limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
+        if undefined and ARGV[11] == '0' then
+          call.has_undefined, call.visits = true, 0
+          batch.wait, batch.bottleneck = 0, limit_index
+          return batch
+        elseif not undefined then
+          set_costs(requirements, row[COSTS])
+          if #call.taken >= call.free_processes and is_expensive(requirements) then
+            call.visits = 0
+            return batch
+          end
+          wait, bottleneck = decide(requirements, true)
+          kind = wait < 0 and 0 or 1
+        end
+      end
+      if wait > (requirements.slots_full and 0 or booking_horizon()) then
+        batch.wait, batch.bottleneck = wait, bottleneck
+        return batch
+      end
+      wait = math.max(0, wait)
+      local reply = { call.token, kind, wait, now - row[PARKED], row[MESSAGE], id }
+      if kind == 1 then
+        charge(requirements, now + wait)
+        reply[7], batch.has_taken = slot_keys, true
+      end
+      call.taken[#call.taken + 1] = reply
+      new_claims[#new_claims + 1] = call.token
+      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, row[SCORE], packed)
+      call.token = call.token + 1
+    end
+    leaving[#leaving + 1] = id -- also if its row is lost
+  end
+  return batch
+end

@@ -1,0 +1,97 @@
+-- serve_line.lua: takes the first tasks of a line.
+-- uses: claim_call, batch_size, decide_batch, leases, line_requirements, release_slots, slot_keys, remove_tasks
+-- uses: attach_line
+-- uses rarely: repair
+
+-- What is known of a line of a waiting list: the index of the limit at which it waits, its descriptor, and the packed
+-- descriptor. Index 0 if the server has lost the descriptor.
+local function read_line(queue, waiting, line)
+  local found = redis.call('HGET', queue[LINES], line)
+  if found then
+    local packed = string.sub(found, 2)
+    return string.byte(found), cmsgpack.unpack(packed), packed
+  end
+  local id = redis.call('ZRANGE', line, 0, 0)[1]
+  local row = id and redis.call('HGET', queue[MESSAGES], id)
+  local key_caps = row and cmsgpack.unpack(row)[KEY_CAPS]
+  local descriptor = { queue = queue, limits = { [0] = { [WAITING] = waiting } }, crowds = key_caps }
+  return 0, descriptor, cmsgpack.pack(descriptor)
+end
+
+-- Write a batch: first the claims, then the limits; the tasks leave the line last.
+local function write_batch(batch, requirements, line, descriptor, limit_index, has_others)
+  if #batch.new_claims > 0 then
+    if 2 * #call.taken == #batch.new_claims then
+      -- The first claims of this call: with a lease they are requeued, whatever becomes of the worker.
+      write_lease(call.workers, call.worker, call.lease_ends)
+    end
+    call_with('HSET', call.claims, batch.new_claims)
+  end
+  if batch.has_taken then
+    write_states(requirements)
+  end
+  remove_tasks(line, descriptor, limit_index, batch.leaving, has_others)
+end
+
+-- Let a line wait for its next task, or move it to the list of the limit that blocks it now. Returns whether the
+-- limit of this list has no room left.
+local function let_wait(queue, waiting, line, limit_index, descriptor, requirements, wait, bottleneck)
+  local limit_keys = descriptor.limits[limit_index]
+  if call.has_undefined then
+    return true
+  elseif bottleneck == limit_index then
+    -- Slots cannot be booked ahead, so their list is not due ahead of its time either.
+    redis.call('ZADD', queue[DUE], due_time(wait + (requirements.slots_full and call.free_horizon or 0)), waiting)
+    if requirements.slots_full or wait > call.max_sleep then
+      -- A released slot or a change of the limit may come sooner and has to find the list.
+      register_list(limit_keys, queue)
+    end
+    return true
+  end
+  attach_line(line, descriptor, bottleneck, wait)
+  change_backlog(limit_keys, -redis.call('ZCARD', line))
+  redis.call('ZREM', waiting, line)
+  drop_empty_list(limit_keys, queue)
+end
+
+-- Serve the first line of a waiting list; score and rival as in `fair_service.lua`. Returns whether the list has
+-- nothing more for now.
+local function serve_line(queue, waiting, line, score, rival)
+  local limit_index, descriptor, packed_descriptor = read_line(queue, waiting, line)
+  if limit_index > 0 and descriptor.limits[limit_index][WAITING] ~= waiting then
+    -- A script failed before it had moved the line completely.
+    attach_line(line, descriptor, limit_index, 0)
+    redis.call('ZREM', waiting, line)
+    return false
+  end
+  local requirements = limit_index > 0 and requirements_of(descriptor, {}) or {}
+  local holder = holder_of(call.worker, call.token)
+  local undefined = limit_index > 0
+    and load_requirements(call.definitions, descriptor, requirements, holder, call.lease_ends - now)
+  local most, has_slots = max_batch_size(requirements, descriptor, score, rival)
+  if most == 0 then
+    call.visits = 0
+    return true
+  end
+  local entries = redis.call('ZRANGE', line, 0, most, 'WITHSCORES')
+  local ids = first_ids(entries, most, score, rival)
+  if #ids == 0 and limit_index > 0 then
+    repair()(queue)
+    return false
+  end
+  local rows = read_many('HMGET', queue[MESSAGES], ids, 1, #ids)
+  local slot_keys = has_slots and slot_keys_of(requirements, descriptor) or nil
+  local claim_head = pack_claim_head(line, packed_descriptor)
+  local batch = decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
+  local dispatches = #batch.leaving
+  if dispatches > 0 or #ids == 0 then
+    local task_score = entries[2 * dispatches + 2]
+    write_batch(batch, requirements, line, descriptor, limit_index, task_score ~= nil)
+    advance_line(queue, waiting, line, limit_index, descriptor, score, rival, dispatches, task_score)
+    if not task_score and not rival then
+      return true
+    end
+  end
+  local wait, bottleneck = batch.wait, batch.bottleneck
+  return wait and let_wait(queue, waiting, line, limit_index, descriptor, requirements, wait, bottleneck)
+end

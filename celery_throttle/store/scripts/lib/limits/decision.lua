@@ -1,0 +1,57 @@
+-- decision.lua: the atomic decision: checks all limits of a call, then takes from all of them or none.
+-- uses: state
+--
+-- Twin: `celery_throttle/algorithms/local.py`.
+
+-- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
+-- requirement, 0 if none, and which of its limits. The wait is -1 if a cost exceeds the burst. Sets `slots_full` of
+-- the requirements: whether all slots of one are in use. A slot cannot be booked ahead: the lease that ends next may
+-- be renewed.
+local function decide(requirements, can_park)
+  local wait, bottleneck, component = 0, 0, 1
+  requirements.slots_full = false
+  for i = 1, #requirements do
+    local requirement = requirements[i]
+    local limits = requirement.limits
+    if requirement.pause > wait then
+      wait, bottleneck, component = requirement.pause, i, 1
+    end
+    for n = 1, #limits do
+      local limit = limits[n]
+      if limit.cost > limit.burst * MILLION and limit.tag ~= SLOTS then
+        return -1, i, n
+      end
+      local own = limit.algorithm.check(limit, can_park)
+      if own > 0 and limit.tag == SLOTS then
+        requirements.slots_full = true
+      end
+      if own > wait then
+        wait, bottleneck, component = own, i, n
+      end
+    end
+  end
+  return wait, bottleneck, component
+end
+
+-- Take the cost of every requirement for a start at `at` (us, not before now). The next decision of this call counts
+-- it; nothing is written.
+local function charge(requirements, at)
+  for i = 1, #requirements do
+    local limits = requirements[i].limits
+    for n = 1, #limits do
+      limits[n].algorithm.take(limits[n], at)
+    end
+  end
+end
+
+local function write_states(requirements)
+  for i = 1, #requirements do
+    write_state(requirements[i])
+  end
+end
+
+-- Take the cost of every requirement and write it.
+local function commit(requirements, at)
+  charge(requirements, at)
+  write_states(requirements)
+end

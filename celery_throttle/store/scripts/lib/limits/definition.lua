@@ -1,0 +1,60 @@
+-- definition.lua: parses the definition of a limit's name.
+-- uses: tags, meters
+-- uses rarely: algorithm_registry
+--
+-- A definition has two parts. `define.lua` writes the first:
+--   B    origin: 'c' defined in the code, 's' set at run time
+--   ddd  since when (us) it is in force, and since when the two definitions before it were
+-- `celery_throttle/store/definitions.py` packs the second:
+--   ddB  max-keys, max-waiting (0 for no bound), number of limits
+--   then for each limit
+--   BH   tag of its algorithm, count of the numbers that follow
+--   d..  burst, p, q (a unit is p ticks, a microsecond q ticks), then the algorithm's own parameters
+--   then the limits as text; then, with max-keys, a zero byte and the key of the key cap, see `key_cap.lua`
+--
+-- An algorithm is a table of functions. `limit` is what `parse_limit` returns, with the fields that the algorithm
+-- adds; times are microseconds, amounts are millionths of a unit.
+--   read(limit, state, from)      read its part of a state, which begins at `from`; false for no state.
+--                                 Returns false if the part cannot be used as it is
+--   check(limit, can_park)        microseconds until the cost passes; `can_park` for a task, which can
+--                                 wait in a line
+--   take(limit, at)               take the cost for a start at `at`, not before now
+--   write(limit)                  its part of the state, and for how long (us) that matters
+--   remaining(limit, fractional)  amount that could pass now (whole units unless `fractional`), and
+--                                 microseconds until nothing is in use
+-- Few decisions need the others:
+--   matches(limit, state, from)   whether a part was written with the numbers of this limit
+--   move_back(limit, state, from) read a part as if it had been written now at the latest
+--   in_use(state, from, at)       amount of a part that is in use at a time, rounded up
+--   fill(limit, amount, at)       the limit as if only this amount had been taken, at a time
+--   mark(limit)                   two numbers that identify the last take, for `settle`
+--   settle(limit, mark, more, cost, actual)   correct the take with this mark to its actual cost. Returns
+--                                 whether anything has changed
+-- Meters also have `delay` and `times`, fixed windows `is_expired` and `booking_time`, adaptive limits `learn`.
+
+local HEAD, LIMIT_HEAD = '<BdddddB', '<BHddd'
+
+-- Positions in a definition: of the second part, and of its first limit.
+local SECOND_PART, FIRST_LIMIT = 26, 43
+
+local algorithms = {}
+
+-- The algorithm of a tag. Of a meter only the functions that most decisions need, unless it is to be complete.
+local function algorithm_of(tag, complete)
+  if tag <= LEAKY_QUEUE and not complete then
+    return meters
+  end
+  algorithms[tag] = algorithms[tag] or algorithm_registry()[tag]()
+  return algorithms[tag]
+end
+
+-- Parse the limit that begins at a position of a definition. Returns it and the position of the next one. Has all
+-- fields that meters add, so that Lua need not grow the table.
+local function parse_limit(packed, from, requirement)
+  local tag, count, burst, p, q = struct.unpack(LIMIT_HEAD, packed, from)
+  return {
+    tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
+    parameters = count - 3, cost = requirement.cost, entries = requirement.entries,
+    used = 0, at = 0, began = 0, refunds = '', max_delay = false,
+  }, from + 3 + 8 * count
+end

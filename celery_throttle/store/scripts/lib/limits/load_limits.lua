@@ -1,0 +1,51 @@
+-- load_limits.lua: loads the limits, states and pauses of requirements.
+-- uses: definition, state, pauses
+-- uses rarely: convert_state
+
+-- Load all requirements.
+--   definitions    what the hash of definitions holds, `fields` values for each requirement: for its key, if
+--                  any requirement has a key, and for its name
+--   values         `keys` values for each requirement: its state, the pause of its name, and, if any
+--                  requirement has a key, the pause of its key
+--   names          the keys of these values, from names[first] on
+-- Returns nil, or the index of the first requirement that is not defined, or whose calendar has no window left.
+-- Writes a state or a pause only if the clock was set back.
+local function load_limits(requirements, definitions, fields, values, keys, names, first)
+  for i = 1, #requirements do
+    local requirement = requirements[i]
+    local packed = definitions[fields * (i - 1) + 1] or definitions[fields * i]
+    if not packed then
+      return i
+    end
+    local _, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    requirement.since, requirement.old_since, requirement.older_since = since, old_since, older_since
+    if max_keys > 0 or max_waiting > 0 then
+      requirement.max_keys, requirement.max_waiting = max_keys, max_waiting
+    end
+    local limits, from = { false }, FIRST_LIMIT
+    for n = 1, count do
+      limits[n], from = parse_limit(packed, from, requirement)
+      local tag = limits[n].tag
+      if tag == FIXED_WINDOW and limits[n].algorithm.is_expired(limits[n]) then
+        return i
+      elseif tag == SLIDING_LOG then
+        -- Each log has a zset of its own. The one without a number is that of slots.
+        limits[n].entries = requirement.entries .. '+' .. n
+      end
+    end
+    requirement.limits = limits
+    if max_keys > 0 and requirement.has_key then
+      requirement.key_cap = string.match(packed, '%z(.*)', from)
+    end
+    local value = keys * (i - 1) + 1
+    local state, pause, key_pause = values[value], values[value + 1], values[keys * i]
+    if not read_state(requirement, state) then
+      convert_state()(requirement, state)
+    end
+    if pause or key_pause then
+      local name = first + value - 1
+      requirement.pause = math.max(pause_left(names[name + 1], pause),
+                                   pause_left(names[name + keys - 1], key_pause))
+    end
+  end
+end

@@ -1,0 +1,27 @@
+-- line_removal.lua: removes waiting tasks from anywhere in their lines.
+-- uses: remove_tasks, descriptor, fair_queue, due
+
+-- Returns the line of a task of a queue, the index of the limit at which it waits, its descriptor, and the packed row
+-- of the task; nil if the task does not wait.
+local function find_task(queue, id)
+  local row = redis.call('HGET', queue[MESSAGES], id)
+  local line = row and cmsgpack.unpack(row)[LINE]
+  local found = line and redis.call('ZSCORE', line, id) and redis.call('HGET', queue[LINES], line)
+  if found then
+    local limit_index, descriptor = unpack_descriptor(found)
+    return line, limit_index, descriptor, row
+  end
+end
+
+-- Remove one task for good, and update the waiting list of its line.
+local function remove_task(line, descriptor, limit_index, id)
+  local limit_keys, queue = descriptor.limits[limit_index], descriptor.queue
+  remove_tasks(line, descriptor, limit_index, { id })
+  if redis.call('EXISTS', line) == 0 then
+    redis.call('ZREM', limit_keys[WAITING], line)
+    drop_empty_list(limit_keys, queue)
+  else
+    update_rank(limit_keys[WAITING], line, descriptor)
+  end
+  bring_forward(limit_keys, queue, 0)
+end

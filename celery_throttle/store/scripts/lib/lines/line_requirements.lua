@@ -1,0 +1,44 @@
+-- line_requirements.lua: the requirements of a line: its limits and keys with the costs of one of its tasks.
+-- uses: load_limits, bulk_commands, line_data
+
+-- The requirements of a descriptor, see `requirements.lua`; not loaded yet.
+local function requirements_of(descriptor, costs)
+  local requirements = {}
+  for i, limit_keys in ipairs(descriptor.limits) do
+    requirements[i] = { state = limit_keys[STATE], entries = limit_keys[ENTRIES], cost = costs[i] or 0, pause = 0,
+                        has_key = limit_keys[NAME] ~= limit_keys[FIELD] }
+  end
+  return requirements
+end
+
+-- The weight of a line: the greatest of its requirements. Nil for 1.
+local function weight_of(requirements)
+  local weight = 1
+  for _, requirement in ipairs(requirements) do
+    weight = math.max(weight, requirement.weight)
+  end
+  return weight > 1 and weight or nil
+end
+
+-- Load the requirements of a descriptor, and their weights: that of a key comes before that of its name. Slots are
+-- taken for `holder`, at first for `lease` (us). Returns what `load_limits` returns.
+local function load_requirements(definitions, descriptor, requirements, holder, lease)
+  local fields, keys = {}, {}
+  for i, limit_keys in ipairs(descriptor.limits) do
+    local weight = 2 * (#requirements + i)
+    fields[2 * i - 1], fields[2 * i] = limit_keys[FIELD], limit_keys[NAME]
+    fields[weight - 1], fields[weight] = 'weight ' .. limit_keys[FIELD], 'weight ' .. limit_keys[NAME]
+    keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = limit_keys[STATE], limit_keys[PAUSE], limit_keys[KEY_PAUSE]
+  end
+  local found = read_many('HMGET', definitions, fields, 1, #fields)
+  local undefined = load_limits(requirements, found, 2, read_many('MGET', nil, keys, 1, #keys), 3, keys, 1)
+  for i = 1, undefined and 0 or #requirements do
+    local weight = 2 * (#requirements + i)
+    requirements[i].weight = tonumber(found[weight - 1] or found[weight] or 1)
+    for _, limit in ipairs(requirements[i].limits) do
+      limit.holder, limit.lease = holder, lease
+    end
+  end
+  descriptor.weight = not undefined and weight_of(requirements) or nil
+  return undefined
+end

@@ -1,0 +1,40 @@
+-- scaling.lua: exact a * b / c, for products that a double does not hold. Few decisions need it.
+-- uses: arithmetic
+--
+-- Returns three functions: `scale`, `scale_down` and `scale_up`.
+
+-- a * b / c rounded down, and the remainder, for a < c <= 2^51. Multiplies digit by digit, so that no intermediate
+-- result exceeds MAX_EXACT.
+local function scale(a, b, c)
+  local base = 2
+  while base < 65536 and c * base * 2 <= MAX_EXACT do
+    base = base * 2
+  end
+  local digits = {}
+  while b > 0 do
+    local digit = b % base
+    digits[#digits + 1], b = digit, (b - digit) / base
+  end
+  local quotient, rest = 0, 0
+  for i = #digits, 1, -1 do
+    rest = rest * base + a * digits[i]
+    local times = math.floor(rest / c)
+    quotient, rest = quotient * base + times, rest - times * c
+  end
+  return quotient, rest
+end
+
+-- a * b / c for any a, rounded down.
+local function scale_down(a, b, c)
+  local units = math.floor(a / c)
+  return units * b + scale(a - units * c, b, c)
+end
+
+-- a * b / c for any a, rounded up.
+local function scale_up(a, b, c)
+  local units = math.floor(a / c)
+  local quotient, rest = scale(a - units * c, b, c)
+  return units * b + quotient + (rest > 0 and 1 or 0)
+end
+
+return scale, scale_down, scale_up
