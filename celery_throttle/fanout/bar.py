@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
@@ -16,10 +15,7 @@ from rich.text import Text
 
 from celery_throttle.fanout.progress import Progress
 from celery_throttle.fanout.retry import retry_outage
-from celery_throttle.forecasts.solver import WORKERS
-
-if TYPE_CHECKING:
-    from celery_throttle.fanout.handle import FanOut
+from celery_throttle.forecasts.solver import WORKERS, Forecast
 
 #: Seconds between two redraws.
 REFRESH_SECONDS = 0.5
@@ -53,25 +49,36 @@ def send_bar(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
         yield report
 
 
-def watch(fan_out: FanOut, timeout: float | None) -> Progress:
-    """Show a bar until a fan-out is complete; see :meth:`FanOut.watch`."""
+def watch(
+    name: str,
+    forecast: Callable[[], Forecast],
+    wait: Callable[[Callable[[Progress], None]], Progress],
+) -> Progress:
+    """Show a bar until a fan-out is complete.
+
+    Args:
+        name: the name of the fan-out.
+        forecast: returns its forecast.
+        wait: waits until it is complete, and calls a function with its progress meanwhile.
+    """
     with _bar() as bar:
-        row = bar.add_task(fan_out.name, total=None, text="")
-        estimate = EndEstimate(fan_out)
+        row = bar.add_task(name, total=None, text="")
+        estimate = EndEstimate(name, forecast)
 
         def show(progress: Progress) -> None:
             total = progress.sent if progress.closed or progress.cancelled else None
             text = describe(progress, estimate.seconds(progress))
             bar.update(row, completed=progress.ended, total=total, text=text)
 
-        return fan_out.wait(timeout, show)
+        return wait(show)
 
 
 class EndEstimate:
     """Estimates when the tasks of a fan-out will have started, by a forecast now and then."""
 
-    def __init__(self, fan_out: FanOut) -> None:
-        self._fan_out = fan_out
+    def __init__(self, name: str, forecast: Callable[[], Forecast]) -> None:
+        self._name = name
+        self._make_forecast = forecast
         self._at: float | None = None
         self._needs_workers = False
         self._next_forecast = 0.0
@@ -90,7 +97,7 @@ class EndEstimate:
         return progress.waiting / progress.rate if progress.rate else None
 
     def _forecast(self, began: float) -> None:
-        forecast = retry_outage(self._fan_out.forecast, self._fan_out.name)
+        forecast = retry_outage(self._make_forecast, self._name)
         now = time.monotonic()
         self._at = None if forecast.seconds is None else now + forecast.seconds
         self._needs_workers = forecast.bound_by == WORKERS

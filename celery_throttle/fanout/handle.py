@@ -149,7 +149,7 @@ class FanOut:
         with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
 
-        return bar.watch(self, timeout)
+        return bar.watch(self.name, self.forecast, partial(self.wait, timeout))
 
     def wait(
         self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None

@@ -48,17 +48,10 @@ class Capacity:
 
 @dataclass(slots=True, eq=False)
 class Reservoir:
-    """A capacity in the course of time.
+    """A capacity in the course of time."""
 
-    Attributes:
-        capacity: its state at the begin.
-        shared: whether all lines of a group share it; otherwise each has one.
-        stored: units that can pass at once; negative if units are still owed.
-        next_window: index of the next window.
-    """
-
-    capacity: Capacity
-    shared: bool
+    capacity: Capacity  #: at the begin
+    shared: bool  #: whether all lines of a group share it; otherwise each has one
     stored: float = field(init=False)
     next_window: int = field(init=False, default=0)
     _epsilon: float = field(init=False)
@@ -115,19 +108,12 @@ class Reservoir:
 
 
 class LimitState(NamedTuple):
-    """The state of a limit as ``capacity.lua`` replies it.
+    """The state of a limit as ``capacity.lua`` replies it."""
 
-    Attributes:
-        amount: units that can pass at once, in millionths.
-        full: microseconds until nothing is in use.
-        wait: microseconds until one unit can pass.
-        share: the current rate, in millionths of the defined rate.
-    """
-
-    amount: int
-    full: int
-    wait: int
-    share: int
+    amount: int  #: units that can pass at once, in millionths
+    full: int  #: microseconds until nothing is in use
+    wait: int  #: microseconds until one unit can pass
+    share: int  #: the current rate, in millionths of the defined rate
 
 
 def read_capacity(

@@ -63,9 +63,8 @@ class LineGroup:
         counts: pairs of a number of tasks and the number of lines that have it, the least first.
         lines: the number of lines that are not empty yet.
         drained: when the lines of each pair of ``counts`` are empty.
-        flow: tasks per second that start from each line.
-        saturated: the reservoir that bounds the flow.
-        last_wait: the reservoir that bounded the flow in the last step of time.
+        flow: tasks per second that start from each line, bounded by the ``saturated`` reservoir,
+            and in the previous step of time by ``last_wait``.
     """
 
     costs: Sequence[tuple[Reservoir, float]]

@@ -23,11 +23,8 @@ _ROUNDINGS = (0.0, 0.01, 0.1, 0.5, 2.0)
 #: The same for the numbers of tasks of the lines in a group, and the most different numbers in all.
 _TASK_ROUNDINGS, _MAX_TASK_COUNTS = (0.0, 0.005, 0.02, 0.1), 2000
 
-#: Kinds of clusters that are few.
-_MAX_KINDS = 200
-
-#: Groups that can be drained together in reasonable time.
-_MAX_GROUPS = 600
+#: Kinds of clusters that are few, and groups that can be drained together in reasonable time.
+_MAX_KINDS, _MAX_GROUPS = 200, 600
 
 #: Limits needed by at most this number of lines connect them to clusters.
 _MAX_CLUSTER_LINES = 8
