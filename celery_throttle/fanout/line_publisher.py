@@ -20,7 +20,7 @@ from celery_throttle.messages import packing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = get_logger(__name__)
 

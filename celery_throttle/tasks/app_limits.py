@@ -18,7 +18,7 @@ from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
-from celery_throttle.tasks.task import TaskLimits, read_scopes
+from celery_throttle.tasks.task_limits import TaskLimits, read_scopes
 
 
 class AppLimits(Limiter):

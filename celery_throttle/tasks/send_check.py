@@ -11,7 +11,7 @@ from kombu.utils.functional import maybe_list
 from celery_throttle.errors import ConfigurationError, UnknownLimitError
 
 if TYPE_CHECKING:
-    from celery_throttle.tasks.task import TaskLimits
+    from celery_throttle.tasks.task_limits import TaskLimits
 
 #: Options of a message that hold the tasks to run after it.
 _FOLLOWING = ("chain", "chord", "link", "link_error")

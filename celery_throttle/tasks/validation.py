@@ -12,7 +12,8 @@ from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLim
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
-from celery_throttle.tasks.task import ThrottledTask, read_scopes
+from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task_limits import read_scopes
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits

@@ -15,7 +15,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.fanout.progress import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
 from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.tasks.task import FAN_OUT_HEADER
+from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker.health.error_log import Complaints
 
 if TYPE_CHECKING:

@@ -18,17 +18,18 @@ from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.admission.batching import Batch, CallLater, NextRound
 from celery_throttle.worker.admission.pipeline import Attempt, Pipeline
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.admission.recovery import Recovery, fail
+from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
     add_requested,
     limits_of,
     requirement_of,
 )
+from celery_throttle.worker.failure import fail
 from celery_throttle.worker.task_state import Status, task_state
 
 if TYPE_CHECKING:

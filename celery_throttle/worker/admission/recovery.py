@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionInfo
 from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.worker.failure import fail
 from celery_throttle.worker.health.error_log import EVERY as LOG_INTERVAL_SECONDS
 
 if TYPE_CHECKING:
@@ -82,12 +82,3 @@ class Recovery:
         except StoreUnavailableError as error:
             self._outage.begin(error)
         return decide(request)
-
-
-def fail(request: Any, error: Exception) -> None:
-    """Fail a task at once, as if its process had been lost: errbacks, chord and signal."""
-    try:
-        raise error
-    except type(error):
-        request.on_failure(ExceptionInfo(), return_ok=False)
-    request.acknowledge()

@@ -14,7 +14,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:

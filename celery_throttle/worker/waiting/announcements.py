@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 from celery_throttle import signals
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = get_logger(__name__)
 

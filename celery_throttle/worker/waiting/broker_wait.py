@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
 from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.claims.slots import places_of

@@ -17,7 +17,7 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.messages.packing import SENT_BACK
-from celery_throttle.worker.admission.recovery import fail
+from celery_throttle.worker.failure import fail
 from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, task_state
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.messages import packing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm
 from celery_throttle.worker.claims.slots import places_of
 from celery_throttle.worker.task_state import task_state

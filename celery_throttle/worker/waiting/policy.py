@@ -12,7 +12,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
-from celery_throttle.tasks.task import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
 from celery_throttle.worker.claims.slots import Place
 

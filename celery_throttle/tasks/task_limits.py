@@ -1,0 +1,182 @@
+"""The limits of a task, read from its attributes or its route, and checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery import Task
+
+from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
+from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import Requirement, check_ref_count, find_slot_indexes
+from celery_throttle.operations.replies import unknown_limit_error
+from celery_throttle.settings import Spec
+
+#: A cost, or the argument that has it (``"{tokens}"``); for all limits, or by limit name.
+CostSpec = Cost | str | Mapping[str, Cost | str]
+
+#: Header with the name of the fan-out that a task, or its retry, is part of.
+FAN_OUT_HEADER = "throttle_fan_out"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """The limits that a task declares, read and checked.
+
+    Attributes:
+        scopes: the limits and key templates.
+        reader: reads the arguments that make keys.
+        costs: the cost of each scope in millionths of a unit; None if an argument has it.
+        cost_reader: reads these arguments.
+        fixed: the requirement of every call, if it does not depend on arguments.
+        slots: indexes of the limits that have slots, which are released at the end of the task.
+        max_wait: seconds; see :class:`ThrottledTask`, also for ``drop`` and ``track``.
+    """
+
+    scopes: tuple[KeyTemplate, ...]
+    reader: ArgumentReader
+    costs: tuple[int | None, ...]
+    cost_reader: ArgumentReader
+    fixed: Requirement | None
+    slots: tuple[int, ...]
+    max_wait: float | None
+    drop: bool
+    track: bool
+
+    @classmethod
+    def none(cls) -> TaskLimits:
+        """Return the limits of a task that declares none."""
+        nothing = ArgumentReader("", ())
+        return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
+
+    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
+        """Return what one call of the task requires.
+
+        Raises:
+            KeyValueError: an argument's value cannot be a key.
+            CostError: an argument's value cannot be a cost.
+        """
+        values = self.reader.read(args, kwargs)
+        refs, used = [], 0
+        for scope in self.scopes:
+            count = len(scope.arguments)
+            refs.append(scope.ref(values[used : used + count]))
+            used += count
+        told = iter(self.cost_reader.read(args, kwargs))
+        costs = [to_millionths(next(told)) if cost is None else cost for cost in self.costs]
+        if len(refs) > 1:  # two templates may give the same key, which is charged once
+            each = dict(zip(refs, costs, strict=True))
+            refs, costs = list(each), list(each.values())
+        return Requirement(tuple(refs), tuple(costs))
+
+    @classmethod
+    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
+        """Read the attributes of a task.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
+        """
+        where = f"task {task.name!r}"
+        scopes = read_scopes(spec, known, where)
+        names = [name for scope in scopes for name in scope.arguments]
+        signature = _signature(task)
+        reader = ArgumentReader.for_signature(signature, names, where)
+        max_wait = getattr(task, "throttle_max_wait", None)
+        with _named(where):
+            costs = _read_costs(getattr(task, "throttle_cost", 1), scopes, known)
+            if max_wait is not None:
+                check_duration(max_wait, "throttle_max_wait")
+        tellers = [cost for cost in costs if isinstance(cost, str)]
+        amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
+        limits = cls(
+            scopes=scopes,
+            reader=reader,
+            costs=amounts,
+            cost_reader=ArgumentReader.for_signature(signature, tellers, where),
+            fixed=None,
+            slots=find_slot_indexes((scope.name for scope in scopes), known),
+            max_wait=max_wait,
+            drop=_read_drop(task, where),
+            track=bool(getattr(task, "throttle_track", False)),
+        )
+        return limits if names or tellers else replace(limits, fixed=limits.need((), {}))
+
+
+def _read_costs(
+    spec: CostSpec, scopes: Sequence[KeyTemplate], known: Mapping[str, Limits]
+) -> list[int | str]:
+    """Return the cost for each limit in millionths, or the name of the argument that has it."""
+    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
+    unknown = sorted(set(given) - {scope.name for scope in scopes}, key=str)
+    if unknown:
+        raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
+    costs: list[int | str] = []
+    for scope in scopes:
+        cost = given.get(scope.name, 1)
+        if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
+            costs.append(cost[1:-1])
+        else:
+            for limit in known[scope.name]:
+                amount = limit.check_cost(cost, scope.name)  # type: ignore[arg-type]  # it checks the type, too
+            costs.append(amount)
+    return costs
+
+
+def _read_drop(task: type[Task] | Task, where: str) -> bool:
+    after = getattr(task, "throttle_on_max_wait", "fail")
+    if after not in ("fail", "drop"):
+        raise ConfigurationError(
+            f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
+        )
+    return bool(after == "drop")
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Put the place of a mistake in front of the error."""
+    try:
+        yield
+    except (LimitError, UnknownLimitError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[KeyTemplate, ...]:
+    """Read the limits that a task or a route names.
+
+    Raises:
+        UnknownLimitError, LimitError, ConfigurationError: the text is wrong; the message names it,
+            and ``where`` it is.
+    """
+    if not isinstance(spec, (str, list, tuple)):
+        raise ConfigurationError(
+            f"{where}: limits {shown(spec)} cannot be read: give a name or a list of names"
+        )
+    texts = [spec] if isinstance(spec, str) else list(spec)
+    with _named(where):
+        check_ref_count(texts)
+        scopes = tuple(KeyTemplate.parse(text) for text in texts)
+        if not scopes:
+            raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
+        if len(set(texts)) != len(texts):
+            raise LimitError(f"{shown(spec)} names the same limit twice")
+        for scope in scopes:
+            if scope.name not in known:
+                raise unknown_limit_error(scope.name, known)
+    return scopes
+
+
+def _signature(task: type[Task] | Task) -> inspect.Signature:
+    cls = task if isinstance(task, type) else type(task)
+    run = inspect.getattr_static(cls, "run")
+    signature = inspect.signature(cls.run)
+    if isinstance(run, staticmethod):
+        return signature
+    bound_to_self = list(signature.parameters.values())[1:]
+    return signature.replace(parameters=bound_to_self)
