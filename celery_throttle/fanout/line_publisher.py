@@ -53,23 +53,16 @@ class LinePublisher:
         """Let a message join its line. False if it did not, or if that is unknown."""
         throttle = self._throttle
         try:
-            call = self._call(message, limits)
-            outcome, *details = throttle.store.run(call)
-            if outcome == b"unknown":
-                refs = self._requirement(message, limits).refs
-                throttle.run_plan(throttle.plans.register_missing(refs, int(details[1])))
-                outcome, *_ = throttle.store.run(call)
+            args, kwargs, _ = message.payload
+            requirement = limits.fixed or limits.need(args, kwargs)
+            call = self._call(message, limits, requirement)
+            reply = throttle.run_plan(throttle.plans.call_registered(call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", message.headers["id"], error)
             return False
-        return bool(outcome == b"parked")
+        return bool(reply[0] == b"parked")
 
-    @staticmethod
-    def _requirement(message: CapturedMessage, limits: TaskLimits) -> Requirement:
-        args, kwargs, _ = message.payload
-        return limits.fixed or limits.need(args, kwargs)
-
-    def _call(self, message: CapturedMessage, limits: TaskLimits) -> Call:
+    def _call(self, message: CapturedMessage, limits: TaskLimits, requirement: Requirement) -> Call:
         """Return the call, which takes no units: those that wait come first."""
         waiter = WaitingTask(
             task_id=message.headers["id"],
@@ -79,4 +72,4 @@ class LinePublisher:
             max_wait=limits.max_wait,
             packed=packing.pack(message),
         )
-        return park_call(self._throttle.keys, waiter, self._requirement(message, limits), "behind")
+        return park_call(self._throttle.keys, waiter, requirement, "behind")

@@ -36,9 +36,6 @@ _END = b"0"
 #: Limits and keys of one call.
 _MAX_REFS = 200
 
-#: The status with which ``capacity.lua`` replies if a limit is not registered.
-_UNKNOWN = -2
-
 
 class ForecastReader(DefinePlans):
     """Makes forecasts for the limits of one prefix."""
@@ -130,7 +127,7 @@ class ForecastReader(DefinePlans):
         rest = iter(refs)
         while batch := list(islice(rest, _MAX_REFS)):
             limits = yield from self._limits(batch)
-            rows = yield from self._capacity_rows(list(limits), now)
+            rows = yield from self._capacity_rows(list(limits))
             for ref, row in zip(limits, rows, strict=True):
                 paused, *numbers = row
                 states = [LimitState(*four) for four in _tuples(numbers, 4)]
@@ -153,7 +150,7 @@ class ForecastReader(DefinePlans):
             ref: _unpack(of_key or of_name) for ref, of_key, of_name in rows if of_key or of_name
         }
 
-    def _capacity_rows(self, refs: Sequence[LimitRef], now: int) -> Plan[Sequence[Sequence[int]]]:
+    def _capacity_rows(self, refs: Sequence[LimitRef]) -> Plan[Sequence[Sequence[int]]]:
         if not refs:
             return []
         keys = self.keys
@@ -162,11 +159,7 @@ class ForecastReader(DefinePlans):
         fields = [field for ref in refs for field in (keys.field(ref), ref.name)]
         args: list[Argument] = [self.now(), 1, *fields, *[MILLION] * len(refs)]
         call = Call(script("capacity"), names, args)
-        reply = yield call
-        if reply[0] == _UNKNOWN:  # the windows of a calendar have run out
-            yield from self.register_missing(refs, now)
-            reply = yield call
-        rows: Sequence[Sequence[int]] = reply[1:]
+        _, *rows = yield from self.call_registered(call, refs)  # or calendar windows have run out
         return rows
 
 
