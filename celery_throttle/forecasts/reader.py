@@ -159,7 +159,8 @@ class ForecastReader(DefinePlans):
         fields = [field for ref in refs for field in (keys.field(ref), ref.name)]
         args: list[Argument] = [self.now(), 1, *fields, *[MILLION] * len(refs)]
         call = Call(script("capacity"), names, args)
-        _, *rows = yield from self.call_registered(call, refs)  # or calendar windows have run out
+        rows: list[Sequence[int]]
+        _, *rows = yield from self.call_registered(call, refs)  # its calendar windows may run out
         return rows
 
 
