@@ -97,7 +97,7 @@ class Throttle(AppLimits):
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)
         include_lines(app)
-        app.steps["consumer"].add("celery_throttle.worker.bootstep:Lines")
+        app.steps["consumer"].add("celery_throttle.worker.bootstep:ThrottleStep")
 
     @cached_property
     def line_publisher(self) -> LinePublisher | None:

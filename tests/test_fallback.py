@@ -148,7 +148,7 @@ def test_together_they_start_no_more_than_the_bound(
 
 
 def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_throttle.worker.health.fallback._KEPT", 10)
+    monkeypatch.setattr("celery_throttle.worker.tuning.OUTAGE_SHARE_COUNT", 10)
     worker = alone({API: ["1/s"]})
     for number in range(25):
         keys = LimitRef("api", f"{number} a"), LimitRef("api", f"{number} b")

@@ -151,7 +151,7 @@ _packed = st.one_of(
 
 @many
 @given(_packed)
-@example(_pack({**dict.fromkeys(packing._ABOUT), "text": False}, b""))
+@example(_pack({**dict.fromkeys(packing._FIELDS), "text": False}, b""))
 def test_bytes_are_a_message_or_unreadable(packed: bytes) -> None:
     try:
         message = packing.unpack(packed, {"application/json"}, _CLAIM)

@@ -17,13 +17,13 @@ from celery_throttle import CostError, LimitValueError, Throttle, Throttled
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.tasks.context import UNITS_FIELD, Item, TaskThrottled, current_run
 from celery_throttle.worker.admission.requested_limits import (
-    MAX_REQUESTED_LIMITS,
     add_requested,
     limits_of,
     pass_units,
     requirement_of,
 )
 from celery_throttle.worker.task_state import task_state
+from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS
 
 LIMITS = {
     "api": "1/h burst 3",

@@ -76,7 +76,7 @@ class Template:
         """Return the template of a message whose id and texts of arguments are marks."""
         for text in ("argsrepr", "kwargsrepr"):  # Celery also sends the marks as properties
             marked.properties.pop(text, None)
-        head = packing.about(marked).replace("%", "%%")
+        head = packing.pack_head(marked).replace("%", "%%")
         for name, mark in (("id", ID), ("args", ARGS), ("kwargs", KWARGS)):
             head = head.replace(json.dumps(mark), f"%({name})s")
         app: Any = task.app

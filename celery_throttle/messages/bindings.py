@@ -1,4 +1,4 @@
-"""What brokers do with queues: which of them a message goes to, and which do not stay."""
+"""Queues as brokers see them: which queue a message goes to, and which queues get deleted."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 
 def is_bound(queue: Queue, exchange: str, routing_key: str, driver_type: str) -> bool:
-    """Whether a message with this routing key goes from an exchange to a queue.
+    """Return whether a message with this routing key goes from an exchange to a queue.
 
-    Of exchanges that do not go by the key (fanout, headers) it is False.
+    False for exchanges that do not route by key (fanout, headers).
 
     Args:
-        queue: with its bindings.
-        exchange: of the message; the default exchange is "".
-        routing_key: likewise.
-        driver_type: of the broker's transport.
+        queue: the queue with its bindings.
+        exchange: name of the exchange that the message was sent to; "" is the default exchange.
+        routing_key: routing key of the message.
+        driver_type: type of the broker's transport, such as "amqp" or "redis".
     """
     if not exchange:
         return bool(queue.name == routing_key)
     return any(
-        bound.name == exchange and _is_meant(bound.type, key, routing_key, driver_type)
-        for bound, key in bindings_of(queue)
+        source.name == exchange and _matches(source.type, key, routing_key, driver_type)
+        for source, key in bindings_of(queue)
     )
 
 
 def is_temporary(queue: Queue, driver_type: str) -> bool:
-    """Whether a broker deletes a queue, and the messages in it, with its last consumer.
+    """Return whether a broker deletes a queue and its messages with the last consumer.
 
-    Where kombu routes messages itself, queues that are bound to a fanout exchange hold nothing but
-    what their consumers have; others stay, even if they are declared to be deleted.
+    Where kombu routes messages itself, a queue that is bound to a fanout exchange exists only while
+    it has consumers; other queues stay, even if they are declared with ``auto_delete``.
     """
     if driver_type == "amqp":
         return bool(queue.auto_delete or queue.exclusive)
@@ -44,7 +44,7 @@ def is_temporary(queue: Queue, driver_type: str) -> bool:
 
 
 def bindings_of(queue: Queue) -> Iterator[tuple[Exchange, str]]:
-    """The exchanges that a queue is bound to, each with the key of the binding."""
+    """Yield the exchanges that a queue is bound to, each with the key of the binding."""
     if queue.exchange is not None:
         yield queue.exchange, queue.routing_key or ""
     for binding in queue.bindings:
@@ -52,7 +52,7 @@ def bindings_of(queue: Queue) -> Iterator[tuple[Exchange, str]]:
             yield binding.exchange, binding.routing_key or ""
 
 
-def _is_meant(exchange_type: str, key: str, routing_key: str, driver_type: str) -> bool:
+def _matches(exchange_type: str, key: str, routing_key: str, driver_type: str) -> bool:
     if exchange_type != "topic":
         return exchange_type == "direct" and key == routing_key
     if driver_type == "amqp":
@@ -61,9 +61,9 @@ def _is_meant(exchange_type: str, key: str, routing_key: str, driver_type: str) 
 
 
 def _amqp_pattern(key: str) -> str:
-    """A pattern for routing keys with a dot in front.
+    """Return a regular expression for routing keys with a dot in front.
 
-    In AMQP ``#`` stands for any number of words, even none; where kombu routes, for one or more.
+    In AMQP ``#`` matches any number of words, even none; where kombu routes, one or more.
     """
     wildcards = {"*": r"\.[^.]*", "#": r"(\.[^.]*)*"}
     return "".join(wildcards.get(word) or re.escape(f".{word}") for word in key.split("."))

@@ -1,4 +1,4 @@
-"""Celery's broker: which it is, and its settings as one of our URLs, if it keeps the limits."""
+"""Celery's broker: the identity that names its queues, and its URL, if it keeps the limits."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 #: Transport options by which apps on one broker keep their queues apart.
-_PREFIXES = ("global_keyprefix", "queue_name_prefix")
+_PREFIX_OPTIONS = ("global_keyprefix", "queue_name_prefix")
 
 
 def broker_identity(connection: Connection) -> str:
-    """Text that tells the queues of a broker from queues of the same names on other brokers.
+    """Return text that tells the queues of a broker from queues of the same names on others.
 
-    It holds what Celery keeps apps apart by: the kind of the transport, the virtual host or the
-    database, and the prefix of keys or queues. Hosts are no part of it, as a broker may have
-    several names, nor are users and passwords. There is one slash in it.
+    It consists of what keeps apps apart in Celery: the kind of the transport, the virtual host or
+    the database, and the prefix of keys or queues. It has neither the host, as a broker may have
+    several names, nor user and password. It has exactly one slash.
 
     Args:
-        connection: to the broker; it need not be established.
+        connection: connection to the broker; it need not be established.
     """
     transport: Any = connection.get_transport_cls()
     kind = str(transport.driver_type)
     if kind == "N/A":  # some transports do not name their kind
         kind = str(connection.transport_cls)
     options = connection.transport_options or {}
-    prefixes = (str(options[name]) for name in _PREFIXES if options.get(name))
+    prefixes = (str(options[name]) for name in _PREFIX_OPTIONS if options.get(name))
     identity = f"{kind}/{quote(_virtual_host(connection, kind), safe='')}"
     return "+".join((identity, *(quote(prefix, safe="") for prefix in prefixes)))
 
@@ -49,14 +49,14 @@ def _virtual_host(connection: Connection, kind: str) -> str:
 
 
 def broker_url(conf: Any) -> str:
-    """The URL of the broker; if that is Redis, as :mod:`celery_throttle.store.url` reads it.
+    """Return the URL of the broker; that of a Redis as :mod:`celery_throttle.store.url` reads it.
 
     Args:
-        conf: ``app.conf``. Beside the URL, ``broker_use_ssl`` tells how TLS is used, and
-            ``broker_transport_options`` which master the Sentinels are asked for.
+        conf: ``app.conf``. Beside the URL, ``broker_use_ssl`` has the options of TLS, and
+            ``broker_transport_options`` the name of the master that the Sentinels watch.
 
     Raises:
-        ConfigurationError: it does not tell which master.
+        ConfigurationError: the broker is known to Sentinels, and no master is named.
     """
     given = conf.broker_read_url or ""
     listed = given if isinstance(given, (list, tuple)) else [given]
@@ -73,27 +73,27 @@ def broker_url(conf: Any) -> str:
 
 
 def _sentinel_url(urls: Sequence[str], tls: dict[str, str], transport: Mapping[str, Any]) -> str:
-    """User, password and database are those of the first URL: so Celery has it."""
+    """Return our URL of a master. As in Celery, user, password and database are the first URL's."""
     name = transport.get("master_name")
     if not name:
         raise ConfigurationError(
-            "the broker is a master that Sentinels know, but not which: "
+            "the broker is a master that Sentinels know, but its name is not set: "
             'set app.conf.broker_transport_options, for example to {"master_name": "mymaster"}'
         )
-    places = [url.partition("://")[2].partition("?")[0].rpartition("@") for url in urls]
-    user, at, first = places[0]
-    hosts = ",".join(place.partition("/")[0] for _, _, place in places)
-    own = _options(transport.get("sentinel_kwargs"))
+    parts = [url.partition("://")[2].partition("?")[0].rpartition("@") for url in urls]
+    user, at, first = parts[0]
+    hosts = ",".join(address.partition("/")[0] for _, _, address in parts)
+    sentinel = _options(transport.get("sentinel_kwargs"))
     if tls:
-        own.setdefault("ssl", "no")  # only what is said of the Sentinels themselves counts for them
-    query = urlencode(tls | {f"sentinel_{option}": value for option, value in own.items()})
+        sentinel.setdefault("ssl", "no")  # the TLS of the master does not apply to the Sentinels
+    query = urlencode(tls | {f"sentinel_{option}": value for option, value in sentinel.items()})
     scheme = "rediss" if tls else "redis"
     path = f"{quote(str(name), safe='')}/{first.partition('/')[2]}"
     return f"{scheme}+sentinel://{user}{at}{hosts}/{path}?{query}"
 
 
 def _options(given: Any) -> dict[str, str]:
-    """Options as a URL has them; of ``ssl.CERT_REQUIRED`` its name."""
+    """Return options as text for a URL; of an enum such as ``ssl.CERT_REQUIRED`` the name."""
     if not isinstance(given, Mapping):
         return {}
     return {

@@ -1,32 +1,32 @@
 """Messages as they wait in a line: packed bit for bit, and made into messages again.
 
-Nothing of the body is decoded here. Headers and properties are written as JSON, with kombu's own
-forms for dates, decimals and bytes; nothing is ever unpickled.
+A packed message is one byte for the version, the length of the head (4 bytes, little endian), the
+head and the body. The head is JSON, with kombu's own forms for dates, decimals and bytes. The body
+is never decoded, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from kombu.message import Message
 from kombu.utils import json
 
 from celery_throttle.errors import shown
-from celery_throttle.worker.claims.claims import Claim
 
 _VERSION = b"1"
 
-#: What this code can read.
+#: Versions of packed messages that this code can read.
 VERSIONS = ("1",)
 _LENGTH = struct.Struct("<I")
 
 #: Header of a message that a worker has sent back to its queue: whether it had been redelivered.
-SENT_BACK = "throttle_sent_back"
+REPUBLISHED_HEADER = "throttle_sent_back"
 
-#: What is written about a message, and the types it may have.
-_ABOUT: dict[str, type | tuple[type, ...]] = {
+#: Fields of the head, and the types that each may have.
+_FIELDS: dict[str, type | tuple[type, ...]] = {
     "headers": (dict, type(None)),
     "properties": (dict, type(None)),
     "delivery_info": (dict, type(None)),
@@ -41,6 +41,16 @@ class UnreadableMessageError(ValueError):
     """A packed message that this code cannot read: of another version, or damaged."""
 
 
+class MessageClaim(Protocol):
+    """The claim that a message out of a line is acknowledged to."""
+
+    def settle(self) -> None:
+        """Record that the task is done."""
+
+    def requeue(self) -> None:
+        """Put the task back at the head of its line."""
+
+
 def pack(
     message: Any,
     more: Mapping[str, Any] | None = None,
@@ -48,25 +58,25 @@ def pack(
     *,
     received: bool = False,
 ) -> bytes:
-    """One message, kombu's or what has the same attributes, as bytes.
+    """Pack a message of kombu's, or any object with the same attributes.
 
     Args:
         message: the message.
-        more: more headers.
-        queue: the queue that it came from, if it does not tell itself.
-        received: whether a worker has received it, and Celery has announced that.
+        more: headers to add.
+        queue: the queue that the message came from, if its ``delivery_info`` does not say so.
+        received: whether a worker has received the message, and Celery has announced that.
     """
-    return join(about(message, more, queue, received=received), message.body)
+    return join(pack_head(message, more, queue, received=received), message.body)
 
 
-def about(
+def pack_head(
     message: Any,
     more: Mapping[str, Any] | None = None,
     queue: str | None = None,
     *,
     received: bool = False,
 ) -> str:
-    """All but the body of a message, as JSON."""
+    """Return all of a message but its body, as JSON. The arguments are those of :func:`pack`."""
     return json.dumps(
         {
             **({} if queue is None else {"queue": queue}),
@@ -81,42 +91,43 @@ def about(
     )
 
 
-def join(told: str, body: str | bytes) -> bytes:
-    """What :func:`about` tells of a message, and its body, as bytes."""
-    head = told.encode()
+def join(head: str, body: str | bytes) -> bytes:
+    """Make a packed message of a head, as :func:`pack_head` returns it, and a body."""
+    packed_head = head.encode()
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b"")
-    return b"".join((_VERSION, _LENGTH.pack(len(head)), head, data))
+    return b"".join((_VERSION, _LENGTH.pack(len(packed_head)), packed_head, data))
 
 
 def version_of(packed: bytes) -> str:
-    """The version that a message was packed with, as text."""
+    """Return the version that a message was packed with, as text."""
     return packed[:1].decode("latin-1")
 
 
 def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the fields of the head, with ``redelivered`` and ``received``, and the body."""
     if packed[:1] != _VERSION:
         raise UnreadableMessageError(f"packed message of version {packed[:1]!r}, not {_VERSION!r}")
     start = 1 + _LENGTH.size
     try:
         end = start + _LENGTH.unpack_from(packed, 1)[0]
-        found = {"queue": None, **json.loads(packed[start:end].decode())}
-        told = {name: found[name] for name in _ABOUT}
-        told["redelivered"] = bool(found.get("redelivered"))  # added by `requeue.lua`
-        told["received"] = told["redelivered"] or _was_received(found)
-    except Exception as error:  # kombu's decoders raise whatever they meet
+        head = {"queue": None, **json.loads(packed[start:end].decode())}
+        fields = {name: head[name] for name in _FIELDS}
+        fields["redelivered"] = bool(head.get("redelivered"))  # added by `requeue.lua`
+        fields["received"] = fields["redelivered"] or _was_received(head)
+    except Exception as error:  # kombu's decoders raise errors of any type
         raise _damaged(packed) from error
-    if not all(isinstance(told[name], types) for name, types in _ABOUT.items()):
+    if not all(isinstance(fields[name], types) for name, types in _FIELDS.items()):
         raise _damaged(packed)
-    return told, packed[end:]
+    return fields, packed[end:]
 
 
-def _was_received(found: Mapping[str, Any]) -> bool:
-    """Whether a worker has received the message of a packed one.
+def _was_received(head: Mapping[str, Any]) -> bool:
+    """Return whether a worker has received the message before.
 
-    Version 0.1.0 did not write it down: there, what came from a broker has its tag.
+    Version 0.1.0 did not write this down: there, a message that came from a broker has a tag.
     """
-    of_broker = {**(found["delivery_info"] or {}), **(found["properties"] or {})}
-    return bool(found.get("received", "delivery_tag" in of_broker))
+    broker_info = {**(head["delivery_info"] or {}), **(head["properties"] or {})}
+    return bool(head.get("received", "delivery_tag" in broker_info))
 
 
 def _damaged(packed: bytes) -> UnreadableMessageError:
@@ -124,7 +135,7 @@ def _damaged(packed: bytes) -> UnreadableMessageError:
 
 
 def headers(packed: bytes) -> dict[str, Any]:
-    """Only the headers of a packed message.
+    """Return the headers of a packed message.
 
     Raises:
         UnreadableMessageError: it cannot be read.
@@ -132,39 +143,44 @@ def headers(packed: bytes) -> dict[str, Any]:
     return _split(packed)[0]["headers"] or {}
 
 
-def unpack(packed: bytes, accept: Any, claim: Claim) -> ClaimedMessage:
-    """The message again, to be acknowledged to its claim instead of the broker.
+def unpack(packed: bytes, accept: Any, claim: MessageClaim) -> ClaimedMessage:
+    """Make a message again, which is acknowledged to its claim instead of the broker.
 
     Args:
-        packed: what :func:`pack` gave.
-        accept: content types the worker accepts.
+        packed: a message as :func:`pack` returns it.
+        accept: content types that the worker accepts.
         claim: the claim under which this worker holds the task.
 
     Raises:
-        UnreadableMessageError: it cannot be read.
+        UnreadableMessageError: the message cannot be read.
     """
-    told, data = _split(packed)
+    fields, data = _split(packed)
     try:
-        body = data.decode("utf-8", "surrogatepass") if told["text"] else data
+        body = data.decode("utf-8", "surrogatepass") if fields["text"] else data
     except UnicodeDecodeError as error:
         raise _damaged(packed) from error
-    delivery_info = told["delivery_info"]
-    if told["redelivered"]:
+    delivery_info = fields["delivery_info"]
+    if fields["redelivered"]:
         delivery_info = {**(delivery_info or {}), "redelivered": True}
     message = ClaimedMessage(
         body=body,  # type: ignore[arg-type]  # bytes as well as text
-        content_type=told["content_type"],
-        content_encoding=told["content_encoding"],
+        content_type=fields["content_type"],
+        content_encoding=fields["content_encoding"],
         delivery_info=delivery_info,
-        properties=told["properties"],
+        properties=fields["properties"],
         accept=accept,
     )
-    # Set afterwards: a header of compression would make the constructor decompress once more.
-    message.headers = told["headers"] or {}
+    # Set afterwards: a compression header would make the constructor decompress the body again.
+    message.headers = fields["headers"] or {}
     message.claim = claim
-    message.throttle_queue = told["queue"]
-    message.received = told["received"]
+    message.throttle_queue = fields["queue"]
+    message.received = fields["received"]
     return message
+
+
+def is_claimed(message: Any) -> bool:
+    """Return whether a message came out of a line, under a claim, and not from the broker."""
+    return hasattr(message, "claim")
 
 
 class ClaimedMessage(Message):
@@ -172,10 +188,11 @@ class ClaimedMessage(Message):
 
     Attributes:
         claim: the claim under which this worker holds the task.
+        throttle_queue: the queue that it came from; None if that is not known.
         received: whether a worker has received it before, and Celery has announced that.
     """
 
-    claim: Claim
+    claim: MessageClaim
     throttle_queue: str | None = None
     received: bool
 
@@ -197,4 +214,4 @@ class ClaimedMessage(Message):
         """Put the task back at the head of its line."""
         if not self.acknowledged:
             self._state = "REQUEUED"
-            self.claim.give_back()
+            self.claim.requeue()

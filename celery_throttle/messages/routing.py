@@ -1,4 +1,4 @@
-"""Where a message came from: its queue, and what its priority means there."""
+"""Where messages come from: the queue of a message, and the rank of its priority there."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.messages.bindings import bindings_of, is_bound, is_temporary
+from celery_throttle.messages.packing import is_claimed
 
 if TYPE_CHECKING:
     from kombu import Queue
 
 #: Priorities are 0 to 255.
-_HIGHEST = 255
+_MAX_PRIORITY = 255
 
 
 def rank_of(priority: Any, driver_type: str) -> int:
-    """Rank of a message's priority, 0 to 255, the lowest first.
+    """Return the rank of a message's priority, 0 to 255; the lowest rank is served first.
 
-    With Redis as the broker a low number is served first, with the others a high one.
+    With Redis as the broker a low priority is served first, with other brokers a high one.
     """
-    level = min(_HIGHEST, max(0, priority)) if isinstance(priority, int) else 0
-    return level if driver_type == "redis" else _HIGHEST - level
+    level = min(_MAX_PRIORITY, max(0, priority)) if isinstance(priority, int) else 0
+    return level if driver_type == "redis" else _MAX_PRIORITY - level
 
 
-class Origin:
-    """Reads messages of one consumer, which does not consume yet."""
+class Routing:
+    """The queues of one consumer, and the queue and rank of each message that it gets.
+
+    Args:
+        consumer: Celery's, connected to the broker, before it consumes.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -33,76 +38,77 @@ class Origin:
             _note_queues(consumer.task_consumer.channel)
 
     def queues(self) -> list[Queue]:
-        """The queues this worker consumes now."""
+        """Return the queues that this worker consumes now."""
         return list(self._consumer.task_consumer.queues)
 
     def names(self) -> tuple[str, ...]:
-        """The names of these queues."""
+        """Return the names of these queues."""
         return tuple(queue.name for queue in self.queues())
 
     def is_temporary(self, name: str) -> bool:
-        """Whether the broker deletes a queue of this worker with its last consumer."""
+        """Return whether the broker deletes a queue of this worker with its last consumer."""
         return any(
             is_temporary(queue, self._driver_type) for queue in self.queues() if queue.name == name
         )
 
     def queue_of(self, message: Any) -> str:
-        """The queue a message came from: from the broker, or before it waited in a line.
+        """Return the queue that a message came from: from the broker, or before it waited.
 
-        AMQP brokers tell it by the consumer's tag, which says nothing to another consumer. Of a
-        message that waited, it is kept with the message. Only messages that earlier versions put
-        into lines, or that were sent straight to them, go by exchange and routing key.
+        AMQP brokers name it by the consumer's tag, which means nothing to another consumer. With a
+        message that waited in a line, the name of its queue is kept. Only messages that earlier
+        versions parked, or that were sent straight to their lines, go by exchange and routing key.
         """
-        known: str | None = getattr(message, "throttle_queue", None)
-        if known is not None:  # its consumer may be gone, see `prefetch.py`
-            return known
-        about = message.delivery_info or {}  # as it was sent: anything may be in it
-        tag = None if hasattr(message, "claim") else about.get("consumer_tag")
+        noted: str | None = getattr(message, "throttle_queue", None)
+        if noted is not None:  # its consumer may be gone, see `prefetch.py`
+            return noted
+        info = message.delivery_info or {}  # as it was sent: it may hold anything
+        tag = None if is_claimed(message) else info.get("consumer_tag")
         tags = getattr(self._consumer.task_consumer, "_active_tags", {})
-        for name, active in tags.items():
-            if tag is not None and active == tag:
+        for name, active_tag in tags.items():
+            if tag is not None and active_tag == tag:
                 return str(name)
-        exchange, routing_key = about.get("exchange"), about.get("routing_key")
-        return self._by_route(
+        exchange, routing_key = info.get("exchange"), info.get("routing_key")
+        return self._queue_by_route(
             exchange if isinstance(exchange, str) else "",
             routing_key if isinstance(routing_key, str) else "",
         )
 
-    def _by_route(self, exchange: str, routing_key: str) -> str:
-        """The queue that is bound so, else one that this worker consumes: it will be served."""
+    def _queue_by_route(self, exchange: str, routing_key: str) -> str:
+        """Return the queue with this binding, or else any that this worker consumes and serves."""
         queues = self.queues()
         tests: list[Callable[[Queue], bool]] = [
             lambda queue: is_bound(queue, exchange, routing_key, self._driver_type),
             lambda queue: queue.name == routing_key,
-            lambda queue: any(bound.name == exchange for bound, _ in bindings_of(queue)),
+            lambda queue: any(source.name == exchange for source, _ in bindings_of(queue)),
             lambda _: True,
         ]
         found = (queue.name for test in tests for queue in queues if test(queue))
         return str(next(found, routing_key))
 
     def rank_of(self, message: Any) -> int:
-        """See :func:`rank_of`."""
+        """Return the rank of a message's priority; see the function :func:`rank_of`."""
         return rank_of((message.properties or {}).get("priority"), self._driver_type)
 
 
 def _note_queues(channel: Any) -> None:
-    """Let each message that a channel delivers have the name of its queue with it.
+    """Write the name of its queue on each message that a channel delivers.
 
-    Where kombu routes messages itself, they tell no consumer, only how they were sent.
+    Where kombu routes messages itself, they do not say which consumer they are for, only how they
+    were sent.
     """
     consume = channel.basic_consume
 
     def basic_consume(queue: str, *args: Any, **options: Any) -> Any:
         callback = options.get("callback")
         if callback is not None:
-            options["callback"] = noting(queue, callback)
+            options["callback"] = with_queue(queue, callback)
         return consume(queue, *args, **options)
 
-    def noting(queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def noted(message: Any) -> Any:
+    def with_queue(queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def deliver(message: Any) -> Any:
             message.throttle_queue = queue
             return callback(message)
 
-        return noted
+        return deliver
 
     channel.basic_consume = basic_consume

@@ -1,4 +1,4 @@
-"""A call at a certain time: one, however often it is set."""
+"""An alarm: one call at a time that can be brought forward."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """Calls once, at the earliest of the times it was set to since it last did.
+    """Calls a function once, at the earliest of the times set since its last call. Thread-safe.
 
     Args:
-        timers: of the worker; they make the call.
-        call: what to call.
+        timers: the worker's timers, which make the call.
+        function: the function to call.
     """
 
-    def __init__(self, timers: Timers, call: Callable[[], None]) -> None:
+    def __init__(self, timers: Timers, function: Callable[[], None]) -> None:
         self._timers = timers
-        self._call = call
+        self._function = function
         self._entry: Any = None
         self._at = 0.0
         self._lock = threading.Lock()
 
     def set(self, seconds: float) -> None:
-        """Call after some seconds, or earlier if that is set already. From any thread."""
+        """Call the function after some seconds, unless it is set to an earlier time."""
         seconds = max(0.0, seconds)
         at = time.monotonic() + seconds
         with self._lock:
@@ -41,10 +41,10 @@ class Alarm:
     def _ring(self) -> None:
         with self._lock:
             self._entry = None
-        self._call()
+        self._function()
 
     def cancel(self) -> None:
-        """Call no more, until it is set again."""
+        """Make no call until the alarm is set again."""
         with self._lock:
             if self._entry is not None:
                 self._timers.cancel(self._entry)

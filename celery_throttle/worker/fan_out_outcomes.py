@@ -1,7 +1,7 @@
-"""Tells how the tasks of fan-outs have ended.
+"""Reports the outcomes of tasks in fan-outs to the server.
 
-Told late or twice it does no harm; what a worker had not told when it was killed counts as running,
-if it is not delivered once more.
+A report may be late or repeated without harm. An outcome that a worker had not reported when it was
+killed counts as running, unless the task is delivered again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from celery_throttle.fanout.progress import RATE_SAMPLE_SECONDS, RATE_STALE_SECO
 from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
-from celery_throttle.worker.health.error_log import Complaints
+from celery_throttle.worker import tuning
+from celery_throttle.worker.health.error_log import ErrorLog
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.store.client import Store
+    from celery_throttle.store.keys import Keys
 
 DONE, FAILED, REVOKED = "done", "failed", "revoked"
 
-#: By the event that Celery sends, if it does not say that the task comes again (``requeue``).
+#: Outcomes by Celery's event, unless that says that the task comes again (``requeue``).
 OUTCOMES = {
     "task-succeeded": DONE,
     "task-failed": FAILED,
@@ -31,57 +33,56 @@ OUTCOMES = {
     "task-revoked": REVOKED,
 }
 
-#: Seconds for which outcomes are gathered, and how many one call tells.
-GATHER, MANY = 0.05, 500
 
-#: Seconds until a server that could not be told is told again.
-AGAIN = 1.0
-
-
-class Outcomes:
-    """Of one worker. Called from any thread.
+class FanOutOutcomes:
+    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe.
 
     Args:
-        throttle: the app's limits.
-        later: called with seconds, after which :meth:`tell` is to be called.
+        store, keys: the server and the names in Redis.
+        report_in: called with the seconds after which :meth:`report` should be called.
     """
 
-    def __init__(self, throttle: Throttle, later: Callable[[float], None]) -> None:
-        self._throttle = throttle
-        self._later = later
-        self._untold: deque[tuple[str, str, str]] = deque()
-        self._alone = threading.Lock()
-        self._complaints = Complaints(
-            "The server of the limits does not take down how tasks of fan-outs ended; this worker "
-            "tells it again."
+    def __init__(self, store: Store, keys: Keys, report_in: Callable[[float], None]) -> None:
+        self._store = store
+        self._keys = keys
+        self._report_in = report_in
+        #: Name of the fan-out, id of the task, and outcome.
+        self._gathered: deque[tuple[str, str, str]] = deque()
+        self._lock = threading.Lock()
+        self._error_log = ErrorLog(
+            "The server refuses to record outcomes of fan-outs; this worker tries again."
         )
 
-    def note(self, headers: Mapping[str, Any], outcome: str) -> None:
-        """A task has ended: by its headers."""
+    def record(self, headers: Mapping[str, Any], outcome: str) -> None:
+        """Record that a task has ended.
+
+        Args:
+            headers: the headers of its message; without a fan-out in them nothing is recorded.
+            outcome: ``DONE``, ``FAILED`` or ``REVOKED``.
+        """
         name = headers.get(FAN_OUT_HEADER)
         if name is not None:
-            self._untold.append((str(name), str(headers.get("id")), outcome))
-            self._later(GATHER)
+            self._gathered.append((str(name), str(headers.get("id")), outcome))
+            self._report_in(tuning.OUTCOME_REPORT_SECONDS)
 
-    def tell(self) -> None:
-        """Tell the server, or try again later."""
-        with self._alone:
-            while self._untold:
-                told = [self._untold.popleft() for _ in range(min(MANY, len(self._untold)))]
+    def report(self) -> None:
+        """Report all outcomes; if the server cannot be reached, later."""
+        with self._lock:
+            while self._gathered:
+                count = min(tuning.OUTCOME_BATCH_SIZE, len(self._gathered))
+                batch = [self._gathered.popleft() for _ in range(count)]
                 try:
-                    self._tell(told)
+                    self._report(batch)
                 except StoreError as error:
-                    self._complaints.log(error)
-                    self._untold.extendleft(reversed(told))
-                    self._later(AGAIN)
+                    self._error_log.log(error)
+                    self._gathered.extendleft(reversed(batch))
+                    self._report_in(tuning.OUTCOME_RETRY_SECONDS)
                     return
 
-    def _tell(self, told: list[tuple[str, str, str]]) -> None:
-        for name in dict.fromkeys(name for name, _, _ in told):
+    def _report(self, batch: list[tuple[str, str, str]]) -> None:
+        for name in dict.fromkeys(name for name, _, _ in batch):
             args: list[Argument] = ["", to_us(RATE_SAMPLE_SECONDS), to_us(RATE_STALE_SECONDS)]
-            for of, task_id, outcome in told:
-                if of == name:
+            for fan_out, task_id, outcome in batch:
+                if fan_out == name:
                     args += (task_id, outcome)
-            self._throttle.store.run(
-                Call(script("record_outcomes"), [self._throttle.keys.fan_out(name)], args)
-            )
+            self._store.run(Call(script("record_outcomes"), [self._keys.fan_out(name)], args))

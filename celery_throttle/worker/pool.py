@@ -1,4 +1,7 @@
-"""How many processes of the pool are free, and how to be told when one is."""
+"""The pool: how many of its processes are free, and who waits for one.
+
+Each kind of pool has a class here. A *process* is a thread or a greenlet in pools of these.
+"""
 
 from __future__ import annotations
 
@@ -10,66 +13,65 @@ from weakref import WeakSet
 
 from celery.worker import state
 
+from celery_throttle.worker import tuning
+
 if TYPE_CHECKING:
     from celery_throttle.worker.timers import Timers
 
-#: Seconds between two looks at a pool that tells of the ends of no tasks but those with limits.
-LOOK = 0.004
+
+class WorkerPool(Protocol):
+    """The processes of one worker, over one connection to the broker."""
+
+    #: Whether Celery drops tasks that have not begun when it loses the broker.
+    drops_tasks: bool
+
+    #: Whether a task runs in the thread that hands it over, which does nothing else until its end.
+    runs_inline: bool
+
+    #: Reserved requests that the pool does not count: those that are neither in it nor about to be.
+    uncounted: WeakSet[Any]
+
+    def count_free(self) -> int:
+        """Return the number of processes that could start a task now."""
+
+    def enter(self, request: Any) -> bool:
+        """Return whether a request at the gate has a process; otherwise queue it for one."""
+
+    def has_room(self) -> bool:
+        """Return whether a request that is counted, but not in the pool yet, could start now."""
+
+    def is_contended(self) -> bool:
+        """Return whether tasks wait in this worker for a process."""
+
+    def queued_requests(self) -> Iterable[Any]:
+        """Return the requests that wait in this worker for a process, the next first."""
+
+    def call_when_free(self, function: Callable[[], None]) -> None:
+        """Call a function once a process is free, in turn with the requests that wait for one."""
+
+    def on_exit(self) -> None:
+        """Take note that a task has left the pool. Thread-safe."""
 
 
-class Processes(Protocol):
-    """The free processes (threads, greenlets) of a worker's pool."""
-
-    #: Whether Celery drops tasks of it that were not begun when it loses the broker.
-    drops: bool
-
-    #: Whether a task runs where it is handed over: nothing else is done until it has ended.
-    inline: bool
-
-    #: Requests that wait in this worker: neither in the pool nor about to be handed to it.
-    outside: WeakSet[Any]
-
-    def free(self) -> int:
-        """How many could start a task now."""
-
-    def has_turn(self, request: Any) -> bool:
-        """Whether there is one for a request at the gate; if not, it is brought when there is."""
-
-    def has_place(self) -> bool:
-        """Whether a request that is here, but not in the pool, could start now."""
-
-    def contended(self) -> bool:
-        """Whether tasks wait in this worker for a process."""
-
-    def waiting(self) -> Iterable[Any]:
-        """Requests that wait in this worker for a process, the next first."""
-
-    def when_free(self, call: Callable[[], None]) -> None:
-        """Call once a process is free, in turn with the tasks that wait for one."""
-
-    def left(self) -> None:
-        """A task has left the pool. Comes from whatever thread ended it."""
-
-
-def processes_of(consumer: Any, timers: Timers, bring: Callable[[Any], None]) -> Processes:
-    """The right one for the worker's pool.
+def make_pool(consumer: Any, timers: Timers, admit_again: Callable[[Any], None]) -> WorkerPool:
+    """Make the object for Celery's pool, by its kind.
 
     Args:
         consumer: Celery's.
-        timers: of the worker.
-        bring: brings a request to the gate once more.
+        timers: the worker's timers.
+        admit_again: brings a request to the gate once more.
     """
     controller = consumer.controller
     guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
     if controller.semaphore is not None and guarded:
-        return _Guarded(controller)
+        return _PreforkPool(controller)
     if controller.pool_cls.__module__ == "celery.concurrency.solo":
-        return _Inline(consumer.pool, timers, bring)
-    return _Counted(consumer.pool, timers, bring)
+        return _SoloPool(consumer.pool, timers, admit_again)
+    return _CountedPool(consumer.pool, timers, admit_again)
 
 
 def scale_up(controller: Any) -> None:
-    """Tasks are due and no process is free: Celery's autoscaler, if there is one, sees no lines."""
+    """Add a process if Celery's autoscaler is on: it does not see the tasks in lines."""
     scaler = getattr(controller, "autoscaler", None)
     if scaler is not None and scaler.processes < scaler.max_concurrency:
         with scaler.mutex:
@@ -77,26 +79,30 @@ def scale_up(controller: Any) -> None:
             controller.pool.maintain_pool()
 
 
-class _Guarded:
-    """A prefork pool: Celery's semaphore has one place a process, and a queue for them.
+class _PreforkPool:
+    """A prefork pool: Celery's semaphore has a permit for each process, and a queue of waiters.
 
-    Celery lets it count wrong, and then tasks wait in the pool, their quota taken: it counts a new
-    process twice while all others are busy, and starts it seconds later; it frees a place twice
-    when it replaces a process, and all when it has lost the broker. That is put right here.
+    Celery lets the semaphore miscount, and then tasks wait in the pool with their quota taken: it
+    counts a new process twice while all others are busy, and starts it seconds later; it releases
+    a permit twice when it replaces a process, and all permits when it loses the broker. This class
+    corrects the count.
     """
 
-    drops = True
-    inline = False
+    drops_tasks = True
+    runs_inline = False
 
     def __init__(self, controller: Any) -> None:
         self._hub, self._wrapper = controller.hub, controller.pool
         self._semaphore = semaphore = controller.semaphore
-        self._ends = False
-        self.outside: WeakSet[Any] = WeakSet()
+        self._task_is_ending = False
+        self.uncounted: WeakSet[Any] = WeakSet()
         semaphore.value = max(0, semaphore.initial_value - len(state.active_requests))
-        semaphore.release = self._ended
-        self._pool._putlock = SimpleNamespace(  # noqa: SLF001  # by which the pool tells of processes
-            grow=self._grow, shrink=semaphore.shrink, release=self._replaced, clear=semaphore.clear
+        semaphore.release = self._on_task_end
+        self._pool._putlock = SimpleNamespace(  # noqa: SLF001  # through which the pool reports its processes
+            grow=self._grow,
+            shrink=semaphore.shrink,
+            release=self._on_process_end,
+            clear=semaphore.clear,
         )
 
     @property
@@ -105,175 +111,177 @@ class _Guarded:
 
     def _grow(self) -> None:
         self._semaphore.initial_value += 1
-        self._free_one()
+        self._release_permit()
         self._hub.call_soon(self._wrapper.maintain_pool)
 
-    def _ended(self) -> None:
-        """A task ends. It is among those in the pool still."""
-        self._ends = True
-        self._replaced()
-        self._ends = False
+    def _on_task_end(self) -> None:
+        """Release the permit of a task that ends. The pool still counts the task."""
+        self._task_is_ending = True
+        self._on_process_end()
+        self._task_is_ending = False
 
-    def _replaced(self) -> None:
-        """A process has ended, and with it the task that it ran, if it did."""
-        if self._pool is not None and self._spare() > 0:
-            self._free_one()
+    def _on_process_end(self) -> None:
+        """Release the permit of a process that has ended, with the task that it ran, if any."""
+        if self._pool is not None and self._count_spare() > 0:
+            self._release_permit()
 
-    def _free_one(self) -> None:
+    def _release_permit(self) -> None:
         type(self._semaphore).release(self._semaphore)
 
-    def _spare(self) -> int:
-        """Processes, those to come included, less tasks in the pool that need one."""
+    def _count_spare(self) -> int:
+        """Return the number of processes, with those to come, less tasks that need one."""
         jobs = sum(job._worker_lost is None for job in self._pool._cache.values())  # noqa: SLF001
-        return int(self._pool._processes) - jobs + int(self._ends)  # noqa: SLF001
+        return int(self._pool._processes) - jobs + int(self._task_is_ending)  # noqa: SLF001
 
-    def free(self) -> int:
+    def count_free(self) -> int:
         pool = self._pool
         if pool is None:
             return 0
-        # Those that are up and have no task.
-        ready = len(pool._all_inqueues) - len(pool._cache) + int(self._ends)  # noqa: SLF001
-        return max(0, min(int(self._semaphore.value), ready))
+        idle = len(pool._all_inqueues) - len(pool._cache) + int(self._task_is_ending)  # noqa: SLF001
+        return max(0, min(int(self._semaphore.value), idle))
 
-    def has_turn(self, _request: Any) -> bool:
+    def enter(self, _request: Any) -> bool:
         return True  # or Celery would not have handed it over
 
-    def has_place(self) -> bool:
+    def has_room(self) -> bool:
         return bool(self._semaphore.value > 0)
 
-    def contended(self) -> bool:
-        return bool(self._semaphore._waiting)  # noqa: SLF001  # it offers no other look at its queue
+    def is_contended(self) -> bool:
+        return bool(self._semaphore._waiting)  # noqa: SLF001  # its queue is not public
 
-    def waiting(self) -> Iterable[Any]:
-        for call, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
-            if args and call != self._turn:
+    def queued_requests(self) -> Iterable[Any]:
+        for function, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
+            if args and function != self._lend_permit:
                 yield args[0]
 
-    def when_free(self, call: Callable[[], None]) -> None:
-        self._semaphore.acquire(self._turn, call)
+    def call_when_free(self, function: Callable[[], None]) -> None:
+        self._semaphore.acquire(self._lend_permit, function)
 
-    def _turn(self, call: Callable[[], None]) -> None:
-        # The place is ours now. Laid open while the call looks, it is taken by the task that is
-        # found, by Celery's own way; what is not taken goes to the next in the queue.
+    def _lend_permit(self, function: Callable[[], None]) -> None:
+        # We own this permit. Release it for the function: a task that it finds takes the permit in
+        # Celery's own way. If nothing takes it, pass it to the next waiter.
         semaphore = self._semaphore
         semaphore.value += 1
-        call()
+        function()
         if semaphore.value > 0:
             semaphore.value -= 1
-            self._free_one()
+            self._release_permit()
 
-    def left(self) -> None:
-        """Celery's semaphore tells."""
+    def on_exit(self) -> None:
+        """Do nothing: Celery's semaphore takes note."""
 
 
 class _Waiter(NamedTuple):
-    call: Callable[[], None]
+    function: Callable[[], None]
     request: Any = None
 
 
-class _Counted:
-    """Any other pool. Celery hands it each task at once: those with limits wait here for a place.
+class _CountedPool:
+    """Any other pool. Celery hands each task over at once; tasks with limits queue for it here.
 
-    Places are those of the pool less the tasks that are in it or about to be. Where tasks without
-    limits queue in the pool, the first that waits here has its turn when all have begun that were
-    in the pool before it; it queues there, then.
+    The pool has as many free processes as it has processes, less the tasks that are in it or about
+    to be. Where tasks without limits queue in the pool, the first waiter here is served when all
+    tasks have begun that were in the pool before it; then it queues in the pool.
     """
 
-    drops = False
-    inline = False
+    drops_tasks = False
+    runs_inline = False
 
-    def __init__(self, pool: Any, timers: Timers, bring: Callable[[Any], None]) -> None:
+    def __init__(self, pool: Any, timers: Timers, admit_again: Callable[[Any], None]) -> None:
         self._pool = pool
         self._timers = timers
-        self._bring = bring
-        self._queue: deque[_Waiter] = deque()
-        self._turn_at = 0
-        self._granted = False
-        self._looks = False
-        self._serves = False
-        self.outside: WeakSet[Any] = WeakSet()
+        self._admit_again = admit_again
+        self._waiters: deque[_Waiter] = deque()
+        #: Number of begun tasks at which the first waiter is served.
+        self._serve_at = 0
+        self._is_granted = False
+        self._is_checking = False
+        self._is_serving = False
+        self.uncounted: WeakSet[Any] = WeakSet()
 
-    def _inside(self) -> int:
-        return len(state.reserved_requests) - len(self.outside)
+    def _count_tasks(self) -> int:
+        """Return the number of tasks that are in the pool or about to be."""
+        return len(state.reserved_requests) - len(self.uncounted)
 
-    def _queued(self) -> int:
-        """How many of those have not begun."""
-        return max(0, self._inside() - len(state.active_requests))
+    def _count_not_begun(self) -> int:
+        """Return how many of these have not begun."""
+        return max(0, self._count_tasks() - len(state.active_requests))
 
-    def _places(self) -> int:
-        return int(self._pool.num_processes) - self._inside()
+    def _count_spare(self) -> int:
+        return int(self._pool.num_processes) - self._count_tasks()
 
-    def free(self) -> int:
-        return max(int(self._granted), self._places())
+    def count_free(self) -> int:
+        return max(int(self._is_granted), self._count_spare())
 
-    def has_turn(self, request: Any) -> bool:
-        if self._granted or (not self._queue and self.has_place()):
-            self._granted = False
+    def enter(self, request: Any) -> bool:
+        if self._is_granted or (not self._waiters and self.has_room()):
+            self._is_granted = False
             return True
-        self._wait(_Waiter(lambda: self._bring(request), request))
+        self._queue(_Waiter(lambda: self._admit_again(request), request))
         return False
 
-    def has_place(self) -> bool:
-        return self._places() >= 0  # it is among those counted
+    def has_room(self) -> bool:
+        return self._count_spare() >= 0  # the request is counted already
 
-    def contended(self) -> bool:
-        return bool(self._queue) or not self.has_place()
+    def is_contended(self) -> bool:
+        return bool(self._waiters) or not self.has_room()
 
-    def waiting(self) -> Iterable[Any]:
-        return [waiter.request for waiter in list(self._queue) if waiter.request is not None]
+    def queued_requests(self) -> Iterable[Any]:
+        return [waiter.request for waiter in list(self._waiters) if waiter.request is not None]
 
-    def when_free(self, call: Callable[[], None]) -> None:
-        if not self._queue and self.free() > 0:
-            call()
+    def call_when_free(self, function: Callable[[], None]) -> None:
+        if not self._waiters and self.count_free() > 0:
+            function()
         else:
-            self._wait(_Waiter(call))
+            self._queue(_Waiter(function))
 
-    def left(self) -> None:
-        if self._queue:
+    def on_exit(self) -> None:
+        if self._waiters:
             self._timers.call_soon(self._serve)
 
-    def _wait(self, waiter: _Waiter) -> None:
-        if not self._queue:
-            self._turn_at = self._begun() + self._queued()
-        self._queue.append(waiter)
-        if not self._looks:
-            self._looks = True
-            self._timers.call_after(LOOK, self._look)
+    def _queue(self, waiter: _Waiter) -> None:
+        if not self._waiters:
+            self._serve_at = self._count_begun() + self._count_not_begun()
+        self._waiters.append(waiter)
+        if not self._is_checking:
+            self._is_checking = True
+            self._timers.call_after(tuning.POOL_CHECK_SECONDS, self._check)
 
-    def _look(self) -> None:
-        self._looks = bool(self._queue)
-        if self._queue:
-            self._timers.call_after(LOOK, self._look)
+    def _check(self) -> None:
+        """Serve waiters, as the ends of tasks without limits are not reported."""
+        self._is_checking = bool(self._waiters)
+        if self._waiters:
+            self._timers.call_after(tuning.POOL_CHECK_SECONDS, self._check)
             self._serve()
 
     def _serve(self) -> None:
-        if self._serves:  # in another greenlet
+        if self._is_serving:  # in another greenlet
             return
-        self._serves = True
+        self._is_serving = True
         try:
-            while self._queue and self._is_turn():
-                waiter = self._queue.popleft()
-                self._turn_at = self._begun() + self._queued() + 1
-                self._granted = True
-                waiter.call()
-                self._granted = False
+            while self._waiters and self._can_serve():
+                waiter = self._waiters.popleft()
+                self._serve_at = self._count_begun() + self._count_not_begun() + 1
+                self._is_granted = True
+                waiter.function()
+                self._is_granted = False
         finally:
-            self._serves = self._granted = False
+            self._is_serving = self._is_granted = False
 
-    def _is_turn(self) -> bool:
-        passed = self._begun() >= self._turn_at and self._queued() > 0
-        return passed or self._places() > 0
+    def _can_serve(self) -> bool:
+        reached = self._count_begun() >= self._serve_at and self._count_not_begun() > 0
+        return reached or self._count_spare() > 0
 
     @staticmethod
-    def _begun() -> int:
-        """How many tasks have begun since the start."""
+    def _count_begun() -> int:
+        """Return the number of tasks that have begun since the worker started."""
         return int(state.all_total_count[0])
 
 
-class _Inline(_Counted):
-    """A solo pool: it is free whenever its one thread comes to the gate."""
+class _SoloPool(_CountedPool):
+    """A solo pool, which is free whenever its one thread comes to the gate."""
 
-    inline = True
+    runs_inline = True
 
-    def has_turn(self, _request: Any) -> bool:
+    def enter(self, _request: Any) -> bool:
         return True

@@ -1,13 +1,13 @@
 """Tasks that are on their way to a process of a prefork pool when its worker stops.
 
 Laws at stake here: *each once* and *never idle*. When a worker stops or has lost its broker, Celery
-forgets the tasks whose processes have not said yet that they began them. If such a task has been
-written to the pipe of its process, the process runs it all the same, although the task is also
-given back. The process then waits up to 30 s for somebody to read the result, and the worker with
-it. A task from a line is often written at just that moment, because the worker sees that it is to
-stop when it wakes up to start the next task.
+forgets the tasks that no process has confirmed. If such a task has been written to the pipe of its
+process, the process runs it all the same, although the task is also requeued. The process then
+waits up to 30 s for a reader of the result, and the worker waits with it. A task from a line is
+often written at just that moment, because the worker sees that it must stop when it wakes up to
+start the next task.
 
-So a free process gets a moment to say that it began its task before Celery forgets anything.
+So a free process gets a moment to confirm its task before Celery forgets anything.
 """
 
 from __future__ import annotations
@@ -17,50 +17,46 @@ from inspect import isgenerator
 from select import select
 from typing import Any
 
-#: Seconds that a free process has to begin the task in its pipe. It takes less than a millisecond,
-#: unless the machine is busy.
-BEGIN_SECONDS = 5.0
-
-#: Seconds between two looks at processes that may have died.
-LOOK = 0.1
+from celery_throttle.worker import tuning
 
 
-def let_written_begin(consumer: Any) -> None:
-    """Let tasks in the pipes of free processes begin before Celery forgets those that did not.
+def confirm_before_flush(consumer: Any) -> None:
+    """Let free processes begin the tasks in their pipes before Celery forgets those tasks.
 
     Args:
         consumer: Celery's. Unless it has an event loop and a prefork pool, nothing is done: other
             pools have no pipes.
     """
     pool = consumer.pool
-    flush = vars(pool).get("flush")  # a prefork pool has one of its own
-    if consumer.hub is None or flush is None or getattr(flush, "lets_written_begin", False):
+    flush = vars(pool).get("flush")  # only a prefork pool has one of its own
+    if consumer.hub is None or flush is None or getattr(flush, "confirms_first", False):
         return
 
-    def flush_later() -> None:
+    def confirm_and_flush() -> None:
         if pool._pool is not None:  # noqa: SLF001  # billiard's; None once it has ended
-            _let_begin(pool._pool, consumer.hub)  # noqa: SLF001  # see above
+            _wait_for_begin(pool._pool, consumer.hub)  # noqa: SLF001  # see above
         flush()
 
-    flush_later.lets_written_begin = True  # type: ignore[attr-defined]
-    pool.flush = flush_later
+    confirm_and_flush.confirms_first = True  # type: ignore[attr-defined]
+    pool.flush = confirm_and_flush
 
 
-def _let_begin(pool: Any, hub: Any) -> None:
-    until = time.monotonic() + BEGIN_SECONDS
+def _wait_for_begin(pool: Any, hub: Any) -> None:
+    until = time.monotonic() + tuning.PIPE_BEGIN_SECONDS
     while time.monotonic() < until:
-        processes = _beginning(pool)
+        processes = _processes_to_begin(pool)
         if not processes:
             return
-        _go_on_writing(pool, processes)
-        readable, _, _ = select([process.outqR_fd for process in processes], [], [], LOOK)
+        _continue_writing(pool, processes)
+        pipes = [process.outqR_fd for process in processes]
+        readable, _, _ = select(pipes, [], [], tuning.PIPE_CHECK_SECONDS)
         for fd in readable:
             _read(pool, hub, fd)
 
 
-def _beginning(pool: Any) -> list[Any]:
-    """The processes that were written a task, have not begun it and are free to."""
-    jobs = list(pool._cache.values())  # noqa: SLF001  # nothing else tells
+def _processes_to_begin(pool: Any) -> list[Any]:
+    """Return the live processes that have a task in their pipes and run no other."""
+    jobs = list(pool._cache.values())  # noqa: SLF001  # billiard shows it nowhere else
     busy = {id(job._write_to) for job in jobs if job._accepted}  # noqa: SLF001
     written = [job._write_to for job in jobs if not job._accepted]  # noqa: SLF001
     return [
@@ -70,7 +66,7 @@ def _beginning(pool: Any) -> list[Any]:
     ]
 
 
-def _go_on_writing(pool: Any, processes: list[Any]) -> None:
+def _continue_writing(pool: Any, processes: list[Any]) -> None:
     """Write the rest of tasks that did not fit into a pipe at once."""
     for job in list(pool._cache.values()):  # noqa: SLF001  # as above
         reference = getattr(job, "_writer", None)

@@ -1,96 +1,109 @@
 """The queues that this worker consumes, by the keys of their lines.
 
 Earlier versions named lines by the queue alone, without its broker. Tasks that wait under such a
-name are claimed from there, before others of their queue, by whoever consumes a queue of that name.
-A worker looks for them with each heartbeat; its claims name only queues that hold some.
+name are claimed from there, before others of their queue, by any worker that consumes a queue of
+that name. Each heartbeat looks for such tasks; claims name only queues that have some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument
-from celery_throttle.worker.health.error_log import Complaints
-from celery_throttle.worker.health.unconsumed_queues import Unconsumed, lease_of
+from celery_throttle.worker import tuning
+from celery_throttle.worker.health.error_log import ErrorLog
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
-    from celery_throttle.messages.routing import Origin
-    from celery_throttle.store.keys import QueueKeys
-
-#: Seconds for which queues that nobody consumes are remembered after the last worker.
-_REMEMBER = 86_400.0
+    from celery_throttle.messages.routing import Routing
+    from celery_throttle.store.keys import Keys, QueueKeys
+    from celery_throttle.worker.health.unconsumed_queues import UnconsumedQueues
 
 
-class Queues:
-    """Of one worker.
+class WorkerQueues:
+    """The queues of one worker.
 
     Args:
-        throttle: the app's limits.
+        keys: the names in Redis.
+        qualify: returns the name of a queue with its broker.
+        routing: returns the routing of the present connection to the broker, None before the first.
+        unconsumed: deals with queues that no worker consumes.
     """
 
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._origin: Origin | None = None
+    def __init__(
+        self,
+        keys: Keys,
+        qualify: Callable[[str], str],
+        routing: Callable[[], Routing | None],
+        unconsumed: UnconsumedQueues,
+    ) -> None:
+        self._keys = keys
+        self._qualify = qualify
+        self._routing = routing
+        self._unconsumed = unconsumed
         self._earlier: frozenset[str] = frozenset()
-        self._unconsumed = Unconsumed(throttle)
-        self._complaints = Complaints(
-            "The server of the limits does not let this worker look after queues that no worker "
-            "consumes; their tasks wait."
+        self._error_log = ErrorLog(
+            "The server refuses calls about queues that no worker consumes; their tasks wait."
         )
 
-    def use(self, origin: Origin) -> None:
-        """Go on with those of a new connection to the broker."""
-        self._origin = origin
+    def names(self) -> Sequence[str]:
+        """Return the names of the queues."""
+        routing = self._routing()
+        return () if routing is None else routing.names()
 
     def keys(self) -> list[Sequence[QueueKeys]]:
-        """For each queue, the keys under which tasks of it may wait now."""
+        """Return for each queue the keys under which tasks of it may wait now."""
         return [tuple(self._keys_of(name)) for name in self.names()]
 
-    def lines(self) -> dict[str, str]:
-        """The names of the queues by their keys ``lines``, now and under earlier names."""
+    def names_by_lines(self) -> dict[str, str]:
+        """Return the names of the queues by their keys ``lines``, those of earlier versions too."""
         return {lines: name for name in self.names() for lines in self._lines_of(name)}
 
-    def said(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
-        """Return the keys and arguments that tell ``heartbeat.lua`` this worker's queues."""
-        keys, origin = self._throttle.keys, self._origin
-        lines = [one for name in names for one in self._lines_of(name)]
-        kinds = [str(int(origin is not None and origin.is_temporary(name))) for name in names]
-        times: list[Argument] = [to_us(lease_of(self._throttle)), to_us(_REMEMBER)]
-        return [keys.temporary_queues, keys.consumed_queues, *lines], [*times, "".join(kinds)]
+    def heartbeat_arguments(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
+        """Return the keys and arguments by which ``heartbeat.lua`` learns of these queues."""
+        routing = self._routing()
+        lines = [key for name in names for key in self._lines_of(name)]
+        kinds = [str(int(routing is not None and routing.is_temporary(name))) for name in names]
+        times: list[Argument] = [
+            to_us(self._unconsumed.consumer_lease),
+            to_us(tuning.UNCONSUMED_QUEUE_SECONDS),
+        ]
+        names = [self._keys.temporary_queues, self._keys.consumed_queues, *lines]
+        return names, [*times, "".join(kinds)]
 
-    def hear(
+    def update(
         self,
         names: Sequence[str],
         earlier: Sequence[int],
         deleted: Sequence[bytes],
         others: Sequence[bytes],
     ) -> None:
-        """Take note of the reply, see ``heartbeat.lua``. From any thread."""
-        both = zip(names, earlier, strict=True)
-        self._earlier = frozenset(name for name, is_there in both if is_there)
-        self._unconsumed.see(deleted, others)
+        """Take over the reply of ``heartbeat.lua``. Thread-safe.
 
-    def settle(self) -> None:
-        """Deal with queues that no worker consumes. From any thread."""
+        Args:
+            names: names of the queues that the heartbeat named.
+            earlier: for each of these, 1 if tasks wait under its name of earlier versions, else 0.
+            deleted: see :meth:`UnconsumedQueues.update`.
+            others: likewise.
+        """
+        flags = zip(names, earlier, strict=True)
+        self._earlier = frozenset(name for name, has_tasks in flags if has_tasks)
+        self._unconsumed.update(deleted, others)
+
+    def settle_unconsumed(self) -> None:
+        """Deal with queues that no worker consumes. Thread-safe."""
         try:
             self._unconsumed.settle()
         except StoreError as error:
-            self._complaints.log(error)
-
-    def names(self) -> Sequence[str]:
-        """The names of the queues."""
-        return () if self._origin is None else self._origin.names()
+            self._error_log.log(error)
 
     def _keys_of(self, name: str) -> Iterator[QueueKeys]:
         if name in self._earlier:
-            yield self._throttle.keys.queue(name)
-        yield self._throttle.keys.queue(self._throttle.qualify(name))
+            yield self._keys.queue(name)
+        yield self._keys.queue(self._qualify(name))
 
     def _lines_of(self, name: str) -> tuple[str, str]:
-        """Under its name now, and under its earlier name."""
-        keys = self._throttle.keys
-        return keys.queue(self._throttle.qualify(name)).lines, keys.queue(name).lines
+        """Return the keys ``lines`` of a queue: that of this version, and that of earlier ones."""
+        return self._keys.queue(self._qualify(name)).lines, self._keys.queue(name).lines

@@ -1,9 +1,9 @@
 """Celery's own ``rate_limit``, which holds tasks in the worker before they come to the gate.
 
-The law at stake here is *never over*. Celery's strategy puts the request of a task with a
-``rate_limit`` into a token bucket and starts it seconds later. A claimed task has its units:
-it must start when its slot comes, so it passes the bucket by. Every other task goes through the
-bucket first, and asks for units at the gate when the bucket lets it go.
+Law at stake here: *never over*. Celery's strategy puts the request of a task with a ``rate_limit``
+into a token bucket and starts it seconds later. The units of a claimed task are taken: it must
+start when its time comes, so it bypasses the bucket. Every other task goes through the bucket
+first, and takes units at the gate when the bucket lets it go.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 from celery.worker import state
 
+from celery_throttle.messages.packing import is_claimed
 
-def let_claims_pass(consumer: Any) -> None:
-    """Let claimed tasks pass Celery's token buckets.
 
-    Call it before Celery makes its strategies, which look these methods up once. The buckets
-    themselves may come and go at run time (``celery control rate_limit``).
+def bypass_rate_limits(consumer: Any) -> None:
+    """Let claimed tasks bypass Celery's token buckets.
+
+    It must be called before Celery makes its strategies, which look these methods up once. The
+    buckets themselves may come and go at run time (``celery control rate_limit``).
 
     Args:
         consumer: Celery's.
@@ -42,7 +44,7 @@ def _unless_claimed(
     limit: Callable[..., None], start: Callable[[Any], None]
 ) -> Callable[..., None]:
     def limit_or_start(request: Any, *bucket: Any) -> None:
-        if hasattr(request.message, "claim"):
+        if is_claimed(request.message):
             start(request)
         else:
             limit(request, *bucket)

@@ -13,7 +13,7 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.messages.packing import SENT_BACK
+from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
@@ -44,7 +44,7 @@ class GatedRequest(PassesGate):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)  # type: ignore[call-arg]  # mixed in
         # Taken out: the task sees the headers it was sent with.
-        redelivered = self.request_dict.pop(SENT_BACK, None)  # type: ignore[attr-defined]  # see above
+        redelivered = self.request_dict.pop(REPUBLISHED_HEADER, None)  # type: ignore[attr-defined]  # see above
         if redelivered:
             self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         if getattr(message, "received", False):
@@ -154,7 +154,7 @@ def _report_outcome(request: Any) -> None:
     gate, task = gate_of(request.app), task_state(request)
     outcome, task.outcome = task.outcome, ""
     if gate is not None and outcome and not task.comes_again:
-        gate.outcomes.note(request.request_dict, outcome)
+        gate.outcomes.record(request.request_dict, outcome)
 
 
 class ThrottledRequest(GatedRequest, Request):

@@ -1,8 +1,8 @@
 """Celery's strategies, which make a request of a message and hand it to the pool.
 
 A strategy also announces the request as received: in the log, by the signal ``task_received`` and
-by the event ``task-received``. A message that comes to a worker again has been announced, so its
-request goes straight to the pool. It waits for no ``eta`` either: that has passed.
+by the event ``task-received``. A message that comes to a worker again has been announced before, so
+its request goes straight to the pool. It does not wait for an ``eta`` either: that has passed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_throttle.messages.packing import SENT_BACK
+from celery_throttle.messages.packing import REPUBLISHED_HEADER
 
 Strategy = Callable[..., Any]
 
 
 class ReceivedBeforeError(Exception):
-    """Raised by a request that is made of a message with a true attribute ``received``.
+    """Raised by the request of a message with a true attribute ``received``.
 
-    That is before its strategy announces it.
+    That is before its strategy announces the request.
 
     Attributes:
         request: the request.
@@ -37,28 +37,25 @@ class Strategies(dict[str, Strategy]):
 
     Args:
         consumer: Celery's.
-
-    Attributes:
-        receive: called with each message first.
+        on_message: called first with each message that is given to a strategy.
     """
 
-    def __init__(self, consumer: Any) -> None:
-        self._c = consumer
-        self.receive: Callable[[Any], None] | None = None
+    def __init__(self, consumer: Any, on_message: Callable[[Any], None]) -> None:
+        self._consumer = consumer
+        self._on_message = on_message
         super().__init__()
         for name, strategy in consumer.strategies.items():
             self[name] = strategy
 
     def __setitem__(self, name: str, strategy: Strategy) -> None:
-        """Celery sets all of them anew for a new connection or pool."""
+        """Wrap a strategy. Celery sets all of them anew for a new connection or pool."""
 
         @wraps(strategy)
         def announce_once(
             message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any
         ) -> Any:
-            if self.receive is not None:
-                self.receive(message)
-            if SENT_BACK in (message.headers or ()):
+            self._on_message(message)
+            if REPUBLISHED_HEADER in (message.headers or ()):
                 message.received = True
             try:
                 return strategy(message, body, ack, reject, callbacks, **options)
@@ -73,4 +70,4 @@ class Strategies(dict[str, Strategy]):
         state.task_reserved(request)
         for callback in callbacks:
             callback(request)
-        self._c.on_task_request(request)
+        self._consumer.on_task_request(request)

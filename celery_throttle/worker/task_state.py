@@ -162,11 +162,6 @@ def task_state(request: Any) -> TaskState:
     return state
 
 
-def is_claimed(message: Any) -> bool:
-    """Whether a message came from a line, under a claim, and not from the broker."""
-    return getattr(message, "claim", None) is not None
-
-
 def _read_items(header: Any) -> Sequence[Item]:
     """Read requested limits from a header; nothing if the header is malformed."""
     try:

@@ -1,6 +1,6 @@
-"""Calls made after some seconds, on time whatever else the worker's loop has to do.
+"""Timers that are on time, whatever else the worker's loop has to do.
 
-The law at stake here is *never idle*: Celery's timers may run up to a second late.
+Law at stake here: *never idle*. Celery's timers may run up to a second late.
 
 * With an event loop, kombu fires at most ten timers in one round of the loop. If more are due, it
   then waits for the broker for up to a second. It also waits although ``call_soon`` was called in
@@ -28,28 +28,28 @@ logger = get_logger(__name__)
 
 
 class Timers(Protocol):
-    """The timers of one worker. All methods may be called from any thread."""
+    """The timers of one worker. Thread-safe."""
 
     def call_after(
         self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
     ) -> Any:
-        """Call after some seconds. Returns an entry for :meth:`cancel`."""
+        """Call a function after some seconds. Returns an entry for :meth:`cancel`."""
 
     def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
-        """Call as soon as possible, but not from within this method."""
+        """Call a function as soon as possible, but not from within this method."""
 
     def cancel(self, entry: Any) -> None:
-        """Do not make this call, if it was not made yet."""
+        """Cancel a call that was not made yet."""
 
     def attach(self) -> None:
-        """Begin, or go on after the event loop was reset. Called from the loop's thread."""
+        """Start, or continue after the event loop was reset. Called from the loop's thread."""
 
     def close(self) -> None:
-        """The worker has ended."""
+        """Make no more calls: the worker has ended."""
 
 
-def timers_of(consumer: Any) -> Timers:
-    """The right ones for the worker's pool and broker."""
+def make_timers(consumer: Any) -> Timers:
+    """Make the timers for Celery's consumer, with its event loop or without one."""
     if consumer.hub is not None:
         return LoopTimers(consumer.hub)
     if getattr(consumer.pool, "is_green", False):
@@ -57,8 +57,8 @@ def timers_of(consumer: Any) -> Timers:
     return ThreadTimers()
 
 
-class _Entry:
-    """One call."""
+class _TimerEntry:
+    """A call that waits for its time."""
 
     __slots__ = ("args", "call", "cancelled")
 
@@ -68,19 +68,19 @@ class _Entry:
         self.cancelled = False
 
 
-class _Heap:
-    """Calls in the order of their times; those of the same time in the order they were added."""
+class _TimerHeap:
+    """Calls in the order of their times; calls of the same time in the order of addition."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, _Entry]] = []
+        self._heap: list[tuple[float, int, _TimerEntry]] = []
         self._numbers = count()
         self._lock = threading.Lock()
 
     def call_after(
         self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
-    ) -> _Entry:
+    ) -> _TimerEntry:
         """See :class:`Timers`."""
-        entry = _Entry(call, args)
+        entry = _TimerEntry(call, args)
         at = time.monotonic() + max(0.0, seconds)
         with self._lock:
             heapq.heappush(self._heap, (at, next(self._numbers), entry))
@@ -93,23 +93,23 @@ class _Heap:
         """See :class:`Timers`."""
         self.call_after(0.0, call, args)
 
-    def cancel(self, entry: _Entry) -> None:
+    def cancel(self, entry: _TimerEntry) -> None:
         """See :class:`Timers`."""
         entry.cancelled = True
 
     def _arm(self) -> None:
-        """See to it that the first call is made at its time."""
+        """Ensure that the first call is made at its time."""
         raise NotImplementedError
 
     def _first_at(self) -> float | None:
-        """The monotonic time of the first call."""
+        """Return the monotonic time of the first call."""
         with self._lock:
             while self._heap and self._heap[0][2].cancelled:
                 heapq.heappop(self._heap)
             return self._heap[0][0] if self._heap else None
 
     def _make_calls(self, propagate: tuple[type[BaseException], ...] = ()) -> None:
-        """Make the calls that are due now, but not those that they add."""
+        """Make the calls that are due now, but not the calls that these add."""
         now = time.monotonic()
         while True:
             with self._lock:
@@ -126,11 +126,11 @@ class _Heap:
                 logger.exception("Error in timer")
 
 
-class LoopTimers(_Heap):
+class LoopTimers(_TimerHeap):
     """Timers in kombu's event loop.
 
     Args:
-        hub: kombu's.
+        hub: kombu's event loop.
     """
 
     def __init__(self, hub: Any) -> None:
@@ -139,19 +139,19 @@ class LoopTimers(_Heap):
         self._thread = 0
         self._timer: Any = None
         self._timer_at = 0.0
-        self._makes_calls = False
+        self._is_making_calls = False
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.settimeout(0)  # neither may block
-        self._is_woken = False
+        self._is_woken_up = False
 
     def attach(self) -> None:
         """See :class:`Timers`."""
-        never_oversleep(self._hub)
+        cap_loop_wait(self._hub)
         self._thread = threading.get_ident()
         # Celery cancels a timer that was set while it connected, if that fails.
         self._timer = None
-        self._hub.add_reader(self._reader, self._on_wake)
+        self._hub.add_reader(self._reader, self._on_wakeup)
         self._arm()
 
     def close(self) -> None:
@@ -160,32 +160,32 @@ class LoopTimers(_Heap):
         self._writer.close()
 
     def _arm(self) -> None:
-        at = None if self._makes_calls else self._first_at()
+        at = None if self._is_making_calls else self._first_at()
         if at is None:
             return
         if threading.get_ident() != self._thread or at <= time.monotonic():
-            self._wake()
+            self._wake_up()
         elif self._timer is None or at < self._timer_at:
             if self._timer is not None:
                 self._hub.timer.cancel(self._timer)
             self._timer_at = at
             self._timer = self._hub.call_at(at, self._on_time)
 
-    def _wake(self) -> None:
-        """Have the loop come here at once, from whatever thread."""
+    def _wake_up(self) -> None:
+        """Have the loop call :meth:`_on_wakeup` at once. Thread-safe."""
         with self._lock:
-            if self._is_woken:
+            if self._is_woken_up:
                 return
-            self._is_woken = True
+            self._is_woken_up = True
         with suppress(OSError):  # it was closed
             self._writer.send(b"\0")
 
-    def _on_wake(self) -> None:
+    def _on_wakeup(self) -> None:
         # In this order, or a byte that is sent in between might be lost.
         with suppress(OSError):
             self._reader.recv(64)
         with self._lock:
-            self._is_woken = False
+            self._is_woken_up = False
         self._run()
 
     def _on_time(self) -> None:
@@ -193,22 +193,22 @@ class LoopTimers(_Heap):
         self._run()
 
     def _run(self) -> None:
-        if self._makes_calls:  # a call that runs the loop
+        if self._is_making_calls:  # one of these calls runs the loop
             return
-        self._makes_calls = True
+        self._is_making_calls = True
         try:
             self._make_calls(tuple(self._hub.propagate_errors))
         finally:
-            self._makes_calls = False
+            self._is_making_calls = False
             self._arm()
 
 
-class ThreadTimers(_Heap):
-    """Timers of a worker without an event loop: in a thread."""
+class ThreadTimers(_TimerHeap):
+    """Timers in a thread, for a worker without an event loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._stir = threading.Event()
+        self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -221,23 +221,23 @@ class ThreadTimers(_Heap):
     def close(self) -> None:
         """See :class:`Timers`."""
         self._is_closed = True
-        self._stir.set()
+        self._wakeup.set()
 
     def _arm(self) -> None:
-        self._stir.set()
+        self._wakeup.set()
 
     def _run(self) -> None:
         while not self._is_closed:
             at = self._first_at()
-            self._stir.wait(None if at is None else max(0.0, at - time.monotonic()))
-            self._stir.clear()
+            self._wakeup.wait(None if at is None else max(0.0, at - time.monotonic()))
+            self._wakeup.clear()
             self._make_calls()
 
 
 class _GreenTimers:
-    """Timers of gevent and eventlet: each call is made in a greenlet of its own, on time.
+    """Timers of gevent and eventlet, which make each call on time, in a greenlet of its own.
 
-    A call may wait for room in the pool, and must not hold up the others.
+    A call may wait for a free greenlet of the pool, and must not hold up the other calls.
     """
 
     def __init__(self, timer: Any) -> None:
@@ -256,21 +256,21 @@ class _GreenTimers:
         """See :class:`Timers`."""
 
 
-def never_oversleep(hub: Any) -> None:
-    """Let kombu's loop wait for no longer than until its next timer is due.
+def cap_loop_wait(hub: Any) -> None:
+    """Let kombu's loop wait no longer than until its next timer is due.
 
-    It concerns all timers of the worker: those of tasks with a countdown may keep the loop from
-    ours, and an acknowledgement that comes late keeps the broker from sending the next message.
+    This applies to all timers of the worker: timers of tasks with a countdown may delay ours, and
+    the broker sends the next message only after an acknowledgement, which may be delayed as well.
     """
     if "fire_timers" in hub.__dict__:
         return
     fire_timers = hub.fire_timers
 
-    def fire_timers_and_look(*args: Any, **options: Any) -> float:
+    def fire_timers_and_cap(*args: Any, **options: Any) -> float:
         delay: float = fire_timers(*args, **options)
-        if hub._ready:  # noqa: SLF001  # calls for the next round, which it does not look at
+        if hub._ready:  # noqa: SLF001  # calls for the next round, which kombu ignores here
             return 0.0
-        timers = hub.timer._queue  # noqa: SLF001  # its first entry; else it offers a sorted copy only
+        timers = hub.timer._queue  # noqa: SLF001  # kombu offers only a sorted copy otherwise
         return max(0.0, min(delay, timers[0][0] - time.monotonic())) if timers else delay
 
-    hub.fire_timers = fire_timers_and_look
+    hub.fire_timers = fire_timers_and_cap

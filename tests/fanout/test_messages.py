@@ -21,7 +21,7 @@ from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker.claims.claims import Claim
-from celery_throttle.worker.waiting.republish import _OF_THE_TRANSPORT
+from celery_throttle.worker.waiting.republish import _TRANSPORT_PROPERTIES
 from tests.fanout.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -52,7 +52,9 @@ QUEUES = (
 def describe(message: Any) -> dict[str, Any]:
     """Return what a worker gets of a message, from the broker or a line."""
     properties = {
-        name: value for name, value in message.properties.items() if name not in _OF_THE_TRANSPORT
+        name: value
+        for name, value in message.properties.items()
+        if name not in _TRANSPORT_PROPERTIES
     }
     if "expiration" in properties:  # in milliseconds from when it was sent
         properties["expiration"] = round(int(properties["expiration"]) / 1e6)

@@ -12,7 +12,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.claims.wakeup import Wake
+from celery_throttle.worker.claims.wakeup import WakeupListener
 from tests.servers import wait_until
 
 CHANNEL = Keys().wakeup_channel("tests")
@@ -26,15 +26,15 @@ class Listener:
 
     def __init__(self, store: Store) -> None:
         self._heard = threading.Event()
-        self.wake = Wake(store, CHANNEL, self._heard.set)
-        self.wake.listen(None)
+        self.wakeup = WakeupListener(store, CHANNEL, None, self._heard.set)
+        self.wakeup.listen()
 
     def hears(self, client: redis.Redis) -> None:
         """Return the published messages; it may have to subscribe again first."""
         self._heard.clear()
 
         def heard() -> bool:
-            self.wake.listen(None)
+            self.wakeup.listen()
             client.publish(CHANNEL, "")
             return self._heard.wait(0.1)
 
@@ -47,5 +47,5 @@ def listening(store: Store) -> Iterator[Listener]:
     try:
         yield listener
     finally:
-        listener.wake.stop()
+        listener.wakeup.close()
         store.close()

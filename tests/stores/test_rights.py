@@ -156,8 +156,8 @@ def test_tasks_wait_until_a_missing_right_is_given(
             xx=True,
         )
     log = worker.log
-    wait_until(lambda: "does not hand out tasks that wait" in log(), "an error in the log")
-    assert "ERROR/MainProcess] The server of the limits" in log()
+    wait_until(lambda: "refuses claims" in log(), "an error in the log")
+    assert "ERROR/MainProcess] The server refuses claims" in log()
     assert guarded.server.url.rpartition("/")[0] in log()
     wait_until(lambda: guarded.refusals(command_name) > 1, "another try")
     guarded.give(command_name)

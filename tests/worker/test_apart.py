@@ -1,4 +1,4 @@
-"""Apps that Celery keeps apart have lines apart, though one server keeps their limits."""
+"""Apps with queues of the same names on different brokers have separate lines on one server."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm, Pipeline
-from celery_throttle.worker.health.backoff import Pace
+from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.timers import ThreadTimers
 from tests.servers import Server
 
@@ -29,11 +29,11 @@ WRONG = Call(script("admit"), ["ct:limits"])
 
 
 def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:
-    return Pipeline(limiter.store, Pace(ThreadTimers())).run(attempts)
+    return Pipeline(limiter.store, Backoff(ThreadTimers())).run(attempts)
 
 
 def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
-    return Pipeline(limiter.store, Pace(ThreadTimers())).run_one(attempt)
+    return Pipeline(limiter.store, Backoff(ThreadTimers())).run_one(attempt)
 
 
 def take(limiter: Limiter) -> Attempt[bool]:

@@ -1,4 +1,4 @@
-"""The server of the limits is lost, slow, or back, while workers run."""
+"""Outages: the server of the limits is lost, slow, or back while workers run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bench(redis_url: str, own_server: Server) -> Iterator[Bench]:
         yield bench
 
 
-def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
+def test_workers_enforce_shares_during_an_outage_and_return_to_the_server(
     bench: Bench, own_server: Server
 ) -> None:
     bench.start_workers(2)
@@ -55,12 +55,14 @@ def test_workers_decide_alone_while_it_is_lost_and_return_when_it_is_back(
     assert [row["mode"] for row in bench.rows("modes")] == ["outage"] * 2 + ["normal"] * 2
     for worker in bench.workers:
         log = worker.log()
-        assert log.count("decided by each of 2 workers alone") == 1
+        assert log.count("enforces 1/2 of each limit") == 1
         assert log.count("is back after") == 1
         assert "Traceback" not in log
 
 
-def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, own_server: Server) -> None:
+def test_a_worker_that_starts_during_an_outage_joins_the_server_later(
+    bench: Bench, own_server: Server
+) -> None:
     own_server.stop()
     conf = {"throttle_lease": 1.5, "throttle_workers": 1}
     bench.start_workers(1, env={"FAULTS_CONF": json.dumps(conf)})
@@ -73,7 +75,7 @@ def test_a_worker_that_starts_without_it_joins_it_later(bench: Bench, own_server
     assert bench.stats(bench.workers[0])["outages"] == 1
 
 
-def test_what_is_paused_stays_so_without_it(bench: Bench, own_server: Server) -> None:
+def test_pauses_last_during_an_outage(bench: Bench, own_server: Server) -> None:
     limiter = Limiter(own_server.url, {"api": "100/s", "slots": "4 at once"})
     limiter["api"].pause(None)
     limiter["slots"].pause(8)
@@ -88,14 +90,14 @@ def test_what_is_paused_stays_so_without_it(bench: Bench, own_server: Server) ->
     bench.until_started("slotted", 1)
     assert bench.starts("slotted")[0]["at"] >= paused + 7.9
     assert bench.starts("early") == []
-    own_server.start()  # it knows of no pause any more
+    own_server.start()  # without its pauses
     bench.until_started("early", 20)
 
 
-def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
+def test_during_an_outage_the_limit_of_the_code_is_enforced(
     bench: Bench, own_server: Server
 ) -> None:
-    """Also if the server is lost right after a deploy that has changed it."""
+    """Even if the server is lost right after a deploy that has changed the limit."""
     Limiter(own_server.url, {"api": "1000/s burst 1000", "slots": "4 at once"}).register()
     changed = {"api": "1/h", "slots": "4 at once outage closed"}
     conf = {"throttle_limits": changed, "throttle_lease": 30}
@@ -109,7 +111,7 @@ def test_what_holds_alone_is_the_limit_that_the_worker_has_brought(
     assert bench.starts("slotted") == []
 
 
-def test_slots_are_divided_and_told_when_it_is_back(bench: Bench, own_server: Server) -> None:
+def test_slots_are_divided_and_reported_after_the_outage(bench: Bench, own_server: Server) -> None:
     bench.start_workers(2)
     bench.until_each_knows_all()
     own_server.stop()
@@ -138,7 +140,7 @@ def test_a_server_that_has_forgotten_everything_is_told_again(
         client.script_flush()
     bench.send("early", range(30, 60))
     bench.until_started("early", 60)
-    own_server.stop()  # keeps nothing
+    own_server.stop()  # it stores nothing
     own_server.start()
     bench.send("early", range(60, 90))
     bench.until_started("early", 90)

@@ -1,4 +1,4 @@
-"""Workers that start while the server of the limits is lost: how many others do they assume?"""
+"""Workers that start during an outage: how many other workers do they assume?"""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WINDOW = 5.0
 
 
 def most(seconds: float, workers: int) -> float:
-    """What workers that know of each other start alone: the rate, and a unit of each."""
+    """Return how many tasks may start: the rate, and a unit for each worker."""
     return RATE * seconds + workers
 
 
 def starts_in(bench: Bench, seconds: float) -> int:
-    """Starts of ``early`` in so many seconds from the first one on."""
+    """Return the number of starts of ``early`` in some seconds from the first one on."""
     bench.until_started("early", 1)
     first = bench.starts("early")[0]["at"]
     bench.until(lambda: bench.now() > first + seconds, "the time is over")
@@ -43,18 +43,18 @@ def log_lines(worker: Worker, text: str) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-def test_they_go_by_the_number_that_is_set(redis_url: str, own_server: Server) -> None:
+def test_they_assume_the_configured_number(redis_url: str, own_server: Server) -> None:
     own_server.stop()
     with Bench(redis_url, own_server.url, conf={**CONF, "throttle_workers": 3}) as bench:
         bench.start_workers(3)
         bench.send("early", range(100))
         assert 3 <= starts_in(bench, WINDOW) <= most(WINDOW, 3)
         for worker in bench.workers:
-            assert len(log_lines(worker, "decided by each of 3 workers alone")) == 1
+            assert len(log_lines(worker, "enforces 1/3 of each limit")) == 1
 
 
 @pytest.mark.timeout(180)
-def test_they_go_by_the_number_that_they_heard_last(
+def test_they_assume_the_number_that_was_reported_last(
     redis_url: str, own_server: Server, tmp_path: Path
 ) -> None:
     with Bench(redis_url, own_server.url, conf=CONF) as bench:
@@ -79,7 +79,9 @@ def test_they_go_by_the_number_that_they_heard_last(
 
 
 @pytest.mark.timeout(180)
-def test_who_has_heard_nothing_waits_for_some_time(redis_url: str, own_server: Server) -> None:
+def test_a_worker_that_knows_no_number_waits_for_the_grace_period(
+    redis_url: str, own_server: Server
+) -> None:
     grace = 6.0
     own_server.stop()
     with Bench(redis_url, own_server.url, conf={**CONF, "throttle_outage_grace": grace}) as bench:
@@ -100,12 +102,14 @@ def test_who_has_heard_nothing_waits_for_some_time(redis_url: str, own_server: S
             [line] = log_lines(worker, "OUTAGE: ")
             assert re.search(r"nothing with a limit starts here before \d\d:\d\d:\d\d", line)
             assert "throttle_workers" in line
-        told = [line for each in bench.workers for line in log_lines(each, "heard of no other")]
+        told = [line for each in bench.workers for line in log_lines(each, "knows of no other")]
         assert all("the whole of each limit" in line for line in told)
         assert told
 
 
-def test_who_hears_of_the_others_waits_no_longer(redis_url: str, own_server: Server) -> None:
+def test_the_wait_ends_when_the_server_reports_the_number(
+    redis_url: str, own_server: Server
+) -> None:
     own_server.stop()
     with Bench(redis_url, own_server.url, conf={**CONF, "throttle_outage_grace": 600}) as bench:
         bench.start_workers(2)

@@ -14,16 +14,17 @@ from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
-from celery_throttle.worker.admission.batching import GATHER_SECONDS
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.admission.quota import BATCH, Quota
-from celery_throttle.worker.admission.quota_cache import HORIZON
+from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.slots import TaskSlots
 from celery_throttle.worker.health import backoff
-from celery_throttle.worker.health.backoff import Pace
-from celery_throttle.worker.health.outage import Outage
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
+from celery_throttle.worker.tuning import GATHER_SECONDS
+from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
 from celery_throttle.worker.waiting.park import ParkingPolicy
 
 MILLION = 1_000_000
@@ -58,7 +59,7 @@ class Bench:
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
-        self.quota = Quota(self.throttle, Pace(NOWHERE), lambda: self.waiting)
+        self.quota = Quota(self.throttle, Backoff(NOWHERE), lambda: self.waiting)
         self.calls = 0
         for name in ("begin", "run"):
             monkeypatch.setattr(self.throttle.store, name, self._counted(name))
@@ -243,30 +244,30 @@ NOWHERE: Any = None
 class Free:
     """A pool in which each task has a process."""
 
-    drops = inline = False
+    drops_tasks = runs_inline = False
 
     def __init__(self) -> None:
-        self.outside: WeakSet[Any] = WeakSet()
+        self.uncounted: WeakSet[Any] = WeakSet()
 
-    def free(self) -> int:
+    def count_free(self) -> int:
         return 1
 
-    def has_turn(self, _request: Any) -> bool:
+    def enter(self, _request: Any) -> bool:
         return True
 
-    def has_place(self) -> bool:
+    def has_room(self) -> bool:
         return True
 
-    def contended(self) -> bool:
+    def is_contended(self) -> bool:
         return False
 
-    def waiting(self) -> Iterable[Any]:
+    def queued_requests(self) -> Iterable[Any]:
         return ()
 
-    def when_free(self, call: Callable[[], None]) -> None:
-        call()
+    def call_when_free(self, function: Callable[[], None]) -> None:
+        function()
 
-    def left(self) -> None: ...
+    def on_exit(self) -> None: ...
 
 
 class Pool:
@@ -280,10 +281,12 @@ class Pool:
             bench.throttle,
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
             slots,
-            outage=Outage(bench.throttle, NOWHERE, slots),
+            outage=OutageMode(
+                NOWHERE, bench.throttle.keys, NOWHERE, slots, grace=0.0, has_limits=True
+            ),
             delayed=NOWHERE,
-            pace=Pace(NOWHERE),
-            processes=Free(),
+            backoff=Backoff(NOWHERE),
+            pool=Free(),
             outcomes=NOWHERE,
             admit_again=self.bring,
             call_later=lambda *timer: self.timers.append(timer),

@@ -1,4 +1,4 @@
-"""Tasks that have Celery's own ``rate_limit`` as well: no unit is taken before it lets them go."""
+"""Tasks with a limit and Celery's own ``rate_limit``: units are taken when that lets them go."""
 
 from __future__ import annotations
 

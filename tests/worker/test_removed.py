@@ -1,4 +1,4 @@
-"""Limits that the code has no more: tasks that wait at them are served all the same."""
+"""Limits that were removed from the code: tasks that wait for them are still served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def deploys(redis_url: str, start_worker: StartWorker) -> Deploys:
 
 
 def wait_in_line(deploys: Deploys, task: str, count: int, limit: str = "api") -> None:
-    """The code of before leaves tasks in a line."""
+    """Let the earlier code leave tasks in a line."""
     deploys.limiter.register()
     deploys.limiter[limit].pause(3600)
     old = deploys.worker("old")
@@ -74,10 +74,10 @@ def test_a_worker_says_which_tasks_wait_here_in_vain(deploys: Deploys) -> None:
     deploys.until(lambda: deploys.aside() == 3, "they are set aside")
     told = "Tasks wait for a worker that has code for them, as this one has none: in queue"
     deploys.until(lambda: told in worker.log(), "the worker says so")
-    time.sleep(2)  # some beats
+    time.sleep(2)  # some heartbeats
     assert worker.log().count(told) == 1
     deploys.stop(worker)
-    again = deploys.worker("none")  # it finds them set aside
+    again = deploys.worker("none")  # it finds the tasks in quarantine
     deploys.until(lambda: f"{told} versions 3 tasks changed" in again.log(), "the worker says so")
     assert "WARNING" in next(line for line in again.log().splitlines() if told in line)
     deploys.worker("bare")
@@ -98,9 +98,9 @@ def test_an_idle_worker_without_limits_makes_a_call_a_second(deploys: Deploys) -
     began = time.monotonic()
     deploys.until(lambda: ask_for_nothing(deploys) >= 3, "it looks for lines")
     time.sleep(3)
-    beats = 2 / 3  # seconds between two: a third of the lease
+    heartbeat = 2 / 3  # seconds between two: a third of the lease
     seconds = time.monotonic() - began
-    assert ask_for_nothing(deploys) <= 3 + seconds * (1 + 1 / beats)
+    assert ask_for_nothing(deploys) <= 3 + seconds * (1 + 1 / heartbeat)
 
 
 @pytest.fixture(params=["refuses", "is silent"])
@@ -119,7 +119,7 @@ def test_a_worker_without_limits_whose_server_is_out(deploys: Deploys, unreachab
     with Worker("tests.apps.versions", deploys.url, env=env) as worker:
         deploys.send("kept", range(3))
         deploys.until_ran("kept", 3)
-        told = "No task is taken out of a line until the server is back: the server at redis://127"
+        told = "No task leaves its line until the server is back: the server at redis://127"
         deploys.until(lambda: told in worker.log(), "it is said once")
         worker.terminate()
         worker.wait()

@@ -1,4 +1,4 @@
-"""Workers that are told to stop: what waits is the next worker's at once, and nothing is lost."""
+"""Workers that are told to stop: the next worker gets the waiting tasks at once; none is lost."""
 
 from __future__ import annotations
 

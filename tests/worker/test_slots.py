@@ -1,4 +1,4 @@
-"""Slots of tasks: never more than there are, and given back however a task ends."""
+"""Slots of tasks: never too many are held, and all are released however a task ends."""
 
 from __future__ import annotations
 

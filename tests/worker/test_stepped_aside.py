@@ -14,12 +14,11 @@ from celery.worker import state
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.admission.recovery import RETRY_SECONDS
-from celery_throttle.worker.admission.requested_limits import MAX_REQUESTED_LIMITS
-from celery_throttle.worker.bootstep import Parts
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import task_state
+from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
+from celery_throttle.worker.wiring import ConnectionParts
 
 
 class Request(GatedRequest):
@@ -53,8 +52,10 @@ class Bench:
         self.ended: list[Any] = []
         nothing: Any = SimpleNamespace(is_on=False)
         self.turns: list[Callable[[], None]] = []
-        pace: Any = SimpleNamespace(
-            rests=lambda: True, in_turn=self.turns.append, spent=lambda _: None
+        backoff: Any = SimpleNamespace(
+            is_resting=lambda: True,
+            run_or_queue=self.turns.append,
+            record_calls=lambda _: None,
         )
         self.gate = Gate(
             self.throttle,
@@ -64,16 +65,16 @@ class Bench:
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=lambda request, seconds: self.put_off.append((request, seconds))
             ),
-            pace=pace,
+            backoff=backoff,
             outcomes=nothing,
-            processes=SimpleNamespace(
-                outside=WeakSet(),
-                free=lambda: 100,
-                has_turn=lambda _: True,
-                has_place=lambda: True,
-                waiting=list,
-                left=lambda: None,
-                inline=False,
+            pool=SimpleNamespace(
+                uncounted=WeakSet(),
+                count_free=lambda: 100,
+                enter=lambda _: True,
+                has_room=lambda: True,
+                queued_requests=list,
+                on_exit=lambda: None,
+                runs_inline=False,
             ),
             admit_again=self.brought.append,
             call_later=lambda _, call, args: call(*args),
@@ -168,10 +169,10 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         started.append(request)
 
     parts: Any = SimpleNamespace(
-        _c=SimpleNamespace(on_task_request=on_task_request), _gate=bench.gate
+        _consumer=SimpleNamespace(on_task_request=on_task_request), gate=bench.gate
     )
     for request in (dropped, broken, kept):
-        Parts._bring_again(parts, request)
+        ConnectionParts.admit_again(parts, request)
     assert started == [kept]
     assert bench.ended == [dropped]
     assert bench.put_off == [(broken, RETRY_SECONDS)]

@@ -1,4 +1,4 @@
-"""Calls at certain times, in kombu's loop and without one. Those that are due are never kept."""
+"""Timers are on time, in kombu's loop and without one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
-from celery_throttle.worker.timers import LoopTimers, ThreadTimers, Timers, never_oversleep
+from celery_throttle.worker.timers import LoopTimers, ThreadTimers, Timers, cap_loop_wait
 from tests.servers import wait_until
 
-#: Seconds. kombu's loop waits for a whole one if it overlooks a timer, so ten that it overlooks
-#: take longer than this, and on time they all take some milliseconds.
+#: Seconds. If kombu's loop overlooks a timer it waits for a second, so ten overlooked timers take
+#: longer than this. All timers of a test take some milliseconds if they are on time.
 SOON = 3.0
 
 MANY = 100
@@ -27,11 +27,11 @@ class Loop:
         self.hub: Any = Hub()  # its stubs know little
         self.timers = LoopTimers(self.hub)
         self.timers.attach()
-        # As in a worker, which always has some.
+        # A worker always has timers.
         self.hub.call_repeatedly(1.0, lambda: None)
 
     def run_until(self, true: Callable[[], Any], seconds: float = 10 * SOON) -> float:
-        """The seconds it took."""
+        """Run the loop until a condition holds; return the seconds that it took."""
         began = time.monotonic()
         while not true():
             assert time.monotonic() - began < seconds
@@ -77,14 +77,14 @@ def timers(request: pytest.FixtureRequest) -> Iterator[Timers]:
 
 
 def until(true: Callable[[], Any]) -> float:
-    """The seconds it took."""
+    """Wait until a condition holds; return the seconds that it took."""
     began = time.monotonic()
     wait_until(true, "calls were made", 10 * SOON)
     return time.monotonic() - began
 
 
 def test_more_timers_are_due_than_kombu_fires_in_a_round(loop: Loop) -> None:
-    """They are Celery's: of tasks with a countdown, say."""
+    """Timers of Celery, for tasks with a countdown, say."""
     made: list[int] = []
     for number in range(MANY):
         loop.hub.call_later(0.01, made.append, number)
@@ -99,7 +99,7 @@ def test_a_timer_is_due_soon_after_ten_others(loop: Loop) -> None:
 
 
 def test_a_timer_calls_soon(loop: Loop) -> None:
-    """As when a task that a timer brought is acknowledged."""
+    """So does a timer that brings a task which is acknowledged."""
     made: list[int] = []
 
     def again() -> None:
@@ -111,7 +111,7 @@ def test_a_timer_calls_soon(loop: Loop) -> None:
 
 
 def test_a_loop_that_has_nothing_to_do_waits(loop: Loop) -> None:
-    """It is not called again and again to look for what is due."""
+    """It does not poll for due calls."""
     rounds = 0
     loop.timers.call_after(0.5, lambda: None)
     loop.hub.call_later(1.0, lambda: None)
@@ -126,14 +126,14 @@ def test_a_loop_that_has_nothing_to_do_waits(loop: Loop) -> None:
     assert rounds < MANY
 
 
-def test_the_loop_is_mended_once(loop: Loop) -> None:
+def test_the_loop_is_patched_once(loop: Loop) -> None:
     before = loop.hub.fire_timers
-    never_oversleep(loop.hub)
+    cap_loop_wait(loop.hub)
     assert loop.hub.fire_timers is before
 
 
-def test_calls_go_on_after_the_loop_was_reset(loop: Loop) -> None:
-    """As when Celery has lost its broker: it cancels the timers set meanwhile as well."""
+def test_calls_continue_after_the_loop_was_reset(loop: Loop) -> None:
+    """Celery resets it when it has lost its broker, and cancels timers that were set meanwhile."""
     made: list[str] = []
     loop.timers.call_after(0.01, made.append, ("later",))
     loop.timers.call_soon(made.append, "soon")
@@ -146,8 +146,8 @@ def test_calls_go_on_after_the_loop_was_reset(loop: Loop) -> None:
     assert made == ["soon", "later"]
 
 
-def test_an_error_of_the_connection_is_celerys(loop: Loop) -> None:
-    """It is why Celery connects anew; the other calls are made then."""
+def test_an_error_of_the_connection_is_raised_for_celery(loop: Loop) -> None:
+    """Celery connects again because of it; the other calls are made afterwards."""
     made: list[str] = []
 
     def fail() -> None:
@@ -162,12 +162,12 @@ def test_an_error_of_the_connection_is_celerys(loop: Loop) -> None:
     assert loop.run_until(lambda: made) < SOON
 
 
-def test_in_the_order_of_their_times(timers: Timers) -> None:
+def test_calls_are_made_in_the_order_of_their_times(timers: Timers) -> None:
     made: list[int] = []
     ready = threading.Event()
-    timers.call_soon(ready.wait)  # all are there before the first is made
+    timers.call_soon(ready.wait)  # all calls are added before the first is made
     few = range(5)
-    for number in reversed(few):  # farther apart than a slow machine takes from one to the next
+    for number in reversed(few):  # with gaps that are longer than a call takes on a slow machine
         timers.call_after(number / 5, made.append, (number,))
     time.sleep(1.0)
     ready.set()
@@ -175,7 +175,7 @@ def test_in_the_order_of_their_times(timers: Timers) -> None:
     assert made == list(few)
 
 
-def test_those_to_be_made_soon_in_the_order_they_came(timers: Timers) -> None:
+def test_calls_for_soon_are_made_in_the_order_of_addition(timers: Timers) -> None:
     made: list[int] = []
     for number in range(MANY):
         timers.call_soon(made.append, number)
@@ -183,8 +183,8 @@ def test_those_to_be_made_soon_in_the_order_they_came(timers: Timers) -> None:
     assert made == list(range(MANY))
 
 
-def test_an_earlier_call_is_added_while_they_wait(timers: Timers) -> None:
-    """Again and again, from another thread."""
+def test_an_earlier_call_is_added_while_another_waits(timers: Timers) -> None:
+    """Twenty times, from another thread."""
     made: list[int] = []
     timers.call_after(60, made.append, (-1,))
     seconds = 0.0

@@ -12,22 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.worker.admission.quota import BATCH
+from celery_throttle.worker import tuning
 from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.health.backoff import Pace
+    from celery_throttle.worker.health.backoff import Backoff
 
 #: Calls a function after some seconds, with arguments.
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
-
-#: Seconds for which requests that come fast, but one by one, are gathered.
-GATHER_SECONDS = 0.004
-
-#: Requests decided in one round of the worker's loop, and seconds until the next round: tasks that
-#: have ended meanwhile come first.
-ROUND_SIZE = 8
-NEXT_ROUND_SECONDS = 0.0001
 
 
 class Batch:
@@ -60,10 +52,10 @@ class Batch:
             return False
         task_state(request).gather()
         self._requests.append(request)
-        if len(self._requests) > BATCH:
+        if len(self._requests) > tuning.QUOTA_BATCH_SIZE:
             self._admit_all()
         elif len(self._requests) == 1:
-            self._call_later(GATHER_SECONDS, self._admit_all, ())
+            self._call_later(tuning.GATHER_SECONDS, self._admit_all, ())
         return True
 
     def _admit_all(self) -> None:
@@ -86,7 +78,7 @@ class NextRound:
     Args:
         decide: decides some requests; those that may run come to the gate once more.
         call_later: see :data:`CallLater`.
-        pace: limits the time that calls to the server take from the loop.
+        backoff: limits the time that calls to the server take from the loop.
         call_soon: calls a function in the worker's loop, from any thread.
     """
 
@@ -94,12 +86,12 @@ class NextRound:
         self,
         decide: Callable[[Sequence[Any]], None],
         call_later: CallLater,
-        pace: Pace,
+        backoff: Backoff,
         call_soon: Callable[..., Any],
     ) -> None:
         self._decide = decide
         self._call_later = call_later
-        self._pace = pace
+        self._backoff = backoff
         self._call_soon = call_soon
         self._requests: deque[Any] = deque()
         self._lock = threading.Lock()
@@ -112,7 +104,7 @@ class NextRound:
             self._requests.append(request)
             first, self._expected = not self._expected, True
         if first:
-            self._call_soon(self._pace.in_turn, self._decide_some)
+            self._call_soon(self._backoff.run_or_queue, self._decide_some)
 
     def decide_all(self) -> None:
         """Decide at once the requests that nobody else has: there are no more rounds."""
@@ -123,11 +115,13 @@ class NextRound:
                     self._decide([request])
 
     def _decide_some(self) -> None:
-        some = [self._requests.popleft() for _ in range(min(ROUND_SIZE, len(self._requests)))]
+        count = min(tuning.ROUND_SIZE, len(self._requests))
+        some = [self._requests.popleft() for _ in range(count)]
         try:
             self._decide(some)
         finally:
             with self._lock:
                 self._expected = bool(self._requests)
             if self._expected:
-                self._call_later(NEXT_ROUND_SECONDS, self._pace.in_turn, (self._decide_some,))
+                args = (self._decide_some,)
+                self._call_later(tuning.NEXT_ROUND_SECONDS, self._backoff.run_or_queue, args)

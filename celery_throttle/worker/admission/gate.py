@@ -19,10 +19,10 @@ from celery.worker import state
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
 from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import Batch, CallLater, NextRound
 from celery_throttle.worker.admission.pipeline import Attempt, Pipeline
 from celery_throttle.worker.admission.quota import Quota
-from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
     add_requested,
@@ -37,15 +37,12 @@ if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.tasks.context import Item
     from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.fan_out_outcomes import Outcomes
-    from celery_throttle.worker.health.backoff import Pace
-    from celery_throttle.worker.health.outage import Outage
-    from celery_throttle.worker.pool import Processes
+    from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
+    from celery_throttle.worker.health.backoff import Backoff
+    from celery_throttle.worker.health.outage import OutageMode
+    from celery_throttle.worker.pool import WorkerPool
     from celery_throttle.worker.waiting.delayed import DelayedTasks
     from celery_throttle.worker.waiting.policy import WaitingPolicy
-
-#: Seconds until a start for which the worker's loop waits in place: a timer would take longer.
-WAIT_IN_PLACE_SECONDS = 0.0003
 
 #: Tasks that are neither in the pool nor on their way to it have no process waiting for them.
 _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
@@ -60,8 +57,8 @@ class Gate:
         slots: the slots that running tasks hold.
         outage: decides while the server is lost.
         delayed: where tasks wait during an outage.
-        pace: limits the time that calls to the server take from the loop.
-        processes: the processes of the pool.
+        backoff: limits the time that calls to the server take from the loop.
+        pool: the worker's pool.
         outcomes: reports the outcomes of tasks in fan-outs.
         admit_again: brings a request to the gate once more.
         call_later: see :data:`~celery_throttle.worker.admission.batching.CallLater`.
@@ -74,11 +71,11 @@ class Gate:
         waiting: WaitingPolicy,
         slots: TaskSlots,
         *,
-        outage: Outage,
+        outage: OutageMode,
         delayed: DelayedTasks,
-        pace: Pace,
-        processes: Processes,
-        outcomes: Outcomes,
+        backoff: Backoff,
+        pool: WorkerPool,
+        outcomes: FanOutOutcomes,
         admit_again: Callable[[Any], None],
         call_later: CallLater,
         call_soon: Callable[..., Any],
@@ -89,16 +86,16 @@ class Gate:
         self._waiting = waiting
         self._outage = outage
         self._delayed = delayed
-        self._pace = pace
+        self._backoff = backoff
         self._admit_again = admit_again
         self._call_later = call_later
-        self._batch = Batch(admit_again, call_later, processes.waiting)
+        self._batch = Batch(admit_again, call_later, pool.queued_requests)
         self._recovery = Recovery(throttle.store, outage, delayed)
-        self._pipeline = Pipeline(throttle.store, pace)
-        self._next_round = NextRound(self._decide_together, call_later, pace, call_soon)
-        self._processes = processes
+        self._pipeline = Pipeline(throttle.store, backoff)
+        self._next_round = NextRound(self._decide_together, call_later, backoff, call_soon)
+        self._pool = pool
         self._stopped = False
-        self._quota = Quota(throttle, pace, lambda: chain(self._batch, processes.waiting()))
+        self._quota = Quota(throttle, backoff, lambda: chain(self._batch, pool.queued_requests()))
         # Without an event loop, requests come here in several threads or greenlets.
         self._deciding = threading.RLock()
 
@@ -108,21 +105,21 @@ class Gate:
 
     def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Decide, and note whether the request is left in this worker without being on its way."""
-        outside = self._processes.outside
-        if outside:
-            outside.discard(request)
+        uncounted = self._pool.uncounted
+        if uncounted:
+            uncounted.discard(request)
         with self._deciding:
             admitted = decide(request)
             near = admitted or task_state(request).status in _ON_THE_WAY
         if not near and request in state.reserved_requests:
-            outside.add(request)
+            uncounted.add(request)
         return admitted
 
     def _admits(self, request: Any) -> bool:
         if self._slots.holds(request):
             return True
         task = task_state(request)
-        wait = task.return_to_gate(HORIZON)
+        wait = task.return_to_gate(tuning.BOOKING_HORIZON_SECONDS)
         if wait is not None:
             return self._start_in(wait, request)
         claim = task.claim
@@ -139,9 +136,9 @@ class Gate:
         """Record that a task has ended, in whatever way, or was not started after all."""
         task_state(request).end()
         self._slots.end(request)
-        if self._processes.outside:
-            self._processes.outside.discard(request)
-        self._processes.left()
+        if self._pool.uncounted:
+            self._pool.uncounted.discard(request)
+        self._pool.on_exit()
 
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
         """Let a task wait for limits that it met in its body; then it runs once more.
@@ -152,7 +149,7 @@ class Gate:
         # They belong to that run: whoever revokes the task would end another one.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
-        self._processes.outside.add(request)
+        self._pool.uncounted.add(request)
         try:
             add_requested(self._throttle, request, requested)
         except ThrottleError as error:
@@ -179,21 +176,21 @@ class Gate:
         self._stopped = True
         self._next_round.decide_all()
         self._delayed.forget()
-        for request in list(self._processes.outside):
+        for request in list(self._pool.uncounted):
             claim = task_state(request).claim
             if claim is not None:
-                claim.give_back()
+                claim.requeue()
 
     def _decide(self, request: Any) -> bool:
         limits = limits_of(self._throttle, request)
         if limits is None:
             return True
         need = requirement_of(limits, request)
-        if not self._processes.has_turn(request):
+        if not self._pool.enter(request):
             return False
         if self._outage.is_on:
             return self._decide_alone(request, limits, need)
-        if (limits.slots and not self._processes.has_place()) or self._pace.rests():
+        if (limits.slots and not self._pool.has_room()) or self._backoff.is_resting():
             self._next_round.add(request)
             return False
         return self._take_or_park(request, limits, need)
@@ -276,7 +273,7 @@ class Gate:
         return bool(revoked)
 
     def _park_together(self, requests: Sequence[Any]) -> list[bool | Exception]:
-        free = self._processes.free()
+        free = self._pool.count_free()
         with self._deciding:
             return self._pipeline.run(
                 [
@@ -303,13 +300,13 @@ class Gate:
     def _decide_again(self, request: Any) -> bool:
         limits = limits_of(self._throttle, request)
         if limits is None or not self._outage.is_on:
-            attempt = self._attempt(request, may_run=self._processes.has_place())
+            attempt = self._attempt(request, may_run=self._pool.has_room())
             return self._pipeline.run_one(attempt)
         return self._decide_alone(request, limits, requirement_of(limits, request))
 
     def _start_in(self, seconds: float, request: Any) -> bool:
         """Start a request whose units are taken, at most 20 ms ahead."""
-        if seconds > WAIT_IN_PLACE_SECONDS:
+        if seconds > tuning.WAIT_IN_PLACE_SECONDS:
             task_state(request).schedule(seconds)
             self._call_later(seconds, self._admit_again, (request,))
             return False

@@ -17,7 +17,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.health.backoff import Pace
+    from celery_throttle.worker.health.backoff import Backoff
 
 T = TypeVar("T")
 
@@ -37,12 +37,12 @@ class Pipeline:
 
     Args:
         store: the server.
-        pace: limits the time that calls to the server take from the loop.
+        backoff: limits the time that calls to the server take from the loop.
     """
 
-    def __init__(self, store: Store, pace: Pace) -> None:
+    def __init__(self, store: Store, backoff: Backoff) -> None:
         self._store = store
-        self._pace = pace
+        self._backoff = backoff
 
     def run_one(self, attempt: Attempt[T]) -> T:
         """Run one attempt. Raises the error that the attempt raises."""
@@ -75,7 +75,7 @@ class Pipeline:
         replies = _replies(self._store, [step for step in steps if isinstance(step, Call)])
         replicas = [step.replicas for step in steps if isinstance(step, Confirm)]
         confirmed = _confirmed(self._store, replicas)
-        self._pace.spent(began)
+        self._backoff.record_calls(began)
         return (next(replies) if isinstance(step, Call) else confirmed for step in steps)
 
 

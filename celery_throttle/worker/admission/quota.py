@@ -25,27 +25,19 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.client import PendingCall
-from celery_throttle.worker.admission.quota_cache import HORIZON, Block, Demand
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.quota_cache import Block, Demand
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.task_state import PassesGate, Status, task_state
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.health.backoff import Pace
+    from celery_throttle.worker.health.backoff import Backoff
 
 #: Microseconds that a start may be booked ahead.
-AHEAD = to_us(HORIZON)
+AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
 
 NANOSECONDS = 1_000_000_000
-
-#: Limits and keys whose blocks, and whose last refusal, are kept.
-MAX_CACHED = 1024
-
-#: Tasks for which one call takes units besides the task that makes the call.
-BATCH = 7
-
-#: Longest last round trip in seconds with which calls are sent ahead: later replies come too late.
-MAX_ROUND_TRIP_SECONDS = HORIZON / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +60,15 @@ class Quota:
 
     Args:
         throttle: the app's limits.
-        pace: limits the time that calls to the server take from the loop.
+        backoff: limits the time that calls to the server take from the loop.
         waiting: returns the requests that wait for a process, the next first.
     """
 
     def __init__(
-        self, throttle: AppLimits, pace: Pace, waiting: Callable[[], Iterable[Any]]
+        self, throttle: AppLimits, backoff: Backoff, waiting: Callable[[], Iterable[Any]]
     ) -> None:
         self._throttle = throttle
-        self._pace = pace
+        self._backoff = backoff
         self._waiting = waiting
         self._blocks: dict[Requirement, Block] = {}
         self._full: dict[Requirement, float] = {}
@@ -93,7 +85,8 @@ class Quota:
         if wait is None and self._ahead:
             self._collect(self._ahead)
             wait = self._use(need, time.monotonic())
-        if wait is not None and not self._ahead and self._round_trip < MAX_ROUND_TRIP_SECONDS:
+        is_prompt = self._round_trip < tuning.MAX_ROUND_TRIP_SECONDS
+        if wait is not None and not self._ahead and is_prompt:
             block = self._block(need, now)
             if block is None or block.is_short(now):
                 self._send_ahead(self._want(need, now), now)
@@ -102,7 +95,8 @@ class Quota:
     def is_better_gathered(self, need: Requirement) -> bool:
         """Return whether tasks come fast, so that one call should take units for several."""
         now = time.monotonic()
-        return self._demand.recent(None, now) > BATCH and self._full.get(need, 0.0) <= now
+        is_fast = self._demand.recent(None, now) > tuning.QUOTA_BATCH_SIZE
+        return is_fast and self._full.get(need, 0.0) <= now
 
     def take(self, need: Requirement) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
@@ -150,7 +144,7 @@ class Quota:
                 self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
                 replies = store.run(call)
         finally:
-            self._pace.spent(now)
+            self._backoff.record_calls(now)
         replied = time.monotonic()
         self._round_trip = replied - now
         self._keep(wants, replies, replied, 0.0)
@@ -162,7 +156,7 @@ class Quota:
         It takes more of the same units if tasks come fast, and units for waiting tasks if the
         second of them has none yet.
         """
-        wants = [want] if want.times > BATCH else []
+        wants = [want] if want.times > tuning.QUOTA_BATCH_SIZE else []
         following = list(islice(self._waiting(), 2))
         if following and self._want_of(following[-1], now) is not None:
             wants += self._soon([ref for want in wants for ref in want.requirement.refs], now)
@@ -180,7 +174,7 @@ class Quota:
         except StoreError:
             return
         finally:
-            self._pace.spent(began)
+            self._backoff.record_calls(began)
         replied = time.monotonic()
         self._round_trip = replied - began
         self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)
@@ -189,9 +183,9 @@ class Quota:
         self, wants: Sequence[GateRequest], replies: list[list[int]], since: float, later: float
     ) -> None:
         """Cache what was taken. Starts count from ``later`` seconds after ``since``."""
-        if len(self._blocks) > MAX_CACHED:
+        if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
             self._blocks = {key: one for key, one in self._blocks.items() if one.left(since)}
-        if len(self._full) > MAX_CACHED:
+        if len(self._full) > tuning.QUOTA_CACHE_SIZE:
             self._full = {full: until for full, until in self._full.items() if until > since}
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
@@ -203,7 +197,7 @@ class Quota:
                 if present is not block:  # it is nearly used up
                     present.then = block
             elif reply[0] == ReplyStatus.REFUSED:
-                self._full[want.requirement] = since + HORIZON
+                self._full[want.requirement] = since + tuning.BOOKING_HORIZON_SECONDS
 
     # What to take.
 
@@ -216,7 +210,7 @@ class Quota:
 
         None of them needs a limit and key that the call names already: blocks serve those.
         """
-        most = min(BATCH, self._demand.recent(None, now) // 2)
+        most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
         for request in self._waiting():
             if most <= 0:

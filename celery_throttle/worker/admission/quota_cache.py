@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-#: Seconds for which units may be used after they were taken, and by which a start may be booked
-#: ahead.
-HORIZON = 0.020
-
-#: Limits and keys whose demand is counted. On overflow all counts are reset.
-_MAX_COUNTED = 4096
+from celery_throttle.worker import tuning
 
 
 @dataclass(slots=True)
@@ -39,7 +34,7 @@ class Block:
     at_once: int
     later: float
     step: float
-    good_for: float = HORIZON
+    good_for: float = tuning.BOOKING_HORIZON_SECONDS
     used: int = 0
     then: Block | None = None
 
@@ -72,13 +67,14 @@ class Demand:
         """Count one more task."""
         began, before, current = self._counts.get(key, (now, 0, 0))
         age = now - began
-        if age > HORIZON:
-            before, current, began = (current if age < 2 * HORIZON else 0), 0, now
-        if len(self._counts) > _MAX_COUNTED:
+        if age > tuning.BOOKING_HORIZON_SECONDS:
+            before = current if age < 2 * tuning.BOOKING_HORIZON_SECONDS else 0
+            current, began = 0, now
+        if len(self._counts) > tuning.DEMAND_CACHE_SIZE:
             self._counts.clear()
         self._counts[key] = (began, before, current + 1)
 
     def recent(self, key: Hashable, now: float) -> int:
         """Return how many tasks were counted in the last 20 ms."""
         began, before, current = self._counts.get(key, (now, 0, 0))
-        return max(before, current) if now - began <= 2 * HORIZON else 0
+        return max(before, current) if now - began <= 2 * tuning.BOOKING_HORIZON_SECONDS else 0

@@ -13,18 +13,15 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
-from celery_throttle.worker.health.error_log import EVERY as LOG_INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from celery_throttle.store.client import Store
-    from celery_throttle.worker.health.outage import Outage
+    from celery_throttle.worker.health.outage import OutageMode
     from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 logger = get_logger(__name__)
-
-#: Seconds after which a request comes to the gate again, after an error of the server.
-RETRY_SECONDS = 1.0
 
 
 class Recovery:
@@ -36,11 +33,11 @@ class Recovery:
         delayed: where tasks wait after an error.
     """
 
-    def __init__(self, store: Store, outage: Outage, delayed: DelayedTasks) -> None:
+    def __init__(self, store: Store, outage: OutageMode, delayed: DelayedTasks) -> None:
         self._store = store
         self._outage = outage
         self._delayed = delayed
-        self._logged_at = -LOG_INTERVAL_SECONDS
+        self._logged_at = -tuning.ERROR_LOG_SECONDS
 
     def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Return whether a request may run now, as ``decide`` says; False after an error."""
@@ -63,12 +60,12 @@ class Recovery:
     def retry_later(self, request: Any, error: Exception) -> None:
         """Bring a request to the gate again later; its message stays unacknowledged."""
         now = time.monotonic()
-        if now - self._logged_at > LOG_INTERVAL_SECONDS:
+        if now - self._logged_at > tuning.ERROR_LOG_SECONDS:
             self._logged_at = now
             trace = None if isinstance(error, StoreError) else error
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
         if request in state.reserved_requests:
-            self._delayed.add(request, RETRY_SECONDS)
+            self._delayed.add(request, tuning.RETRY_SECONDS)
 
     def _decide(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Decide; once more over a new connection; then without the server, in an outage."""

@@ -15,13 +15,11 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
 from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
-
-#: Limits and keys that the runs of one task may request.
-MAX_REQUESTED_LIMITS = 20
 
 
 def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
@@ -56,11 +54,11 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
     _, units = _joined(throttle, request)
     own_count = len(requirement_of(own, request).refs) if own else 0
     state.requested = requested = tuple(units[own_count:])
-    if len(requested) > MAX_REQUESTED_LIMITS:
+    if len(requested) > tuning.MAX_REQUESTED_LIMITS:
         raise LimitValueError(
             f"task {request.task.name!r} has met {len(requested)} limits in its body, "
-            f"{requested[-1][0]!r} the last; allowed: {MAX_REQUESTED_LIMITS}, or let its clients "
-            "wait in place (max_wait)"
+            f"{requested[-1][0]!r} the last; allowed: {tuning.MAX_REQUESTED_LIMITS}, or let its "
+            "clients wait in place (max_wait)"
         )
 
 

@@ -1,9 +1,9 @@
-"""The one call of a worker, ``claim.lua``: renew its lease, settle what is done, take due tasks.
+"""The claim call: the one call by which a worker renews its lease, reports and claims tasks.
 
-Laws at stake here: *never lost* (what a call that failed was to tell is told by the next, what it
-may have taken is given back, whatever the error: the server takes nothing back of a script that
-ends in the middle) and *never idle* (slots are booked up to 20 ms ahead, so that pacing
-has no gaps).
+Laws at stake here: *never lost* (what a failed call was to report is reported by the next, and what
+it may have claimed is requeued, whatever the error: the server undoes nothing of a script that
+fails in the middle) and *never idle* (starts are booked up to 20 ms ahead, so that pacing has no
+gaps).
 """
 
 from __future__ import annotations
@@ -11,196 +11,195 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
-from celery_throttle.limits.duration import MICROSECONDS, to_us
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.health.error_log import Complaints
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.claim import claim_call
+from celery_throttle.worker import tuning
+from celery_throttle.worker.health.error_log import ErrorLog
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.operations.settle import Plans
+    from celery_throttle.store.client import Store
     from celery_throttle.store.keys import QueueKeys
-    from celery_throttle.worker.claims.claims import Claims, Taken
+    from celery_throttle.worker.claims.claims import ClaimedTask, Claims
     from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.health.backoff import Pace
-    from celery_throttle.worker.pool import Processes
-    from celery_throttle.worker.queues import Queues
-    from celery_throttle.worker.waiting.policy import WaitingPolicy
-
-#: Seconds between two calls for tasks at most, with nothing waiting.
-IDLE = 1.0
-
-#: Tasks that one call takes at most: the server does nothing else meanwhile. A worker with more
-#: free processes calls again at once.
-MOST = 200
-
-#: Seconds within which a process is about to be free, where tasks end fast: tasks are taken for it
-#: as well, so that a call takes several.
-SOON = HORIZON / 4
-
-#: Seconds that such a task may start ahead. A limit that is slower binds, and its tasks are taken
-#: for free processes only: none of them might have to go back.
-MOMENT = 0.001
-
-#: Seconds until a call is tried again that the server replied an error to.
-REFUSED = 1.0
+    from celery_throttle.worker.health.backoff import Backoff
+    from celery_throttle.worker.queues import WorkerQueues
 
 
-class Asked(NamedTuple):
-    """What a call brought: seconds until the next, a worker that is gone or "", and tasks.
+class Capacity(NamedTuple):
+    """The processes that tasks may be claimed for.
 
-    After an error that the server replied there is nothing but the first.
+    Attributes:
+        free: processes that are free now, and for which no task is booked.
+        soon_free: processes that will probably be free within ``SOON_FREE_SECONDS``.
+        contended: whether other tasks wait in this worker for a process. Then no start is booked
+            ahead, as it might find no process when its time comes.
+    """
+
+    free: int
+    soon_free: int = 0
+    contended: bool = False
+
+
+class ClaimReply(NamedTuple):
+    """The result of a claim call.
+
+    Attributes:
+        wait: seconds until the next call.
+        dead_worker: name of a worker whose lease has run out, or "".
+        tasks: the claimed tasks.
     """
 
     wait: float
-    dead: str
-    tasks: list[Taken]
+    dead_worker: str = ""
+    tasks: Sequence[ClaimedTask] = ()
 
 
-class Claiming:
-    """Makes the call; one at a time, from whatever thread.
+class ClaimCall:
+    """Makes the claim calls of one worker, one at a time. Thread-safe.
 
     Args:
-        throttle: the app's limits.
-        claims, slots: what this worker holds.
-        queues: those that it consumes.
-        pace: of calls to the server.
+        store: the server.
+        plans: makes the calls that renew slots; has the names in Redis.
+        lease: seconds of the worker's lease.
+        claims, slots: the claims and slots that this worker holds.
+        queues: the queues that it consumes.
+        backoff: learns how long calls take.
+        acknowledged: returns the identities of parked messages whose acknowledgement is certain.
+        register_limits: registers limits that the server does not know.
 
     Attributes:
-        heard: when, by the monotonic clock, the server last answered.
+        replied_at: monotonic time of the server's last reply.
     """
 
     def __init__(
-        self, throttle: Throttle, claims: Claims, slots: TaskSlots, queues: Queues, pace: Pace
+        self,
+        store: Store,
+        plans: Plans,
+        lease: float,
+        claims: Claims,
+        slots: TaskSlots,
+        *,
+        queues: WorkerQueues,
+        backoff: Backoff,
+        acknowledged: Callable[[], Sequence[str]],
+        register_limits: Callable[[], None],
     ) -> None:
-        self._throttle = throttle
+        self._store = store
+        self._plans = plans
+        self._lease = lease
         self._claims = claims
         self._slots = slots
         self._queues = queues
-        self._pace = pace
-        self._complaints = Complaints(
-            "The server of the limits does not hand out tasks that wait; they stay in their lines, "
-            "and this worker tries again every second."
+        self._backoff = backoff
+        self._acknowledged = acknowledged
+        self._register_limits = register_limits
+        self._error_log = ErrorLog(
+            "The server refuses claims; tasks stay in their lines, and this worker tries again "
+            "every second."
         )
-        self._slot_complaints = Complaints(
-            "The server of the limits does not renew the slots of tasks that run; when their "
-            "leases run out, other tasks take them as well."
+        self._slot_error_log = ErrorLog(
+            "The server refuses to renew the slots of running tasks; other tasks take these slots "
+            "when their leases run out."
         )
-        self._alone = threading.Lock()
-        self._registered = False
-        self._first = 0
-        self.heard = 0.0
+        self._lock = threading.Lock()
+        self._has_registered = False
+        self._first_queue = 0
+        self.replied_at = 0.0
 
-    def use(self, waiting: WaitingPolicy, processes: Processes) -> None:
-        """Go on with those of a new connection to the broker."""
-        self._waiting = waiting
-        self._processes = processes
+    def report(self) -> None:
+        """Renew the lease, settle claims and release slots; claim nothing."""
+        self.claim(lambda: Capacity(0))
 
-    def tell(self) -> None:
-        """Take nothing, but settle, give slots back and renew the lease."""
-        self.ask(lambda: 0)
-
-    def ask(self, room: Callable[[], int], soon: Callable[[], int] = int) -> Asked | None:
-        """Take what is due; None if the server could not be asked.
+    def claim(self, capacity: Callable[[], Capacity]) -> ClaimReply | None:
+        """Claim tasks that are due; report as well. None if the server cannot be reached.
 
         Args:
-            room: free processes.
-            soon: those that will be free within :data:`SOON`, if any is now.
+            capacity: returns the processes to claim for; called when no other call is on its way.
         """
-        with self._alone:
-            free = min(MOST, max(0, room()))
-            return self._ask_alone(min(MOST, free + soon()) if free else 0, free)
+        with self._lock:
+            return self._run(capacity())
 
     def renew_slots(self) -> None:
-        """Let the slots of the tasks that run be theirs for one lease more."""
-        with self._alone:
-            lease = self._throttle.settings.lease
+        """Renew the leases of the slots that running tasks hold."""
+        with self._lock:
+            call = self._slots.renew_call(self._plans, self._lease)
             try:
-                self._throttle.run_plan(self._slots.renewal(self._throttle.plans, lease))
-            except StoreError as error:  # the next one may pass
-                self._slot_complaints.log(error)
+                if call is not None:
+                    self._store.run(call)
+            except StoreError as error:  # the next renewal may succeed
+                self._slot_error_log.log(error)
 
-    def finish(self) -> None:
-        """Wait until a call that is on its way has brought what it brings."""
-        with self._alone:
+    def wait_for_end(self) -> None:
+        """Wait until the call that is on its way has ended, if any."""
+        with self._lock:
             pass
 
     def queue_keys(self) -> list[str]:
-        """The keys of the queues that this worker consumes, four each."""
-        return _flat(self._queues.keys())
+        """Return the keys of the queues that this worker consumes, four each."""
+        return _flatten(self._queues.keys())
 
-    def _queue_keys_in_turn(self) -> list[str]:
-        """The same, another queue first each time.
+    def _rotated_queue_keys(self) -> list[str]:
+        """Return the same keys, with another queue first each time.
 
-        Else the last ones had no turn where more is due than there are free processes.
+        Otherwise the last queues would starve where more is due than there are free processes.
         """
         queues = self._queues.keys()
-        self._first = (self._first + 1) % max(1, len(queues))
-        return _flat(queues[self._first :] + queues[: self._first])
+        self._first_queue = (self._first_queue + 1) % max(1, len(queues))
+        return _flatten(queues[self._first_queue :] + queues[: self._first_queue])
 
-    def _ask_alone(self, room: int, free: int) -> Asked | None:
-        if self._throttle.store.breaker.is_open:  # somebody else finds out when the server is back
+    def _run(self, capacity: Capacity) -> ClaimReply | None:
+        if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
-        keys = self._throttle.keys
-        names = [keys.limits, keys.unacknowledged, *self._claims.keys]
-        if room:
-            names += self._queue_keys_in_turn()
+        free = min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
+        count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
         settled, releases = self._claims.take_settled(), self._slots.take_releases()
-        first = self._claims.reserve(room)
-        args: list[Argument] = [
-            "",
+        first = self._claims.reserve_tokens(count)
+        tokens = range(first, first + count)
+        call = claim_call(
+            self._plans.keys,
             self._claims.worker,
-            keys.wakeup_channel(self._claims.worker),
-            to_us(self._throttle.settings.lease),
-            room,
-            # While tasks queue for processes, one booked ahead might find none when its slot comes.
-            0 if self._processes.contended() else to_us(HORIZON),
-            first,
-            to_us(IDLE),
-            len(settled),
-            len(releases),
-            int(self._registered),
-            free,
-            to_us(MOMENT),
-            *settled,
-            *chain.from_iterable(releases),
-            *self._waiting.acknowledged(),
-        ]
+            self._rotated_queue_keys() if count else (),
+            tokens,
+            lease=self._lease,
+            poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
+            free=free,
+            horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
+            soon_free_horizon=tuning.SOON_FREE_BOOKING_SECONDS,
+            settled=settled,
+            releases=releases,
+            acknowledged=self._acknowledged(),
+            registered=self._has_registered,
+        )
+        uncertain = range(0)
         began = time.monotonic()
-        asked = range(0)
         try:
-            self._claims.give_back_unsure()
-            asked = range(first, first + room)
-            reply: list[Any] = self._throttle.store.run(Call(script("claim"), names, args))
+            self._claims.requeue_pending()
+            uncertain = tokens
+            reply: list[Any] = self._store.run(call)
         except StoreError as error:
-            self._complaints.log(error)
-            self._claims.settle_again(settled)
-            self._slots.release_again(releases)
-            self._claims.doubt(asked)
+            self._error_log.log(error)
+            self._claims.restore_settled(settled)
+            self._slots.restore_releases(releases)
+            self._claims.requeue_uncertain(uncertain)
             if isinstance(error, StoreUnavailableError):
                 return None
-            return Asked(REFUSED, "", [])
+            return ClaimReply(tuning.CLAIM_RETRY_SECONDS)
         finally:
-            self._pace.spent(began)
-        self.heard = time.monotonic()
-        wait, dead, *rows = reply
+            self._backoff.record_calls(began)
+        self.replied_at = time.monotonic()
+        wait, dead_worker, *rows = reply
         tasks = [self._claims.receive(row) for row in rows]
-        self._registered = wait < 0
-        if self._registered:
-            self._register_missing()
-        # Without room the reply does not say when to ask.
-        return Asked(max(0, wait) / MICROSECONDS if room else 0.0, dead.decode(), tasks)
-
-    def _register_missing(self) -> None:
-        refs = [LimitRef(name, None) for name in self._throttle.plans.limits]
-        with suppress(StoreError):  # then the gate finds what is missing, task by task
-            self._throttle.run_plan(self._throttle.plans.register_missing(refs))
+        self._has_registered = wait < 0
+        if self._has_registered:
+            self._register_limits()
+        # The reply says when to call again only if tasks were wanted.
+        seconds = max(0, wait) / MICROSECONDS if count else 0.0
+        return ClaimReply(seconds, dead_worker.decode(), tasks)
 
 
-def _flat(queues: Sequence[Sequence[QueueKeys]]) -> list[str]:
+def _flatten(queues: Sequence[Sequence[QueueKeys]]) -> list[str]:
     return [key for names in queues for keys in names for key in keys]

@@ -1,8 +1,8 @@
-"""What this worker holds under its lease, and how it lets go of it.
+"""The claims of this worker, and how each ends.
 
-A claim is settled when its task is acknowledged, or given back to the head of its line when it was
-not started. Both are told to the server late or twice without harm: an unsettled claim is lost to
-nobody while the lease lasts, and goes back to its line when it runs out.
+A claim is settled when its task is acknowledged, or requeued at the head of its line if the task
+was not started. Both may reach the server late or twice without harm: a claim that is not settled
+stays with its worker while the lease lasts, and is requeued when the lease runs out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -20,29 +20,28 @@ from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.quota_cache import Demand
-from celery_throttle.worker.claims.recent_reports import Told
-from celery_throttle.worker.claims.slots import Place, places_of
-from celery_throttle.worker.health.error_log import Complaints
+from celery_throttle.worker.claims.recent_reports import RecentReports
+from celery_throttle.worker.claims.slots import SlotKeys, read_slot_keys
+from celery_throttle.worker.health.error_log import ErrorLog
 
 logger = get_logger(__name__)
-
-#: Claims that one call gives back at most: the server does nothing else meanwhile.
-FEW = 100
 
 
 class Claim:
     """A task that this worker holds.
 
     Attributes:
-        token: its name among the worker's claims.
-        admitted: whether its quota was taken with it. If not (it has expired, was revoked or can
-            never pass), the gate decides as for any message.
-        waited: seconds it spent in its line.
-        slots: those that were taken with it.
-        delivered: whether Celery was handed its message.
-        started: whether the pool has it.
-        returned: whether it went back to its line; what still refers to it must not run it.
+        token: number of the claim among the worker's claims.
+        admitted: whether the quota was taken with the task. If not (the task has expired, was
+            revoked, or can never pass), the gate decides as about any message.
+        waited: seconds that the task spent in its line.
+        slots: the slots that were taken with the task.
+        delivered: whether Celery got the message.
+        started: whether the pool has the task.
+        returned: whether the task left this worker unstarted: requeued, or into quarantine. Then
+            nothing in this worker may run it.
     """
 
     __slots__ = (
@@ -50,7 +49,13 @@ class Claim:
     )
 
     def __init__(
-        self, claims: Claims, token: int, *, admitted: bool, waited: float, slots: Sequence[Place]
+        self,
+        claims: Claims,
+        token: int,
+        *,
+        admitted: bool,
+        waited: float,
+        slots: Sequence[SlotKeys],
     ) -> None:
         self._claims = claims
         self.token = token
@@ -63,55 +68,64 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """Tells it from all other claims of all workers."""
+        """A name that no other claim of any worker has."""
         return f"{self._claims.worker} {self.token}"
 
     def start(self) -> bool:
-        """The pool is to have it; False if it went back to its line."""
+        """Record that the pool gets the task; False if the task has left this worker."""
         return self._claims.start(self)
 
     def settle(self) -> None:
-        """The task is done with."""
+        """Record that the task is done."""
         self._claims.settle(self)
 
-    def give_back(self) -> None:
-        """The task goes back to the head of its line."""
-        self._claims.give_back([self])
+    def requeue(self) -> None:
+        """Put the task back at the head of its line."""
+        self._claims.requeue([self])
 
 
-class Taken(NamedTuple):
-    """A task that came out of its line: it starts in some seconds."""
+class ClaimedTask(NamedTuple):
+    """A task that came out of its line.
+
+    Attributes:
+        claim: the claim under which this worker holds the task.
+        starts_in: seconds until the task may start.
+        packed: the message; see :mod:`celery_throttle.messages.packing`.
+    """
 
     claim: Claim
-    starts: float
+    starts_in: float
     packed: bytes
 
 
 class Claims:
-    """All claims of one worker. Called from any thread.
+    """All claims of one worker. Thread-safe.
 
     Args:
-        store, keys: the server and its names.
-        worker: this worker's name.
-        settled: called when a claim was settled, from whatever thread acknowledged its task.
+        store, keys: the server and the names in Redis.
+        worker: the worker's name.
+        on_settled: called when a claim was settled, from the thread that acknowledged its task.
+
+    Attributes:
+        keys: the keys of all workers with their leases, and of the claims of this worker.
     """
 
-    def __init__(self, store: Store, keys: Keys, worker: str, settled: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, keys: Keys, worker: str, on_settled: Callable[[], None]
+    ) -> None:
         self._store = store
         self._keys = keys
         self.worker = worker
-        #: The workers and their leases, and the claims of this one.
         self.keys = (keys.workers, keys.claims(worker))
-        self._on_settled = settled
+        self._on_settled = on_settled
         self._held: dict[int, Claim] = {}
-        #: Tokens; below zero of those that were not started, whose slots nobody else gives back.
+        #: Tokens to report; negative if the task was not started, so that its slots are released.
         self._settled: deque[int] = deque()
-        self._told: Told[int] = Told()
-        #: Tokens; below zero of those that were not delivered.
-        self._unsure: list[int] = []
-        self._complaints = Complaints(
-            "The server of the limits does not let tasks go back to their lines; they wait, and "
-            "this worker tries again."
+        self._recent_reports: RecentReports[int] = RecentReports()
+        #: Tokens; negative if the message was not delivered.
+        self._to_requeue: list[int] = []
+        self._error_log = ErrorLog(
+            "The server refuses to requeue tasks; they wait, and this worker tries again."
         )
         self._next = 1
         self._starts = Demand()
@@ -120,32 +134,35 @@ class Claims:
     def __len__(self) -> int:
         return len(self._held)
 
-    def held(self) -> list[Claim]:
-        """All of them."""
-        return list(self._held.values())
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(list(self._held.values()))
 
     def booked(self) -> list[Claim]:
-        """Claims that the pool does not have yet."""
-        return [claim for claim in self.held() if not claim.started]
+        """Return the claims whose tasks the pool does not have yet."""
+        return [claim for claim in self if not claim.started]
 
-    def reserve(self, count: int) -> int:
-        """The first of so many new tokens."""
+    def started(self) -> list[Claim]:
+        """Return the claims whose tasks the pool has, or had."""
+        return [claim for claim in self if claim.started]
+
+    def reserve_tokens(self, count: int) -> int:
+        """Reserve some tokens, and return the first of them."""
         with self._lock:
             first, self._next = self._next, self._next + count
         return first
 
-    def receive(self, row: Sequence[Any]) -> Taken:
-        """A task that the server has just given, as ``claim.lua`` and ``withdraw.lua`` reply it."""
+    def receive(self, row: Sequence[Any]) -> ClaimedTask:
+        """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``."""
         token, kind, starts, waited, packed, _, *slots = row
         claim = Claim(
             self,
             token,
             admitted=kind == 1,
             waited=waited / MICROSECONDS,
-            slots=places_of(*slots) if slots else (),
+            slots=read_slot_keys(*slots) if slots else (),
         )
         self._held[token] = claim
-        return Taken(claim, starts / MICROSECONDS, packed)
+        return ClaimedTask(claim, starts / MICROSECONDS, packed)
 
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""
@@ -154,97 +171,94 @@ class Claims:
         self._starts.count(None, time.monotonic())
         return claim.started
 
-    def recent(self) -> int:
-        """How many were started in 20 ms of late."""
+    def recent_starts(self) -> int:
+        """Return how many claims were started in 20 ms recently."""
         return self._starts.recent(None, time.monotonic())
 
-    def started(self) -> list[Claim]:
-        """Claims that the pool was given."""
-        return [claim for claim in self.held() if claim.started]
-
     def settle(self, claim: Claim) -> None:
-        """The task is done with."""
+        """See :meth:`Claim.settle`."""
         if self._held.pop(claim.token, None) is not None:
             self._settled.append(claim.token if claim.started else -claim.token)
             self._on_settled()
 
-    def unreported(self) -> bool:
-        """Whether the server has yet to hear of settled claims."""
+    def has_settled(self) -> bool:
+        """Return whether the server has yet to learn of settled claims."""
         return bool(self._settled)
 
     def take_settled(self) -> list[int]:
-        """Tokens to tell the server of as settled; :meth:`settle_again` if that fails."""
+        """Return the tokens to report as settled; :meth:`restore_settled` if the report fails."""
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        self._told.add(settled)
+        self._recent_reports.add(settled)
         return settled
 
-    def tell_again(self) -> None:
-        """The server may have forgotten what it was told last."""
-        self._settled.extend(self._told.recent())
-
-    def settle_again(self, tokens: Iterable[int]) -> None:
-        """The server may not have heard of them."""
+    def restore_settled(self, tokens: Iterable[int]) -> None:
+        """Report these tokens once more: the server may not have received them."""
         self._settled.extend(tokens)
 
-    def give_back(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
-        """Tasks go back to the head of their lines; when the server can be reached, if not now."""
+    def repeat_reports(self) -> None:
+        """Report the recently settled claims once more: the server may have lost them."""
+        self._settled.extend(self._recent_reports.recent())
+
+    def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
+        """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
         with self._lock:
             for claim in claims:
                 stays = claim.started and unless_started
                 if not stays and self._held.pop(claim.token, None) is not None:
                     claim.returned = True
-                    self._unsure.append(claim.token if claim.delivered else -claim.token)
+                    self._to_requeue.append(claim.token if claim.delivered else -claim.token)
         try:
-            self.give_back_unsure()
+            self.requeue_pending()
         except StoreError as error:
-            self._complaints.log(error)
+            self._error_log.log(error)
 
-    def set_aside(self, claim: Claim, label: str) -> None:
-        """A task is left to a worker that has the code for it; see ``quarantine.lua``."""
+    def requeue_uncertain(self, tokens: Iterable[int]) -> None:
+        """Requeue, with the next call, the claims that a failed call may have made."""
+        with self._lock:
+            self._to_requeue.extend(-token for token in tokens)
+
+    def requeue_pending(self) -> None:
+        """Requeue the claims that could not be requeued before.
+
+        Raises:
+            StoreError: the server cannot be reached or refuses; they stay pending.
+        """
+        while self._to_requeue:
+            with self._lock:
+                tokens = self._to_requeue[: tuning.REQUEUE_BATCH_SIZE]
+                self._to_requeue = self._to_requeue[tuning.REQUEUE_BATCH_SIZE :]
+            try:
+                self._run_requeue(self.worker, "own", len(tokens), tokens)
+            except StoreError:
+                with self._lock:
+                    self._to_requeue.extend(tokens)
+                raise
+
+    def quarantine(self, claim: Claim, label: str) -> None:
+        """Leave a task to a worker that has the code for it; see ``quarantine.lua``."""
         with self._lock:
             if self._held.pop(claim.token, None) is None:
                 return
             claim.returned = True
         names = [*self.keys, self._keys.quarantine]
+        args: list[Argument] = ["", self.worker, claim.token, label]
         try:
-            self._store.run(
-                Call(script("quarantine"), names, ["", self.worker, claim.token, label])
-            )
+            self._store.run(Call(script("quarantine"), names, args))
         except StoreError:  # then it goes back to its line
-            self.doubt([claim.token])
-
-    def doubt(self, tokens: Iterable[int]) -> None:
-        """A call failed: nobody knows whether it made claims of these tokens."""
-        with self._lock:
-            self._unsure.extend(-token for token in tokens)
-
-    def give_back_unsure(self) -> None:
-        """Give back what should not be held.
-
-        Raises:
-            StoreError: it has to be done once more.
-        """
-        while self._unsure:
-            with self._lock:
-                tokens, self._unsure = self._unsure[:FEW], self._unsure[FEW:]
-            try:
-                self._back(self.worker, "own", len(tokens), tokens)
-            except StoreError:
-                with self._lock:
-                    self._unsure.extend(tokens)
-                raise
+            self.requeue_uncertain([claim.token])
 
     def reclaim(self, worker: str) -> None:
-        """The lease of another worker has run out: all its claims go back to their lines."""
+        """Requeue all claims of another worker, whose lease has run out."""
         logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
         try:
-            while self._back(worker, "dead", FEW, []):
+            while self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE, []):
                 pass
         except StoreError as error:
-            self._complaints.log(error)
+            self._error_log.log(error)
 
-    def _back(self, worker: str, which: str, most: int, tokens: Sequence[int]) -> int:
+    def _run_requeue(self, worker: str, which: str, limit: int, tokens: Sequence[int]) -> int:
+        """Run ``requeue.lua``; return how many claims are left to requeue."""
         names = [self._keys.workers, self._keys.claims(worker)]
-        args: list[Argument] = ["", worker, which, most, *tokens]
+        args: list[Argument] = ["", worker, which, limit, *tokens]
         left: int = self._store.run(Call(script("requeue"), names, args))
         return left

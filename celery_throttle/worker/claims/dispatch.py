@@ -1,163 +1,169 @@
-"""Hands tasks that came out of lines to Celery, as if the broker had just delivered them.
+"""Gives claimed tasks to Celery, as if the broker had just delivered them.
 
-Laws at stake here: *never lost* (what is not started goes back to the head of its line) and *no
-surprise* (Celery's own strategy makes the request, and answers for messages that it refuses).
+Laws at stake here: *never lost* (a task that is not started goes back to the head of its line) and
+*no surprise* (Celery's own strategy makes the request, and deals with messages that it refuses).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.messages import packing
-from celery_throttle.worker.admission.gate import gate_of
-from celery_throttle.worker.admission.quota_cache import HORIZON
+from celery_throttle.worker import tuning
 from celery_throttle.worker.fan_out_outcomes import FAILED
 from celery_throttle.worker.request import is_gated
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
-    from celery_throttle.worker.claims.claims import Claim, Claims, Taken
-    from celery_throttle.worker.claims.quarantine import Aside
-    from celery_throttle.worker.pool import Processes
+    from celery_throttle.worker.claims.claims import Claim, ClaimedTask, Claims
+    from celery_throttle.worker.claims.quarantine import Quarantine
+    from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
+    from celery_throttle.worker.pool import WorkerPool
     from celery_throttle.worker.timers import Timers
 
 logger = get_logger(__name__)
 
 
-class HandOver:
-    """Of one worker, over one connection to the broker.
+class _Delivery(NamedTuple):
+    """A claimed task that can be delivered at a monotonic time."""
+
+    claim: Claim
+    message: packing.ClaimedMessage
+    starts_at: float
+
+
+class Dispatcher:
+    """Dispatches the claimed tasks of one worker over one connection to the broker.
 
     Args:
         consumer: Celery's.
-        throttle: the app's limits.
-        claims: what this worker holds.
-        aside: where tasks go that this worker has no code for.
-        processes: those of the pool.
-        timers: of the worker.
+        claims: the claims of this worker.
+        quarantine: where tasks go for which this worker has no code.
+        pool: the worker's pool.
+        timers: the worker's timers.
+        outcomes: reports the outcomes of tasks in fan-outs.
     """
 
     def __init__(
         self,
         consumer: Any,
-        throttle: Throttle,
         claims: Claims,
-        aside: Aside,
-        processes: Processes,
+        quarantine: Quarantine,
         *,
+        pool: WorkerPool,
         timers: Timers,
+        outcomes: FanOutOutcomes,
     ) -> None:
-        self._c = consumer
-        self._timers = timers
-        self._throttle = throttle
+        self._consumer = consumer
         self._claims = claims
-        self._aside = aside
-        self._processes = processes
+        self._quarantine = quarantine
+        self._pool = pool
+        self._timers = timers
+        self._outcomes = outcomes
 
-    def take(self, task: Taken) -> None:
-        """Start it when its slot has come."""
-        self._safely(task.claim, self._take, task)
+    def dispatch(self, task: ClaimedTask) -> None:
+        """Give a task to Celery when its start has come."""
+        self._run_step(task.claim, self._read, task)
 
-    def _safely(self, claim: Claim, step: Callable[..., None], *args: Any) -> None:
-        """A task that cannot be handed over comes again later, and does not hold up the others."""
+    def _run_step(self, claim: Claim, step: Callable[..., None], *args: Any) -> None:
+        """Run a step; after an error the task comes again later, and the others go on."""
         try:
             step(*args)
         except Exception:  # of a result backend, say, that is told of a revoked task
             logger.exception("A task from a line could not be handed over")
             if not claim.started:
-                self._aside.put_off(claim)
+                self._quarantine.put_until_heartbeat(claim)
 
-    def _take(self, task: Taken) -> None:
+    def _read(self, task: ClaimedTask) -> None:
         if task.claim.returned:  # the worker was told to stop meanwhile
             return
+        consumer = self._consumer
         try:
-            message = packing.unpack(task.packed, self._c.task_consumer.accept, task.claim)
-            name = task_name(message)
+            message = packing.unpack(task.packed, consumer.task_consumer.accept, task.claim)
+            name = read_task_name(message)
         except packing.UnreadableMessageError:
-            self._aside.put(task.claim, task.packed, None)
+            self._quarantine.put(task.claim, task.packed, None)
             return
         except (ContentDisallowed, DecodeError) as error:
-            self._c.on_decode_error(message, error)
-            self._refused(message)
+            consumer.on_decode_error(message, error)
+            self._record_failure(message)
             return
         except (KeyError, TypeError):
-            self._c.on_unknown_message(None, message)
-            self._refused(message)
+            consumer.on_unknown_message(None, message)
+            self._record_failure(message)
             return
-        if name not in self._c.strategies:
-            self._aside.put(task.claim, task.packed, name)
+        if name not in consumer.strategies:
+            self._quarantine.put(task.claim, task.packed, name)
             return
-        slot = time.monotonic() + task.starts
-        if task.starts > 0:
-            args = (task.claim, self._start, message, slot)
-            self._timers.call_after(task.starts, self._safely, args)
+        delivery = _Delivery(task.claim, message, time.monotonic() + task.starts_in)
+        if task.starts_in > 0:
+            args = (task.claim, self._start, delivery)
+            self._timers.call_after(task.starts_in, self._run_step, args)
         else:
-            self._start(message, slot)
+            self._start(delivery)
 
-    def _start(self, message: packing.ClaimedMessage, slot: float) -> None:
-        """Its slot has come. Without a free process it waits 20 ms for one, then goes back."""
-        if self._processes.free() > 0:
-            self._hand_over(message, slot)
+    def _start(self, delivery: _Delivery) -> None:
+        """Deliver a task that may start; requeue it if no process is free within 20 ms."""
+        if self._pool.count_free() > 0:
+            self._deliver(delivery)
         else:
-            self._processes.when_free(
-                lambda: self._safely(message.claim, self._hand_over, message, slot)
-            )
-            self._timers.call_after(HORIZON, self._give_up, (message,))
+            claim = delivery.claim
+            self._pool.call_when_free(lambda: self._run_step(claim, self._deliver, delivery))
+            self._timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
 
-    def _give_up(self, message: packing.ClaimedMessage) -> None:
-        self._claims.give_back([message.claim], unless_started=True)
+    def _requeue(self, claim: Claim) -> None:
+        self._claims.requeue([claim], unless_started=True)
 
-    def _hand_over(self, message: packing.ClaimedMessage, slot: float) -> None:
-        c = self._c
-        if message.claim.returned:
+    def _deliver(self, delivery: _Delivery) -> None:
+        claim, message, starts_at = delivery
+        consumer = self._consumer
+        if claim.returned:
             return
-        if time.monotonic() > slot + HORIZON:  # a task may have kept the loop
-            self._give_up(message)
+        if time.monotonic() > starts_at + tuning.BOOKING_HORIZON_SECONDS:
+            self._requeue(claim)  # a task has kept the loop busy
             return
-        task = c.app.tasks[task_name(message)]
+        task = consumer.app.tasks[read_task_name(message)]
         payload = None if "task" in message.headers else message.payload
-        message.claim.delivered = True
+        claim.delivered = True
         try:
-            c.strategies[task.name](
+            consumer.strategies[task.name](
                 message,
                 payload,
                 message.ack_log_error,
                 message.reject_log_error,
-                c.on_task_message,
+                consumer.on_task_message,
             )
         except (InvalidTaskError, ContentDisallowed) as error:
-            c.on_invalid_task(payload, message, error)
-            self._refused(message)
+            consumer.on_invalid_task(payload, message, error)
+            self._record_failure(message)
         except DecodeError as error:
-            c.on_decode_error(message, error)
-            self._refused(message)
+            consumer.on_decode_error(message, error)
+            self._record_failure(message)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # Of another shape than any message has. From the broker, it would end the worker.
-            if message.claim.started:
+            # Malformed in a way that would end the worker if the message came from the broker.
+            if claim.started:
                 raise
-            c.on_invalid_task(payload, message, error)
-            self._refused(message)
+            consumer.on_invalid_task(payload, message, error)
+            self._record_failure(message)
         if not is_gated(task):
-            # It was defined after the worker had started, so no gate will see it start.
-            message.claim.start()
+            # The task was defined after the worker had started, so no gate sees it start.
+            claim.start()
 
-    def _refused(self, message: packing.ClaimedMessage) -> None:
-        """It will never run, here or elsewhere."""
-        gate = gate_of(self._c.app)
-        if gate is not None:
-            gate.outcomes.note(message.headers, FAILED)
+    def _record_failure(self, message: packing.ClaimedMessage) -> None:
+        """Record the failure of a task that no worker will ever run."""
+        self._outcomes.record(message.headers, FAILED)
 
 
-def task_name(message: packing.ClaimedMessage) -> str:
-    """The task's name, of either version of Celery's protocol.
+def read_task_name(message: packing.ClaimedMessage) -> str:
+    """Return the name of a message's task, in either version of Celery's protocol.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the message has no name of a task.
     """
-    about = message.headers if "task" in message.headers else message.payload
-    return str(about["task"])
+    fields = message.headers if "task" in message.headers else message.payload
+    return str(fields["task"])

@@ -1,84 +1,84 @@
-"""Keeps the leases of one worker: that of its claims, and those of the slots of its tasks.
+"""Keeps the leases of one worker: that of its claims, and those of its tasks' slots.
 
-Law at stake here: *never lost*, and never twice (a task whose lease runs out is somebody else's).
+Law at stake here: *never lost*, and never twice (a task whose lease runs out goes to another
+worker).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery.worker import state
 
+from celery_throttle.messages.packing import is_claimed
+from celery_throttle.worker import tuning
+
 if TYPE_CHECKING:
-    from celery_throttle.worker.claims.call import Claiming
+    from celery_throttle.worker.claims.call import ClaimCall
     from celery_throttle.worker.claims.claims import Claims
     from celery_throttle.worker.claims.slots import TaskSlots
 
-#: Seconds without a call of this worker after which its claims are renewed by one of their own.
-SILENT = 1.0
 
+class WorkerLeases:
+    """Renews the leases every third of their length.
 
-class Leases:
-    """Renewed by the worker's timer; and by a thread, where that stands still.
-
-    That is while a task runs in the thread of the loop (solo), while the connection to the broker
-    is lost, and while the worker shuts down but tasks still run.
+    The worker's timer calls :meth:`renew`. A thread does so when the timer stands still: while a
+    task runs in the thread of the loop (solo), while the connection to the broker is lost, and
+    while the worker shuts down but tasks still run.
 
     Args:
-        lease: seconds.
-        claims: what this worker holds.
-        slots: the slots of the tasks that run.
-        claiming: makes the calls.
+        lease: length of the leases in seconds.
+        claims, slots: the claims and slots that this worker holds.
+        call: makes the calls.
+
+    Attributes:
+        interval: seconds from one renewal to the next.
     """
 
-    def __init__(self, lease: float, claims: Claims, slots: TaskSlots, claiming: Claiming) -> None:
-        self._lease = lease
+    def __init__(self, lease: float, claims: Claims, slots: TaskSlots, call: ClaimCall) -> None:
+        self.interval = lease / 3
         self._claims = claims
         self._slots = slots
-        self._claiming = claiming
-        self._entry: Any = None
+        self._call = call
         self._thread: threading.Thread | None = None
-        self._renewed = 0.0
-        self._ending = False
+        self._renewed_at = 0.0
+        self._is_stopping = False
 
-    def start(self, timer: Any) -> None:
-        """Begin, or go on with a new timer."""
-        self._renewed = time.monotonic()
-        self._entry = timer.call_repeatedly(self._lease / 3, self._renew)
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        self._renewed_at = time.monotonic()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="throttle-lease", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="throttle-lease", daemon=True)
             self._thread.start()
 
-    def stop(self, timer: Any, *, for_good: bool) -> None:
-        """The timer is to be used no more. What is held is kept, for good until it has ended."""
-        if self._entry is not None:
-            timer.cancel(self._entry)
-        self._ending = for_good
+    def stop(self) -> None:
+        """End the thread as soon as nothing is held any more."""
+        self._is_stopping = True
 
-    def _renew(self) -> None:
-        if time.monotonic() - self._claiming.heard > SILENT:
-            self._claiming.tell()
-        self._renewed = time.monotonic()
-        self._claiming.renew_slots()
+    def renew(self) -> None:
+        """Renew the lease of the claims, if no claim call just did, and those of the slots."""
+        if time.monotonic() - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS:
+            self._call.report()
+        self._renewed_at = time.monotonic()
+        self._call.renew_slots()
 
-    def _keep(self) -> None:
-        lease = self._lease
-        while not self._ending or len(self._claims) or len(self._slots):
-            time.sleep(lease / 6)
-            if time.monotonic() - self._renewed > lease / 2:
-                self._renew()
+    def _run(self) -> None:
+        while not self._is_stopping or len(self._claims) or len(self._slots):
+            time.sleep(self.interval / 2)
+            if time.monotonic() - self._renewed_at > self.interval * 1.5:
+                self.renew()
 
 
-def let_go_of_dropped(claims: Claims, slots: TaskSlots) -> None:
-    """Give back what Celery has dropped.
+def release_dropped(claims: Claims, slots: TaskSlots) -> None:
+    """Requeue the claims and release the slots of tasks that Celery has dropped.
 
-    When it loses the broker, it drops tasks that no process has begun, and cancels others if it is
-    told to.
+    When Celery loses the broker, it drops tasks that no process has begun, and cancels others if
+    it is configured to.
     """
     running = list(state.active_requests)
-    kept = {getattr(request.message, "claim", None) for request in running}
-    claims.give_back(set(claims.started()) - kept)
+    kept = {request.message.claim for request in running if is_claimed(request.message)}
+    claims.requeue(set(claims.started()) - kept)
     for request in set(slots.requests()) - set(running):
         slots.end(request)

@@ -1,7 +1,7 @@
-"""Tasks that this worker has no code for are left to one that has: a deploy, or its way back.
+"""Quarantine: tasks for which this worker has no code are left to a worker that has it.
 
-They keep their places in their lines, but are set aside until a worker recalls them that can run
-them, so that nothing behind them is held up.
+That happens during a deploy, and after its rollback. The tasks keep their places in their lines,
+but do not hold up the tasks behind them. A worker that can run them recalls them.
 """
 
 from __future__ import annotations
@@ -16,114 +16,117 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.messages import packing
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.worker.health.error_log import Complaints
+from celery_throttle.worker import tuning
+from celery_throttle.worker.health.error_log import ErrorLog
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.store.client import Store
+    from celery_throttle.store.keys import Keys
     from celery_throttle.worker.claims.claims import Claim, Claims
 
 logger = get_logger(__name__)
 
-#: Seconds between two reports of the tasks that wait here for other code; tasks that each names.
-REPORT, NAMED = 60.0, 10
-
-#: In place of a version: nobody can read it, so nobody recalls it.
+#: In place of a version: no code can read the message, so no worker recalls it.
 _DAMAGED = "damaged"
 
 
-class Aside:
-    """Of one worker.
+class Quarantine:
+    """Puts tasks of one worker into quarantine, and recalls tasks from there.
 
     Args:
-        throttle: the app's limits.
-        claims: what this worker holds.
-        names: of the tasks it knows.
-        queues: the queues it consumes, by their keys ``lines``.
+        store, keys: the server and the names in Redis.
+        claims: the claims of this worker.
+        task_names: returns the names of the tasks that this worker can run.
+        queues: returns the names of the queues that it consumes, by their keys ``lines``.
     """
 
     def __init__(
         self,
-        throttle: Throttle,
+        store: Store,
+        keys: Keys,
         claims: Claims,
-        names: Callable[[], Collection[str]],
+        task_names: Callable[[], Collection[str]],
         queues: Callable[[], Mapping[str, str]],
     ) -> None:
-        self._throttle = throttle
+        self._store = store
+        self._keys = keys
         self._claims = claims
-        self._names = names
+        self._task_names = task_names
         self._queues = queues
-        self._reported: set[str] = set()
-        self._complaints = Complaints(
-            "The server of the limits does not let tasks that were set aside go back to their "
-            "lines; they wait, and this worker tries again."
+        self._logged: set[str] = set()
+        self._error_log = ErrorLog(
+            "The server refuses to recall tasks from quarantine; they wait, and this worker tries "
+            "again."
         )
-        self._report_at = 0.0
+        self._next_report_at = 0.0
 
     def put(self, claim: Claim, packed: bytes, name: str | None) -> None:
-        """Set a task aside: its name, None if even that cannot be read."""
+        """Put a task into quarantine.
+
+        Args:
+            claim: the claim of the task.
+            packed: its message.
+            name: its name; None if even that cannot be read.
+        """
         version = packing.version_of(packed)
         if not name and version in packing.VERSIONS:
             version = _DAMAGED
         label = f"{version} {name or ''}"
-        if label not in self._reported:
-            self._reported.add(label)
-            logger.warning("No code here for %s: left to a worker that has it", _what(label))
-        self._claims.set_aside(claim, label)
+        if label not in self._logged:
+            self._logged.add(label)
+            logger.warning("No code here for %s: left to a worker that has it", _describe(label))
+        self._claims.quarantine(claim, label)
 
-    def put_off(self, claim: Claim) -> None:
-        """Set a task aside until the next beat of a worker that is up."""
-        self._claims.set_aside(claim, f"{packing.VERSIONS[-1]} ")
+    def put_until_heartbeat(self, claim: Claim) -> None:
+        """Put a task into quarantine until the next heartbeat of any worker."""
+        self._claims.quarantine(claim, f"{packing.VERSIONS[-1]} ")
 
     def recall(self) -> None:
-        """Let those that this worker can run go back to their lines, and report the others.
-
-        From any thread.
-        """
+        """Requeue the tasks that this worker can run, and report the others. Thread-safe."""
         try:
             self._recall()
         except StoreError as error:
-            self._complaints.log(error)
+            self._error_log.log(error)
 
     def _recall(self) -> None:
-        keys, store = self._throttle.keys, self._throttle.store
-        names, queues = self._names(), self._queues()
+        task_names, queues, key = self._task_names(), self._queues(), self._keys.quarantine
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = store.run(Call(script("list_quarantined"), [keys.quarantine], [cursor]))
+            cursor, rows = self._store.run(Call(script("list_quarantined"), [key], [cursor]))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
-                if queue is not None and _is_known(label, names):
+                if queue is not None and _can_run(label, task_names):
                     ids.append(task_id)
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                store.run(Call(script("recall_quarantined"), [keys.quarantine], ["", *ids]))
+                self._store.run(Call(script("recall_quarantined"), [key], ["", *ids]))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:
-        """Warn of the tasks that no code here can run: how many, by queue and name."""
-        if not others or time.monotonic() < self._report_at:
+        """Warn of tasks that this worker cannot run: their number, by queue and name."""
+        if not others or time.monotonic() < self._next_report_at:
             return
-        self._report_at = time.monotonic() + REPORT
-        found = [
-            f"in queue {queue} {count} {_what(label)}"
-            for (queue, label), count in others.most_common(NAMED)
+        self._next_report_at = time.monotonic() + tuning.QUARANTINE_REPORT_SECONDS
+        listed = [
+            f"in queue {queue} {count} {_describe(label)}"
+            for (queue, label), count in others.most_common(tuning.QUARANTINE_REPORT_COUNT)
         ]
-        more = len(others) - len(found)
+        more = len(others) - len(listed)
         logger.warning(
             "Tasks wait for a worker that has code for them, as this one has none: %s%s",
-            ", ".join(found),
+            ", ".join(listed),
             f", and {more} others" if more else "",
         )
 
 
-def _is_known(label: str, names: Collection[str]) -> bool:
+def _can_run(label: str, task_names: Collection[str]) -> bool:
     version, _, name = label.partition(" ")
-    return version in packing.VERSIONS and (not name or name in names)
+    return version in packing.VERSIONS and (not name or name in task_names)
 
 
-def _what(label: str) -> str:
+def _describe(label: str) -> str:
     version, _, name = label.partition(" ")
     return f"tasks {name}" if name else f"messages of version {version!r}"

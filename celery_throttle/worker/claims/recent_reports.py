@@ -1,4 +1,4 @@
-"""What the server was told of late: one that takes its place after a failure may not know it."""
+"""Recent reports to the server: a replica that takes its place may have missed them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from celery_throttle.worker import tuning
+
 T = TypeVar("T")
 
-#: Seconds for which it is remembered: more than a replica lags behind.
-REMEMBER = 10.0
 
-
-class Told(Generic[T]):
-    """Facts that may be told twice without harm."""
+class RecentReports(Generic[T]):
+    """Remembers reports for ten seconds; each may be repeated without harm."""
 
     def __init__(self) -> None:
-        self._facts: deque[tuple[float, T]] = deque()
+        self._reports: deque[tuple[float, T]] = deque()
 
-    def add(self, facts: Iterable[T]) -> None:
-        """These are told now."""
+    def add(self, reports: Iterable[T]) -> None:
+        """Add reports that are made now."""
         now = time.monotonic()
-        while self._facts and self._facts[0][0] < now - REMEMBER:
-            self._facts.popleft()
-        self._facts.extend((now, fact) for fact in facts)
+        while self._reports and self._reports[0][0] < now - tuning.RECENT_REPORTS_SECONDS:
+            self._reports.popleft()
+        self._reports.extend((now, report) for report in reports)
 
     def recent(self) -> list[T]:
-        """Those of the last ten seconds."""
-        since = time.monotonic() - REMEMBER
-        return [fact for at, fact in list(self._facts) if at >= since]
+        """Return the reports of the last ten seconds."""
+        since = time.monotonic() - tuning.RECENT_REPORTS_SECONDS
+        return [report for at, report in list(self._reports) if at >= since]

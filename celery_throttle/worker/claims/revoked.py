@@ -1,8 +1,8 @@
-"""Takes revoked tasks out of their lines before quota is spent on them.
+"""Withdraws revoked tasks from their lines before quota is spent on them.
 
-Celery tells every worker what is revoked: task ids, and stamped headers with their values. The ids
-are looked up among the waiting tasks. For stamps the waiting messages are read through, some at
-each ask, each time a stamp is revoked.
+Celery tells every worker what is revoked: ids of tasks, and stamped headers with their values. The
+ids are looked up among the waiting tasks. Each time a stamp is revoked, the waiting messages are
+read, some at each poll.
 """
 
 from __future__ import annotations
@@ -12,98 +12,98 @@ from collections.abc import Callable, Iterator, Sequence
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
+from celery_throttle.limits.duration import to_us
 from celery_throttle.messages import packing
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.worker.claims.claims import Claims, Taken
-from celery_throttle.worker.health.error_log import Complaints
-
-#: Ids looked up in one call.
-_MANY = 1000
+from celery_throttle.worker import tuning
+from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.health.error_log import ErrorLog
 
 
-class Revoked:
-    """What is revoked, and of that, what has been looked for.
+class RevokedTasks:
+    """Finds the revoked tasks among those that wait in the queues of one worker.
 
     Args:
         store: the server.
-        claims: what this worker holds.
-        lease_us: how long it holds them unseen, in microseconds.
-        queue_keys: the keys of the queues it consumes, four each.
+        claims: holds the withdrawn tasks.
+        lease: seconds of the worker's lease.
+        queue_keys: returns the keys of the queues that it consumes, four each.
     """
 
     def __init__(
-        self, store: Store, claims: Claims, lease_us: int, queue_keys: Callable[[], list[str]]
+        self, store: Store, claims: Claims, lease: float, queue_keys: Callable[[], list[str]]
     ) -> None:
         self._store = store
         self._claims = claims
-        self._lease = lease_us
+        self._lease = lease
         self._queue_keys = queue_keys
-        self._complaints = Complaints(
-            "The server of the limits does not let revoked tasks leave their lines; they wait, and "
-            "this worker tries again."
+        self._error_log = ErrorLog(
+            "The server refuses to withdraw revoked tasks from their lines; they wait, and this "
+            "worker tries again."
         )
-        self._count = 0
+        self._id_count = 0
         self._ids: set[str] = set()
         self._stamps = ""
         self._search: Iterator[list[str]] = iter(())
 
-    def withdraw(self) -> list[Taken]:
-        """Tasks that are newly revoked, taken without quota."""
+    def withdraw(self) -> list[ClaimedTask]:
+        """Withdraw tasks that were revoked since the last call; their quota is not taken."""
         try:
-            taken = self._take(self._new_ids())
-            return taken + self._take(self._new_stamped())
+            tasks = self._withdraw(self._new_ids())
+            return tasks + self._withdraw(self._new_stamped())
         except StoreError as error:
-            self._complaints.log(error)
-            self._count, self._stamps = 0, ""
+            self._error_log.log(error)
+            self._id_count, self._stamps = 0, ""
             self._ids.clear()
             return []
 
     def _new_ids(self) -> list[str]:
         count = len(state.revoked)
-        # Full, it stays as long as it is, whatever is added.
-        if count == self._count and count < state.REVOKES_MAX:
+        # A full set keeps its length, whatever is added.
+        if count == self._id_count and count < state.REVOKES_MAX:
             return []
-        self._count = count
-        current = {str(task_id) for task_id in state.revoked}
-        new = current - self._ids
-        self._ids = current
+        self._id_count = count
+        ids = {str(task_id) for task_id in state.revoked}
+        new = ids - self._ids
+        self._ids = ids
         return sorted(new)
 
     def _new_stamped(self) -> list[str]:
-        current = repr(state.revoked_stamps)
-        if current != self._stamps:
-            self._stamps = current
+        """Return ids of tasks with revoked stamps: some of them at each call."""
+        stamps = repr(state.revoked_stamps)
+        if stamps != self._stamps:
+            self._stamps = stamps
             self._search = self._find_stamped() if state.revoked_stamps else iter(())
         return next(self._search, [])
 
     def _find_stamped(self) -> Iterator[list[str]]:
-        for waiting in self._queue_keys()[1::4]:
+        for messages in self._queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, found = self._store.run(Call(script("scan_messages"), [waiting], [cursor]))
-                yield [task_id.decode() for task_id, packed in found if _is_revoked(packed)]
+                cursor, rows = self._store.run(Call(script("scan_messages"), [messages], [cursor]))
+                yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
 
-    def _take(self, ids: Sequence[str]) -> list[Taken]:
-        taken: list[Taken] = []
+    def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
+        tasks: list[ClaimedTask] = []
         names = [*self._claims.keys, *self._queue_keys()]
-        for start in range(0, len(ids), _MANY):
-            some = ids[start : start + _MANY]
-            first = self._claims.reserve(len(some))
+        for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
+            batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
+            first = self._claims.reserve_tokens(len(batch))
+            args: list[Argument] = ["", self._claims.worker, to_us(self._lease), first, *batch]
             try:
-                args: list[Argument] = ["", self._claims.worker, self._lease, first, *some]
                 rows = self._store.run(Call(script("withdraw"), names, args))
             except StoreError:
-                self._claims.doubt(range(first, first + len(some)))
+                self._claims.requeue_uncertain(range(first, first + len(batch)))
                 raise
-            taken += map(self._claims.receive, rows)
-        return taken
+            tasks += map(self._claims.receive, rows)
+        return tasks
 
 
 def _is_revoked(packed: bytes) -> bool:
-    """Whether a waiting message carries a revoked stamp, as Celery's request would find."""
+    """Return whether a waiting message has a revoked stamp, by the rules of Celery's request."""
     try:
         headers = packing.headers(packed)
     except packing.UnreadableMessageError:

@@ -1,213 +1,202 @@
-"""When a worker asks for tasks that wait in lines: when one is due and a process is free for it.
+"""When a worker polls for tasks that wait in lines: when one is due and a process is free for it.
 
-Laws at stake here: *never idle*, and *never in the way* (a task is taken only for a free process;
-where tasks queue for processes, the line queues with them).
+Laws at stake here: *never idle*, and *never in the way* (a task is claimed only for a free process;
+where tasks queue for processes, the lines queue with them).
+
+The path of one task: the scheduler polls; the claim call (``call.py``) brings the task; it is held
+under a claim (``claims.py``) and given to Celery (``dispatch.py``).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.admission.recovery import RETRY_SECONDS
+from celery_throttle.worker import tuning
 from celery_throttle.worker.alarm import Alarm
-from celery_throttle.worker.claims.call import SOON
-from celery_throttle.worker.pool import LOOK, scale_up
+from celery_throttle.worker.claims.call import Capacity
+from celery_throttle.worker.pool import scale_up
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.claims.call import Claiming
-    from celery_throttle.worker.claims.claims import Claims, Taken
-    from celery_throttle.worker.claims.revoked import Revoked
+    from celery_throttle.worker.claims.call import ClaimCall
+    from celery_throttle.worker.claims.claims import Claims
+    from celery_throttle.worker.claims.dispatch import Dispatcher
+    from celery_throttle.worker.claims.revoked import RevokedTasks
     from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.health.backoff import Pace
-    from celery_throttle.worker.health.outage import Outage
-    from celery_throttle.worker.pool import Processes
+    from celery_throttle.worker.claims.wakeup import WakeupListener
+    from celery_throttle.worker.health.backoff import Backoff
+    from celery_throttle.worker.health.outage import OutageMode
+    from celery_throttle.worker.pool import WorkerPool
     from celery_throttle.worker.timers import Timers
 
-#: Seconds a settled claim may stay unreported.
-FLUSH = 0.020
 
-#: Seconds from one ask to the next within which slots that are given back are told together.
-BUNCH = 0.002
+class Scheduler:
+    """Polls over one connection to the broker, from its construction until :meth:`stop`.
 
-#: Seconds between two asks of a worker that is woken again and again.
-CALM = 0.005
-
-#: Seconds after an outage in which no worker is taken for dead.
-GRACE = 5.0
-
-
-class Asking:
-    """Asks, for one worker.
-
-    With an event loop all of this runs in its thread, save what is said to come from elsewhere.
-    Without one, the thread of the timers asks.
+    With an event loop all methods run in the loop's thread, except those that are thread-safe.
+    Without one, the thread of the timers polls.
 
     Args:
         consumer: Celery's.
-        timers: of the worker.
-        claiming: makes the call.
-        claims, slots: what this worker holds.
-        revoked: takes revoked tasks out of their lines.
+        timers: the worker's timers.
+        pool: the worker's pool.
+        call: makes the claim calls.
+        claims, slots: the claims and slots that this worker holds.
+        revoked: withdraws revoked tasks from their lines.
+        dispatcher: gives the claimed tasks to Celery.
+        wakeup: the worker's subscription, which each poll renews if it was cut.
         outage: knows whether the server is lost.
-        pace: of calls to the server.
-        listen: called at each ask: keeps the worker's subscription.
+        backoff: limits the time that calls to the server take from the loop.
     """
 
     def __init__(
         self,
         consumer: Any,
         timers: Timers,
-        claiming: Claiming,
+        pool: WorkerPool,
+        *,
+        call: ClaimCall,
         claims: Claims,
         slots: TaskSlots,
-        *,
-        revoked: Revoked,
-        outage: Outage,
-        pace: Pace,
-        listen: Callable[[Any], None],
+        revoked: RevokedTasks,
+        dispatcher: Dispatcher,
+        wakeup: WakeupListener,
+        outage: OutageMode,
+        backoff: Backoff,
     ) -> None:
-        self._c = consumer
+        self._consumer = consumer
         self._timers = timers
-        self._claiming = claiming
+        self._pool = pool
+        self._call = call
         self._claims = claims
         self._slots = slots
         self._revoked = revoked
+        self._dispatcher = dispatcher
+        self._wakeup = wakeup
         self._outage = outage
-        self._pace = pace
-        self._listen = listen
-        self._alarm = Alarm(timers, lambda: pace.in_turn(self._look))
-        self._flush = Alarm(timers, self._tell)
-        self._release = Alarm(timers, self._tell)
-        self._running = False
-        self._thread = 0
-        self._queued = False
-        self._queued_since = 0.0
-        self._short = False
-
-    def start(self, processes: Processes, hand_over: Callable[[Taken], None]) -> None:
-        """Begin, or go on over a new connection to the broker.
-
-        Args:
-            processes: those of the pool.
-            hand_over: called with each task that was taken.
-        """
-        self._processes = processes
-        self._hand_over = hand_over
+        self._backoff = backoff
+        self._poll_alarm = Alarm(timers, lambda: backoff.run_or_queue(self._poll_or_queue))
+        self._settle_alarm = Alarm(timers, self._report)
+        self._release_alarm = Alarm(timers, self._report)
+        self._is_running = True
         self._thread = threading.get_ident()
-        self._queued = False  # Celery forgets who waits for a process
-        self._running = True
+        self._is_queued = False
+        self._queued_at = 0.0
+        self._more_are_due = False
 
     def stop(self) -> None:
-        """Take no more. What is settled and given back from now on is told at once."""
-        self._running = False
-        for alarm in (self._alarm, self._flush, self._release):
+        """Claim nothing from now on. Claims and slots that end are reported at once."""
+        self._is_running = False
+        for alarm in (self._poll_alarm, self._settle_alarm, self._release_alarm):
             alarm.cancel()
 
-    def ask_in(self, seconds: float) -> None:
-        """A task may be due then."""
-        self._alarm.set(seconds)
+    def poll_in(self, seconds: float) -> None:
+        """Poll after some seconds, when a task may be due. Thread-safe."""
+        self._poll_alarm.set(seconds)
 
-    def on_wake(self) -> None:
-        """A line has begun elsewhere."""
-        calm = time.monotonic() - self._claiming.heard < CALM
-        self._alarm.set(CALM if calm else 0)
+    def on_wakeup(self) -> None:
+        """Poll soon: a line has begun elsewhere."""
+        recent = time.monotonic() - self._call.replied_at < tuning.MIN_WAKEUP_INTERVAL_SECONDS
+        self.poll_in(tuning.MIN_WAKEUP_INTERVAL_SECONDS if recent else 0)
 
     def on_released(self) -> None:
-        """Somebody may wait for the slot. Comes from whatever thread ended the task."""
-        if not self._running:
-            self._claiming.tell()
+        """Report released slots: another task may be waiting for one. Thread-safe."""
+        if not self._is_running:
+            self._call.report()
         elif (
-            self._c.hub is not None
+            self._consumer.hub is not None
             and threading.get_ident() == self._thread
-            and not self._processes.inline  # a task that ends would run the next before it is over
-            and self._room() > 0
-            and time.monotonic() - self._claiming.heard > BUNCH
+            and not self._pool.runs_inline  # or the next task would run before this one has ended
+            and self._count_free() > 0
+            and time.monotonic() - self._call.replied_at > tuning.RELEASE_REPORT_SECONDS
         ):
-            self._tell()
+            self._report()
         else:  # together with others that end now
-            self._release.set(0)
+            self._release_alarm.set(0)
 
     def on_settled(self) -> None:
-        """A claim is done with. Comes from whatever thread acknowledged the task."""
-        if self._running:
-            self._flush.set(FLUSH)
+        """Report settled claims. Thread-safe."""
+        if self._is_running:
+            self._settle_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         else:
-            self._claiming.tell()
+            self._call.report()
 
-    def _look(self) -> None:
-        if self._room() > 0:
-            self._ask()
-        elif self._running and not self._queued:
-            self._queued = True
-            self._queued_since = time.monotonic()
-            if self._short:
-                self._timers.call_after(HORIZON, self._look_for_more)
-            self._processes.when_free(self._on_turn)
+    def _poll_or_queue(self) -> None:
+        """Poll if a process is free; otherwise queue for one with the tasks that wait for it."""
+        if self._count_free() > 0:
+            self._poll()
+        elif self._is_running and not self._is_queued:
+            self._is_queued = True
+            self._queued_at = time.monotonic()
+            if self._more_are_due:
+                self._timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._scale_up_if_queued)
+            self._pool.call_when_free(self._on_process_free)
 
-    def _look_for_more(self) -> None:
-        waited = time.monotonic() - self._queued_since
-        if self._queued and self._running and waited > HORIZON / 2:
-            scale_up(self._c.controller)
+    def _scale_up_if_queued(self) -> None:
+        queued_for = time.monotonic() - self._queued_at
+        if self._is_queued and self._is_running and queued_for > tuning.BOOKING_HORIZON_SECONDS / 2:
+            scale_up(self._consumer.controller)
 
-    def _on_turn(self) -> None:
-        self._queued = False
-        if self._room() > 0:
-            self._pace.in_turn(self._look)
-        elif self._running:
-            # The free processes are for what is booked, and no one tells when that has ended.
-            self._alarm.set(LOOK)
+    def _on_process_free(self) -> None:
+        self._is_queued = False
+        if self._count_free() > 0:
+            self._backoff.run_or_queue(self._poll_or_queue)
+        elif self._is_running:
+            # The free processes are for booked tasks, and nothing reports the ends of these.
+            self.poll_in(tuning.POOL_CHECK_SECONDS)
 
-    def _room(self) -> int:
-        if not self._running or _is_told_to_stop():
+    def _count_free(self) -> int:
+        """Return the number of free processes for which no task is booked."""
+        if not self._is_running or _is_stop_requested():
             return 0
-        return self._processes.free() - len(self._claims.booked())
+        return self._pool.count_free() - len(self._claims.booked())
 
-    def _soon(self) -> int:
-        """Processes that are free in a moment, if tasks from lines go on as fast as they go now.
+    def _capacity(self) -> Capacity:
+        contended = self._pool.is_contended()
+        return Capacity(self._count_free(), 0 if contended else self._count_soon_free(), contended)
 
-        A task that was taken for one starts within 20 ms, or goes back to its line. Where other
-        tasks wait for a process, they are theirs.
+    def _count_soon_free(self) -> int:
+        """Return how many processes will be free in a moment, if claims start as fast as recently.
+
+        A task that is claimed for one of them starts within 20 ms, or goes back to its line.
         """
-        if self._processes.contended():
-            return 0
-        return int(self._claims.recent() * SOON / HORIZON)
+        starts = self._claims.recent_starts()
+        return int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
 
-    def _tell(self) -> None:
-        self._pace.in_turn(self._tell_now)
+    def _report(self) -> None:
+        self._backoff.run_or_queue(self._report_now)
 
-    def _tell_now(self) -> None:
-        """Tell what ended. A slot that is given back is for a task that is asked for at once."""
-        if self._slots.unreported() and self._room() > 0:
-            self._ask()
-        elif self._slots.unreported() or self._claims.unreported():
-            self._claiming.tell()
+    def _report_now(self) -> None:
+        """Report what ended. If slots are released and a process is free, also claim for them."""
+        if self._slots.has_releases() and self._count_free() > 0:
+            self._poll()
+        elif self._slots.has_releases() or self._claims.has_settled():
+            self._call.report()
 
-    def _ask(self) -> None:
-        """Take what is due for the free processes."""
+    def _poll(self) -> None:
+        """Claim the tasks that are due, for the free processes."""
         for task in self._revoked.withdraw():
-            self._hand_over(task)
-        asked = self._claiming.ask(self._room, self._soon)
-        if asked is None:
-            # When the server is back, this is set to 0.
-            self._alarm.set(RETRY_SECONDS if self._outage.is_on else CALM)
+            self._dispatcher.dispatch(task)
+        reply = self._call.claim(self._capacity)
+        if reply is None:
+            # At the end of an outage, `poll_in(0)` follows.
+            lost = self._outage.is_on
+            self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
-        self._short = bool(asked.tasks) and not asked.wait  # more are due than could be taken
-        for task in asked.tasks:
-            self._hand_over(task)
-        # After an outage a worker that lives may not have had its turn to say so.
-        if asked.dead and time.monotonic() - self._outage.ended > GRACE:
-            self._claims.reclaim(asked.dead)
-        self._listen(self._c.hub)
-        self._alarm.set(asked.wait)
+        self._more_are_due = bool(reply.tasks) and not reply.wait
+        for task in reply.tasks:
+            self._dispatcher.dispatch(task)
+        since_outage = time.monotonic() - self._outage.ended
+        if reply.dead_worker and since_outage > tuning.RECLAIM_GRACE_SECONDS:
+            self._claims.reclaim(reply.dead_worker)
+        self._wakeup.listen()
+        self.poll_in(reply.wait)
 
 
-def _is_told_to_stop() -> bool:
-    """Whether a signal has told Celery to stop. Its loop may come to that seconds later."""
-    told = (state.should_stop, state.should_terminate)
-    return any(code is not None and code is not False for code in told)  # 0 is told, too
+def _is_stop_requested() -> bool:
+    """Return whether a signal has told Celery to stop; its loop may act on that seconds later."""
+    exit_codes = (state.should_stop, state.should_terminate)
+    return any(code is not None and code is not False for code in exit_codes)  # 0 is a code, too

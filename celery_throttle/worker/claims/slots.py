@@ -1,108 +1,115 @@
-"""Slots that the running tasks of this worker hold, renewed while they run and given back after.
+"""Slots that the running tasks of this worker hold: renewed meanwhile, released at their ends.
 
-A slot is told to be given back late or twice without harm: its lease runs out in any case.
+A release may reach the server late or twice without harm: the slot's lease runs out in any case.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.settle import Plans
-from celery_throttle.worker.claims.recent_reports import Told
+from celery_throttle.store.script import Call
+from celery_throttle.worker.claims.recent_reports import RecentReports
 
-#: Where a slot is kept: its entries and its waits, as ``line_data.lua`` names them.
-Place = tuple[str, str]
 
-#: A slot to give back: its place and its holder, as ``claim.lua`` takes them.
+class SlotKeys(NamedTuple):
+    """The keys of a limit with slots.
+
+    Attributes:
+        entries: key of the holders.
+        waiting_lists: key of the waiting lists of tasks at the limit.
+    """
+
+    entries: str
+    waiting_lists: str
+
+
+#: A slot to release: its entries, its waiting lists and its holder, as ``claim.lua`` takes them.
 Release = tuple[str, str, str]
 
 
-def places_of(slots: Sequence[bytes]) -> list[Place]:
-    """Where slots are kept, of a script's reply."""
-    names = [name.decode() for name in slots]
-    return list(zip(names[::2], names[1::2], strict=True))
+def read_slot_keys(reply: Sequence[bytes]) -> list[SlotKeys]:
+    """Return the keys of slots from a script's reply, in which the two alternate."""
+    names = [name.decode() for name in reply]
+    return [SlotKeys(*pair) for pair in zip(names[::2], names[1::2], strict=True)]
 
 
 class TaskSlots:
-    """The slots of one worker.
+    """The slots that the tasks of one worker hold. Thread-safe.
 
     Args:
-        worker: this worker's name.
-        released: called when a task's slots are to be given back, from whatever thread ended it.
+        worker: the worker's name.
+        on_released: called when slots are to be released, from the thread in which the task ended.
     """
 
-    def __init__(self, worker: str, released: Callable[[], None]) -> None:
+    def __init__(self, worker: str, on_released: Callable[[], None]) -> None:
         self._worker = worker
-        self._on_released = released
-        self._held: dict[Any, tuple[str, Sequence[Place]]] = {}
+        self._on_released = on_released
+        self._held: dict[Any, tuple[str, Sequence[SlotKeys]]] = {}
         self._releases: deque[Release] = deque()
-        self._told: Told[Release] = Told()
+        self._recent_reports: RecentReports[Release] = RecentReports()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def holder(self, token: int) -> str:
-        """Who holds the slots of a task, by a token of this worker; see ``release_slots.lua``."""
+        """Return the name under which a task holds slots: see ``release_slots.lua``."""
         return f"{self._worker} {token}"
 
     def holds(self, request: Any) -> bool:
-        """Whether a task has its slots."""
+        """Return whether a task has slots."""
         return request in self._held
 
-    def hold(self, request: Any, token: int, places: Sequence[Place]) -> None:
-        """The slots of a task that starts now were taken, if it has any."""
-        if places:
-            self._held[request] = self.holder(token), places
+    def hold(self, request: Any, token: int, slots: Sequence[SlotKeys]) -> None:
+        """Record the slots that were taken for a task which starts now, if any were."""
+        if slots:
+            self._held[request] = self.holder(token), slots
 
     def count(self, entries: str) -> int:
-        """How many tasks hold a slot that is kept there."""
+        """Return the number of tasks that hold a slot with this key ``entries``."""
         return sum(
-            1 for _, places in list(self._held.values()) for at, _ in places if at == entries
+            1 for _, slots in list(self._held.values()) for keys in slots if keys.entries == entries
         )
 
     def requests(self) -> list[Any]:
-        """Those that hold slots."""
+        """Return the requests of the tasks that hold slots."""
         return list(self._held)
 
     def end(self, request: Any) -> None:
-        """The task has ended, in whatever way."""
-        holder, places = self._held.pop(request, ("", ()))
-        if places:
-            self.doubt(holder, places)
+        """Release the slots of a task that has ended, in whatever way."""
+        holder, slots = self._held.pop(request, ("", ()))
+        if slots:
+            self.release(holder, slots)
 
-    def doubt(self, holder: str, places: Iterable[Place]) -> None:
-        """Nobody holds these slots, if they were taken at all."""
-        self._releases.extend((entries, waits, holder) for entries, waits in places)
+    def release(self, holder: str, slots: Iterable[SlotKeys]) -> None:
+        """Release slots with the next report, if the holder has them at all."""
+        self._releases.extend((keys.entries, keys.waiting_lists, holder) for keys in slots)
         self._on_released()
 
-    def unreported(self) -> bool:
-        """Whether there are slots to give back."""
+    def has_releases(self) -> bool:
+        """Return whether the server has yet to learn of slots to release."""
         return bool(self._releases)
 
     def take_releases(self) -> list[Release]:
-        """Slots to give back; :meth:`release_again` if that fails."""
+        """Return the slots to report now; :meth:`restore_releases` if the report fails."""
         releases = [self._releases.popleft() for _ in range(len(self._releases))]
-        self._told.add(releases)
+        self._recent_reports.add(releases)
         return releases
 
-    def release_again(self, releases: Iterable[Release]) -> None:
-        """The server may not have heard of them."""
+    def restore_releases(self, releases: Iterable[Release]) -> None:
+        """Report these once more: the server may not have received them."""
         self._releases.extend(releases)
 
-    def tell_again(self) -> None:
-        """The server may have forgotten what it was told last."""
-        self._releases.extend(self._told.recent())
+    def repeat_reports(self) -> None:
+        """Report the recent releases once more: the server may have lost them."""
+        self._releases.extend(self._recent_reports.recent())
 
-    def renewal(self, plans: Plans, lease: float) -> Plan[None]:
-        """Let all leases go on for some seconds."""
+    def renew_call(self, plans: Plans, lease: float) -> Call | None:
+        """Return the call that renews all leases for some seconds; None if no slot is held."""
         held = [
-            (entries, holder)
-            for holder, places in list(self._held.values())
-            for entries, _ in places
+            (keys.entries, holder) for holder, slots in list(self._held.values()) for keys in slots
         ]
-        if held:
-            # Also where they are forgotten, or were never known: the tasks run.
-            yield plans.renew_call(held, lease, anew=True)
+        # With `anew` also those that the server has lost, or never had: the tasks run.
+        return plans.renew_call(held, lease, anew=True) if held else None

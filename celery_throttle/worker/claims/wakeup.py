@@ -1,4 +1,4 @@
-"""Hears that a line has begun elsewhere, so that an idle worker need not ask to find out."""
+"""Wake-ups: the server tells an idle worker that a line has begun elsewhere."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from celery_throttle.store.script import pack_command
 _ERRORS = (RedisError, OSError)
 
 
-class Wake:
-    """A subscription to this worker's channel.
+class WakeupListener:
+    """A subscription to the channel of this worker.
 
-    In a worker with an event loop the hub watches the connection; elsewhere a thread does.
+    With an event loop, the hub watches the connection; without one, a thread does.
 
     Args:
         store: the server.
-        channel: this worker's.
-        heard: called, from the hub or the thread, when the worker should ask.
+        channel: the worker's channel.
+        hub: kombu's event loop, if the worker has one.
+        on_wakeup: called, from the hub or the thread, when the worker should poll.
     """
 
-    def __init__(self, store: Store, channel: str, heard: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, channel: str, hub: Any | None, on_wakeup: Callable[[], None]
+    ) -> None:
         self._store = store
         self._channel = channel
-        self._heard = heard
+        self._hub = hub
+        self._on_wakeup = on_wakeup
         self._connection: Any = None
         self._generation = self._socket = 0
-        self._hub: Any = None
-        self._stopped = False
+        self._is_closed = False
 
-    def listen(self, hub: Any | None) -> None:
-        """Subscribe, if that is not done already. Without a server, a later call tries again."""
-        known = self._connection is not None and self._generation == self._store.generation
-        if known or self._stopped or self._store.breaker.is_open:
+    def listen(self) -> None:
+        """Subscribe, unless that is done already. If the server is lost, a later call retries."""
+        subscribed = self._connection is not None and self._generation == self._store.generation
+        if subscribed or self._is_closed or self._store.breaker.is_open:
             return
-        self.forget()  # the server has moved, or had not answered: this one may be silent for ever
+        self._disconnect()  # the server has moved, so this connection may stay silent
         try:
             connection = self._store.connection()
         except StoreError:
@@ -54,47 +57,46 @@ class Wake:
         except _ERRORS:
             connection.disconnect()
             return
-        self._connection, self._hub = connection, hub
-        if hub is not None:
-            # Kept: a connection that was cut knows its socket no more, and the hub must forget it.
+        self._connection = connection
+        if self._hub is not None:
+            # Kept, as a cut connection does not know its socket, and the hub must forget that.
             self._socket = connection._sock.fileno()  # noqa: SLF001  # redis-py does not show it
-            hub.add_reader(self._socket, self._read)
+            self._hub.add_reader(self._socket, self._read)
         else:
             threading.Thread(
                 target=self._watch, args=(connection,), name="throttle-wake", daemon=True
             ).start()
+
+    def close(self) -> None:
+        """End the subscription for good."""
+        self._is_closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        # A thread that watches the connection closes it by itself, within a second.
+        if connection is None or self._hub is None:
+            return
+        self._hub.remove_reader(self._socket)
+        connection.disconnect()
 
     def _read(self) -> None:
         try:
             while self._connection is not None and self._connection.can_read(0):
                 self._connection.read_response()
         except _ERRORS:
-            self.forget()
-        self._heard()
+            self._disconnect()
+        self._on_wakeup()
 
     def _watch(self, connection: Any) -> None:
         try:
             while connection is self._connection:
                 if connection.can_read(1.0):
                     connection.read_response()
-                    self._heard()
+                    self._on_wakeup()
         except _ERRORS:
             if connection is self._connection:
                 self._connection = None
-            self._heard()
+            self._on_wakeup()
         finally:
             connection.disconnect()
-
-    def forget(self) -> None:
-        """Drop the connection; :meth:`listen` makes a new one."""
-        connection, self._connection = self._connection, None
-        # A thread that watches the connection closes it itself, within a second.
-        if connection is None or self._hub is None:
-            return
-        self._hub.remove_reader(self._socket)
-        connection.disconnect()
-
-    def stop(self) -> None:
-        """Listen no more."""
-        self._stopped = True
-        self.forget()

@@ -1,1 +1,1 @@
-"""Failures and the fleet: outages, the workers that live, and checks before a worker starts."""
+"""Health: outages, the number of live workers, and checks before a worker starts."""

@@ -1,4 +1,4 @@
-"""How much of a worker's loop may be spent on waiting for the server of the limits."""
+"""Limits the share of the worker's loop that waits for a slow server."""
 
 from __future__ import annotations
 
@@ -7,63 +7,62 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_throttle.worker import tuning
 from celery_throttle.worker.alarm import Alarm
 
 if TYPE_CHECKING:
     from celery_throttle.worker.timers import Timers
 
-#: Seconds of one call above which the server is slow.
-SLOW = 0.010
 
+class Backoff:
+    """Rests after each slow call to the server for as long as that call took.
 
-class Pace:
-    """After a slow call as much time as it took belongs to all other work.
-
-    So however slow the server is, tasks without limits have about half of the loop. What is to be
-    asked meanwhile has its turn in the order in which it came.
+    However slow the server is, tasks without limits have about half of the loop. Functions that
+    call the server during a rest are queued, and run one by one in the order in which they came.
 
     Args:
-        timers: of the worker; they bring the turns.
+        timers: the worker's timers, which run the queued functions.
     """
 
     def __init__(self, timers: Timers) -> None:
-        self._until = 0.0
-        self._turns: deque[Callable[[], None]] = deque()
-        self._alarm = Alarm(timers, self._next)
+        self._rest_until = 0.0
+        self._queue: deque[Callable[[], None]] = deque()
+        self._alarm = Alarm(timers, self._run_next)
 
-    def spent(self, began: float) -> None:
-        """Calls were made since a monotonic time."""
+    def record_calls(self, began: float) -> None:
+        """Record that calls were made, from a monotonic time until now."""
         now = time.monotonic()
         took = now - began
-        if took > SLOW:
-            self._until = max(now, self._until + took) + took
+        if took > tuning.SLOW_CALL_SECONDS:
+            self._rest_until = max(now, self._rest_until + took) + took
 
-    def rests(self) -> bool:
-        """Whether no call is to be made now, save in turn."""
-        return bool(self._turns) or self._rest() > 0
+    def is_resting(self) -> bool:
+        """Return whether no call should be made now, except by queued functions."""
+        return bool(self._queue) or self._remaining() > 0
 
-    def in_turn(self, ask: Callable[[], None]) -> None:
-        """Call what makes calls to the server: now, or once when its turn comes."""
-        if ask in self._turns:
+    def run_or_queue(self, function: Callable[[], None]) -> None:
+        """Run a function that calls the server: now, or once after those queued before it."""
+        if function in self._queue:
             return
-        if not self.rests():
-            ask()
+        if not self.is_resting():
+            function()
             return
-        self._turns.append(ask)
-        self._alarm.set(self._rest())
+        self._queue.append(function)
+        self._alarm.set(self._remaining())
 
-    def stop(self) -> None:
-        """Forget who has a turn."""
-        self._turns.clear()
+    def clear(self) -> None:
+        """Drop the queued functions."""
+        self._queue.clear()
         self._alarm.cancel()
 
-    def _rest(self) -> float:
-        return max(0.0, self._until - time.monotonic()) if self._until else 0.0
+    def _remaining(self) -> float:
+        """Return the seconds of rest that are left."""
+        return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
 
-    def _next(self) -> None:
+    def _run_next(self) -> None:
         try:
-            if self._turns and not self._rest():
-                self._turns.popleft()()
+            if self._queue and not self._remaining():
+                self._queue.popleft()()
         finally:
-            if self._turns:
-                self._alarm.set(self._rest())
+            if self._queue:
+                self._alarm.set(self._remaining())

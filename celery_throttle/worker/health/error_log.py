@@ -1,4 +1,4 @@
-"""Errors that the server replies, logged where an operator sees them, and not with each try."""
+"""Logs errors that the server replies: each kind once a minute, not with each retry."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import time
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
 
-#: Seconds between two log lines on errors of one kind.
-EVERY = 60.0
 
-
-class Complaints:
-    """Errors of one kind of call.
+class ErrorLog:
+    """Logs the errors of one kind of call.
 
     Args:
-        follows: what follows for the operator, as a sentence.
+        consequence: what follows from the errors for the operator, as a sentence.
     """
 
-    def __init__(self, follows: str) -> None:
-        self._follows = follows
-        self._logged = -EVERY
+    def __init__(self, consequence: str) -> None:
+        self._consequence = consequence
+        self._logged_at = -tuning.ERROR_LOG_SECONDS
 
     def log(self, error: StoreError) -> None:
-        """Log an error; one by which the server is out is logged as an outage elsewhere."""
+        """Log an error; not that the server is lost, which is logged as an outage elsewhere."""
         now = time.monotonic()
-        if isinstance(error, StoreUnavailableError) or now - self._logged < EVERY:
-            logger.debug("%s %s", self._follows, error)
+        recent = now - self._logged_at < tuning.ERROR_LOG_SECONDS
+        if recent or isinstance(error, StoreUnavailableError):
+            logger.debug("%s %s", self._consequence, error)
         else:
-            self._logged = now
-            logger.error("%s The error: %s", self._follows, error)
+            self._logged_at = now
+            logger.error("%s The error: %s", self._consequence, error)

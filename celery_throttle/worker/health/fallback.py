@@ -1,8 +1,8 @@
-"""What one worker decides by itself while it cannot ask the server, as each limit says.
+"""Decides for one worker during an outage, as the clause ``outage`` of each limit says.
 
-``local``: it enforces its share, see :mod:`celery_throttle.algorithms.share`, and begins as if all
-of it had just been used up: what the server admitted a moment ago nobody here knows. ``open``: the
-limit does not count. ``closed``: nothing passes.
+``local``: the worker enforces its share, see :mod:`celery_throttle.algorithms.share`. Each share
+starts empty, as no worker knows what the server admitted a moment ago. ``open``: the limit does not
+count. ``closed``: nothing passes.
 """
 
 from __future__ import annotations
@@ -18,122 +18,117 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import Requirement, has_slots
-
-#: Microseconds between two looks for a slot.
-_LOOK = 100_000
-
-#: Microseconds from one task to the next of those that wait until this begins to decide.
-_APART = 100
-
-#: Names and keys that are remembered; beyond, all begin anew, used up.
-_KEPT = 10_000
+from celery_throttle.worker import tuning
 
 
 class Fallback:
-    """Decides from when the server was lost until it is back.
+    """Decides from the moment when the server was lost until it is back.
 
     Args:
-        limits: in force when it was lost: by name, and by name and key where these have their own.
-        workers: how many live then, this one included.
-        held: how many slots of a name and key the tasks of this worker hold.
-        begins: the monotonic time in microseconds before which it takes nothing from limits that
-            count: until then it may hear how many workers there are.
-        pauses: names that are paused, and until when in monotonic seconds; infinity until they are
-            resumed.
+        limits: the limits in force when the server was lost: of names, and of keys with their own.
+        workers: the number of live workers then, this one included.
+        held_slots: returns how many slots of a name and key the tasks of this worker hold.
+        begins: monotonic time in microseconds before which nothing is taken from limits that count:
+            until then the worker may learn how many workers there are.
+        pauses: names that are paused, and until when in monotonic seconds; infinity for a pause
+            that lasts until ``resume``.
     """
 
     def __init__(
         self,
         limits: Mapping[LimitRef, Sequence[Limit]],
         workers: int,
-        held: Callable[[LimitRef], int],
+        held_slots: Callable[[LimitRef], int],
         begins: int = 0,
         pauses: Mapping[str, float] | None = None,
     ) -> None:
         self._limits = limits
         self._workers = max(1, workers)
-        self._held = held
+        self._held_slots = held_slots
         self._begins = begins
         self._pauses = pauses or {}
-        self._begin()
+        self._empty_all()
 
-    def _begin(self) -> None:
+    def _empty_all(self) -> None:
+        """Begin with no shares; each is empty when it comes into force."""
         self._local = LocalLimits()
         self._shares: dict[LimitRef, tuple[Limit, ...]] = {}
-        #: When (us) the last of those that wait may try.
-        self._last: dict[LimitRef, int] = {}
+        #: When (us) the last of the waiting tasks may try.
+        self._last_try: dict[LimitRef, int] = {}
 
-    def wait(self, need: Requirement, now: int, *, waited: bool) -> int | None:
-        """Take what a task needs, or tell when it may try again.
+    def wait(self, requirement: Requirement, now: int, *, waited: bool) -> int | None:
+        """Take what a task requires, or return how long the task has to wait before its next try.
 
         Args:
-            need: its limits and costs.
-            now: a monotonic time in microseconds.
-            waited: whether it has waited as long as it was told before.
+            requirement: the limits and costs of the task.
+            now: monotonic time in microseconds.
+            waited: whether the task has waited as long as the last call returned.
 
         Returns:
-            0: taken, it may run. Else microseconds, more for each that waits at a limit. None: not
-            before the server is back.
+            0 if the units were taken and the task may run. Otherwise microseconds, which grow with
+            each task that waits for the same limit. None if the task has to wait for the server.
         """
-        if len(self._shares) >= _KEPT:
-            self._begin()
-        counting = {ref: self._counting(ref) for ref in need.refs}
-        if any(limit.outage == "closed" for limits in counting.values() for limit in limits):
+        if len(self._shares) >= tuning.OUTAGE_SHARE_COUNT:
+            self._empty_all()
+        limits = {ref: self._counting_limits(ref) for ref in requirement.refs}
+        if any(limit.outage == "closed" for own in limits.values() for limit in own):
             return None
-        begins = max((self._begins_with(ref) for ref in need.refs if counting[ref]), default=0)
+        begins = max((self._begins_at(ref) for ref in requirement.refs if limits[ref]), default=0)
         if begins == inf:
             return None
         if now < begins:
-            return self._turn(need, round(begins), _APART) - now
-        costs, apart, wait = {}, 1, 0
-        for ref, cost in zip(need.refs, need.costs, strict=True):
-            limits = counting[ref]
-            rates = [limit for limit in limits if not has_slots(limit)]
-            slots = self._slots_left(ref, limits)
-            if slots is None or not self._share(ref, rates, cost, now):
+            return self._schedule(requirement, round(begins), tuning.OUTAGE_SPACING_US) - now
+        costs, spacing, wait = {}, 1, 0
+        for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
+            rates = [limit for limit in limits[ref] if not has_slots(limit)]
+            has_slot = self._has_slot(ref, limits[ref])
+            if has_slot is None or not self._ensure_share(ref, rates, cost, now):
                 return None
-            wait = wait if slots else _LOOK
+            wait = wait if has_slot else tuning.OUTAGE_SLOT_RETRY_US
             if rates:
                 costs[ref] = to_units(cost)
-                apart = max(apart, *(_step(one, cost) for one in self._shares[ref]))
-        if not wait and (waited or self._last_of(need) <= now):
+                spacing = max(spacing, *(_interval(own, cost) for own in self._shares[ref]))
+        if not wait and (waited or self._last_try_of(requirement) <= now):
             decision = self._local.acquire(costs, now) if costs else None
             if decision is None or decision.allowed:
                 return 0
             wait = round((decision.retry_after or 0) * MILLION)
-        return self._turn(need, now + wait, apart) - now
+        return self._schedule(requirement, now + wait, spacing) - now
 
-    def _begins_with(self, ref: LimitRef) -> float:
-        """The time in microseconds before which it takes nothing from a limit."""
+    def _begins_at(self, ref: LimitRef) -> float:
+        """Return the time (us) before which nothing is taken from a limit."""
         return max(self._begins, self._pauses.get(ref.name, 0.0) * MILLION)
 
-    def _last_of(self, need: Requirement) -> int:
-        return max((self._last.get(ref, 0) for ref in need.refs), default=0)
+    def _last_try_of(self, requirement: Requirement) -> int:
+        return max((self._last_try.get(ref, 0) for ref in requirement.refs), default=0)
 
-    def _turn(self, need: Requirement, at: int, apart: int) -> int:
-        """When a task may try: not before ``at``, and behind all that wait for its limits."""
-        turn = max(at, self._last_of(need) + apart)
-        self._last.update(dict.fromkeys(need.refs, turn))
-        return turn
+    def _schedule(self, requirement: Requirement, at: int, spacing: int) -> int:
+        """Return when (us) a task may try: ``at``, or later behind others that wait."""
+        next_try = max(at, self._last_try_of(requirement) + spacing)
+        self._last_try.update(dict.fromkeys(requirement.refs, next_try))
+        return next_try
 
-    def _counting(self, ref: LimitRef) -> list[Limit]:
-        return [limit for limit in self._in_force(ref) if limit.outage != "open"]
+    def _counting_limits(self, ref: LimitRef) -> list[Limit]:
+        return [limit for limit in self._limits_of(ref) if limit.outage != "open"]
 
-    def _in_force(self, ref: LimitRef) -> Sequence[Limit]:
+    def _limits_of(self, ref: LimitRef) -> Sequence[Limit]:
         own = self._limits.get(ref)
         return self._limits[LimitRef(ref.name, None)] if own is None else own
 
-    def _slots_left(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
-        """Whether this worker has a slot left, if any is needed. None: it has no share of them."""
-        own = [limit.burst // self._workers for limit in limits if has_slots(limit)]
-        return None if 0 in own else all(self._held(ref) < slots for slots in own)
+    def _has_slot(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
+        """Return whether this worker has a free slot, if the limits have slots.
 
-    def _share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
-        """Put a share in force in which the cost fits. False: there is none."""
+        None if there are fewer slots than workers, so that this worker has no share of them.
+        """
+        shares = [limit.burst // self._workers for limit in limits if has_slots(limit)]
+        return None if 0 in shares else all(self._held_slots(ref) < slots for slots in shares)
+
+    def _ensure_share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
+        """Put a share of the limits in force that allows the cost; False if there is none."""
         if not limits:
             return True
         known = self._shares.get(ref)
-        if known and all(cost <= one.burst * MILLION for one in known):
+        if known and all(cost <= own.burst * MILLION for own in known):
             return True
         shares = tuple(filter(None, (make_share(limit, self._workers, cost) for limit in limits)))
         if len(shares) < len(limits):
@@ -145,7 +140,7 @@ class Fallback:
         return True
 
 
-def _step(limit: Limit, cost: int) -> int:
-    """Microseconds from a task of some cost to the next."""
-    assert isinstance(limit.rate, Rate)  # noqa: S101  # a share is one
+def _interval(limit: Limit, cost: int) -> int:
+    """Return the microseconds from one task of some cost to the next."""
+    assert isinstance(limit.rate, Rate)  # noqa: S101  # a share is always a rate
     return ceil_div(cost * limit.rate.period_us, limit.rate.count * MILLION)

@@ -1,7 +1,7 @@
-"""The workers that live, of which this is one, and the limits in force.
+"""Heartbeats: this worker is one of those that live, and learns the limits in force.
 
-By the same call this finds out whether a server that was lost is back, in a thread of its own: one
-that does not answer takes its time.
+The same call finds out whether a lost server is back. It is made in a thread of its own, as a
+server that does not answer takes its time.
 """
 
 from __future__ import annotations
@@ -18,161 +18,157 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.worker.health.worker_count import FleetSize
+from celery_throttle.worker import tuning
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
-    from celery_throttle.worker.queues import Queues
+    from celery_throttle.store.client import Store
+    from celery_throttle.store.keys import Keys
+    from celery_throttle.worker.health.worker_count import WorkerCount
+    from celery_throttle.worker.queues import WorkerQueues
 
-#: Seconds between two tries while the server is lost: at first, and where that happens often.
-TRY, SELDOM = 0.5, 2.0
-
-#: Seconds between two beats at most: by what they told a worker goes when the server is lost.
-BEAT = 10.0
-
-#: Seconds after which a server that was lost counts as steady again.
-STEADY = 30.0
-
-#: Definitions that are told with each beat; where there are more, those of the code's names. The
-#: weights are counted with them.
-_MOST = 1000
-
-
-#: What is told of pauses begins so; no limit's name has a space.
+#: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "
 
 
-class Fleet:
-    """One worker's place in the fleet.
+class Membership:
+    """Sends the heartbeats of one worker, at least every third of its lease.
 
     Args:
-        throttle: the app's limits.
-        worker: this worker's name.
-        back: called, from the thread, when a server answers that was lost.
-        recall: called, from the thread, when tasks were set aside that this worker may know.
-        state_db: path of the file in which Celery keeps this worker's state, if it does.
-        queues: those that it consumes.
+        store, keys: the server and the names in Redis.
+        limits: the limits of the code, by name.
+        worker: the worker's name.
+        lease: seconds for which a worker counts as alive after a heartbeat.
+        queues: the queues that the worker consumes.
+        worker_count: takes over the number of live workers.
+        on_return: called from the thread when a lost server is back.
+        on_quarantined: called from the thread after each heartbeat while tasks are in quarantine.
 
     Attributes:
-        size: the number of workers, as far as it is known.
-        aside: how many tasks were set aside then.
+        worker_count: the number of live workers, as far as this worker knows it.
+        quarantined: number of tasks in quarantine at the last heartbeat.
     """
 
     def __init__(
         self,
-        throttle: Throttle,
+        store: Store,
+        keys: Keys,
+        limits: Mapping[str, Limits],
         worker: str,
         *,
-        back: Callable[[], None],
-        recall: Callable[[], None],
-        state_db: str | None,
-        queues: Queues,
+        lease: float,
+        queues: WorkerQueues,
+        worker_count: WorkerCount,
+        on_return: Callable[[], None],
+        on_quarantined: Callable[[], None],
     ) -> None:
-        self._throttle = throttle
+        self._store = store
+        self._keys = keys
+        self._limits = limits
         self._worker = worker
-        self._back = back
-        self._recall = recall
+        self._lease = lease
         self._queues = queues
-        self._told: Mapping[bytes, bytes] = {}
-        self._heard_at = 0.0
-        self._stir = threading.Event()
-        self._over = False
-        self._lost = False
-        self._pause = TRY
-        self._back_at = 0.0
+        self._on_return = on_return
+        self._on_quarantined = on_quarantined
+        self._definitions: Mapping[bytes, bytes] = {}
+        self._replied_at = 0.0
+        self._wakeup = threading.Event()
+        self._stopped = False
+        self._is_lost = False
+        self._reconnect_delay = tuning.RECONNECT_SECONDS
+        self._returned_at = 0.0
         self._thread: threading.Thread | None = None
-        self.size = FleetSize(state_db, throttle.settings.workers)
-        self.aside = 0
+        self.worker_count = worker_count
+        self.quarantined = 0
 
     def start(self) -> None:
-        """Join, once; the server need not answer."""
+        """Send the first heartbeat and start the thread; the server need not answer.
+
+        Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
+        """
         if self._thread is None:
-            if self._throttle.limits:
-                self._beat()
-            else:  # nothing here waits for what it tells, so the worker does not wait for it
-                self._stir.set()
-            self._thread = threading.Thread(target=self._keep, name="throttle-fleet", daemon=True)
+            if self._limits:
+                self._send_heartbeat()
+            else:  # nothing in this worker depends on the reply, so the worker does not wait for it
+                self._wakeup.set()
+            self._thread = threading.Thread(target=self._run, name="throttle-fleet", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Leave: the others may use more."""
-        self._over = True
-        self._stir.set()
-        with suppress(StoreError):  # then its lease runs out
+        """Leave: the other workers may use more of each limit during an outage."""
+        self._stopped = True
+        self._wakeup.set()
+        with suppress(StoreError):  # then the worker counts as alive until its lease runs out
             self._call(0, self._queues.names())
 
-    def lose(self) -> None:
-        """The server is lost: try until it is back."""
-        if self._lost:
+    def reconnect(self) -> None:
+        """Call the server, which is lost, again and again until it is back."""
+        if self._is_lost:
             return
-        steady = time.monotonic() - self._back_at > STEADY
-        self._pause = TRY if steady else min(2 * self._pause, SELDOM)
-        self._lost = True
-        self._stir.set()
+        steady = time.monotonic() - self._returned_at > tuning.STEADY_SECONDS
+        delay = tuning.RECONNECT_SECONDS if steady else 2 * self._reconnect_delay
+        self._reconnect_delay = min(delay, tuning.MAX_RECONNECT_SECONDS)
+        self._is_lost = True
+        self._wakeup.set()
 
     def limits(self) -> dict[LimitRef, Limits]:
-        """Those in force when the server last answered: of names, and of keys with their own."""
-        found = {LimitRef(name, None): own for name, own in self._throttle.limits.items()}
-        for field, packed in self._told.items():
+        """Return the limits in force at the last heartbeat, of names and of keys with their own."""
+        found = {LimitRef(name, None): limits for name, limits in self._limits.items()}
+        for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
-            name, keyed, key = field.decode().partition(":")
-            with suppress(LimitError):  # of a version of the code that knows more
-                found[LimitRef(name, key if keyed else None)] = definitions.unpack(packed)
+            name, has_key, key = field.decode().partition(":")
+            with suppress(LimitError):  # defined by a later version of this package
+                found[LimitRef(name, key if has_key else None)] = definitions.unpack(packed)
         return found
 
     def pauses(self) -> dict[str, float]:
-        """Names that are paused as a whole, and until when (monotonic): of the code's limits.
+        """Return the limits of the code that were paused as a whole at the last heartbeat.
 
-        As it was when the server last answered. Infinity: until somebody resumes it.
+        The values are the monotonic times at which the pauses end; infinity for a pause that lasts
+        until ``resume``.
         """
         return {
-            field[len(_PAUSE) :].decode(): self._heard_at + pause_to_seconds(int(us))
-            for field, us in self._told.items()
+            field[len(_PAUSE) :].decode(): self._replied_at + pause_to_seconds(int(us))
+            for field, us in self._definitions.items()
             if field.startswith(_PAUSE)
         }
 
-    def _keep(self) -> None:
-        every = min(self._throttle.settings.lease / 3, BEAT)
-        while not self._over:
-            if not self._lost:
-                self._stir.wait(every)
-                self._stir.clear()
-            if self._lost:
-                time.sleep(self._pause)
-            if self._over or not self._beat():
+    def _run(self) -> None:
+        interval = min(self._lease / 3, tuning.MAX_HEARTBEAT_SECONDS)
+        while not self._stopped:
+            if not self._is_lost:
+                self._wakeup.wait(interval)
+                self._wakeup.clear()
+            if self._is_lost:
+                time.sleep(self._reconnect_delay)
+            if self._stopped or not self._send_heartbeat():
                 continue
-            if self._lost:
-                self._lost, self._back_at = False, time.monotonic()
-                self._back()
-            self._queues.settle()
-            if self.aside:
-                self._recall()
+            if self._is_lost:
+                self._is_lost, self._returned_at = False, time.monotonic()
+                self._on_return()
+            self._queues.settle_unconsumed()
+            if self.quarantined:
+                self._on_quarantined()
 
-    def _beat(self) -> bool:
-        """Whether the server answered."""
-        lease = self._throttle.settings.lease
+    def _send_heartbeat(self) -> bool:
+        """Send a heartbeat; return whether the server answered."""
         try:
             names = self._queues.names()
-            size, self.aside, consumed, *told = self._call(to_us(lease), names)
+            count, self.quarantined, queues, *fields = self._call(to_us(self._lease), names)
         except StoreError:
             return False
-        self._told = dict(zip(told[::2], told[1::2], strict=True))
-        self._heard_at = time.monotonic()
-        self._queues.hear(names, *consumed)
-        self.size.hear(size)
+        self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
+        self._replied_at = time.monotonic()
+        self._queues.update(names, *queues)
+        self.worker_count.update(count)
         return True
 
     def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
-        keys, names = self._throttle.keys, self._throttle.limits
-        pauses = [keys.pause(LimitRef(name, None)) for name in names]
-        lines, about = self._queues.said(queues)
-        args: list[Argument] = ["", self._worker, lease_us, _MOST, *about, *names]
-        reply: list[Any] = self._throttle.store.probe(
-            Call(
-                script("heartbeat"),
-                [keys.membership, keys.limits, keys.quarantine, *lines, *pauses],
-                args,
-            )
-        )
+        keys = self._keys
+        pauses = [keys.pause(LimitRef(name, None)) for name in self._limits]
+        lines, about_queues = self._queues.heartbeat_arguments(queues)
+        names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
+        args: list[Argument] = ["", self._worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
+        call = Call(script("heartbeat"), names, [*args, *about_queues, *self._limits])
+        reply: list[Any] = self._store.probe(call)
         return reply

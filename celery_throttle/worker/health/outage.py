@@ -1,6 +1,7 @@
-"""The mode of a worker: it asks the server, or, while that is lost, decides by itself.
+"""The mode of a worker: the server decides, or, during an outage, the worker by itself.
 
-Each change of mode is logged once, told by a signal, and counted for ``celery inspect stats``.
+Each change of mode is logged once, announced by the signal ``throttle_mode_changed``, and counted
+for ``celery inspect stats``.
 """
 
 from __future__ import annotations
@@ -15,35 +16,51 @@ from celery.utils.log import get_logger
 from celery_throttle import signals
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
-from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.health.fallback import Fallback
 
 if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+    from celery_throttle.store.keys import Keys
     from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.health.membership import Fleet
+    from celery_throttle.worker.health.membership import Membership
 
 logger = get_logger(__name__)
 
 
-class Outage:
-    """Of one worker.
+class OutageMode:
+    """Switches one worker to outage mode and back, and decides during an outage.
 
     Args:
-        throttle: the app's limits.
-        fleet: knows the other workers and the limits, and tries until the server is back.
-        slots: those that the tasks of this worker hold.
+        app: the Celery app, sender of the signal.
+        keys: the names in Redis.
+        membership: knows the number of workers and the limits in force, and calls the server until
+            it is back.
+        slots: the slots that the tasks of this worker hold.
+        grace: seconds for which nothing starts if the number of workers is not known
+            (``throttle_outage_grace``).
+        has_limits: whether the app has limits; without them an outage is no error.
 
     Attributes:
-        count: how often it was.
-        ended: monotonic time at which it was back last; 0.0 if it was never lost.
+        count: number of outages since the worker started.
+        ended: monotonic time at which the last outage ended; 0.0 if there was none.
     """
 
-    def __init__(self, throttle: Throttle, fleet: Fleet, slots: TaskSlots) -> None:
-        self._throttle = throttle
-        self._fleet = fleet
+    def __init__(
+        self,
+        app: Any,
+        keys: Keys,
+        membership: Membership,
+        slots: TaskSlots,
+        *,
+        grace: float,
+        has_limits: bool,
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._membership = membership
         self._slots = slots
+        self._grace = grace
+        self._has_limits = has_limits
         self._lock = threading.Lock()
         self._fallback: Fallback | None = None
         self._began = 0.0
@@ -58,59 +75,67 @@ class Outage:
         return self._fallback is not None
 
     def begin(self, error: StoreError) -> None:
-        """The server does not answer. From any thread."""
-        # Also if it is on: the server may just have been back, which nobody here has heard of yet.
-        self._fleet.lose()
+        """Begin an outage: the server does not answer. Thread-safe."""
+        # Also during an outage: the server may just have been back, which is not known here yet.
+        self._membership.reconnect()
         with self._lock:
             if self._fallback is not None:
                 return
             self._began = time.monotonic()
-            workers = self._fleet.size.known
-            grace = 0.0 if workers else self._throttle.settings.outage_grace
+            workers = self._membership.worker_count.known
+            grace = 0.0 if workers else self._grace
             self._grace_ends = self._began + grace if grace else None
-            limits, begins = self._fleet.limits(), to_us(self._began + grace)
-            pauses = self._fleet.pauses()
-            self._fallback = Fallback(limits, workers or 1, self._held, begins, pauses)
+            self._fallback = Fallback(
+                self._membership.limits(),
+                workers or 1,
+                lambda ref: self._slots.count(self._keys.entries(ref)),
+                to_us(self._began + grace),
+                self._membership.pauses(),
+            )
             self.count += 1
-        self._log(error, workers, grace)
-        self._tell("outage")
+        self._log_begin(error, workers, grace)
+        self._send_signal("outage")
 
-    def _log(self, error: StoreError, workers: int | None, grace: float) -> None:
-        if not self._throttle.limits:
-            logger.info("No task is taken out of a line until the server is back: %s", error)
-            return
-        if grace:
+    def _log_begin(self, error: StoreError, workers: int | None, grace: float) -> None:
+        if not self._has_limits:
+            logger.info("No task leaves its line until the server is back: %s", error)
+        elif grace:
             logger.error(
-                "OUTAGE: %s. This worker does not know how many others there are, so nothing with "
-                "a limit starts here before %s (throttle_outage_grace: %g s), save where all "
+                "OUTAGE: %s. This worker does not know the number of workers, so nothing with a "
+                "limit starts here before %s (throttle_outage_grace: %g s), except where all "
                 "limits say 'outage open'. Set throttle_workers to avoid this",
                 error,
                 time.strftime("%H:%M:%S", time.localtime(time.time() + grace)),
                 grace,
             )
-            return
-        before = "" if self._fleet.size.is_heard else " (not heard since this worker started)"
-        logger.error(
-            "Limits are decided by each of %d workers alone%s from now on: %s",
-            workers or 1,
-            before,
-            error,
-        )
+        else:
+            logger.error(
+                "OUTAGE: %s. This worker enforces 1/%d of each limit%s",
+                error,
+                workers or 1,
+                self._source_of_count(workers),
+            )
+
+    def _source_of_count(self, workers: int | None) -> str:
+        if self._membership.worker_count.is_reported:
+            return ""
+        known = "is not from the server but stored or configured" if workers else "is not known"
+        return f"; the number of workers {known}"
 
     def _log_end_of_grace(self) -> None:
-        """Once, by the first task that is decided after it."""
+        """Log the end of the grace period once, when the first task is decided after it."""
         with self._lock:
             ends, over = self._grace_ends, False
             if ends is not None and time.monotonic() >= ends:
                 self._grace_ends, over = None, True
         if over:
             logger.error(
-                "The server of the limits is still lost, and this worker has heard of no other: it "
-                "uses the whole of each limit from now on"
+                "The server is still lost, and this worker knows of no other worker: it enforces "
+                "the whole of each limit from now on"
             )
 
     def end(self) -> None:
-        """The server is back."""
+        """End the outage: the server is back."""
         with self._lock:
             if self._fallback is None:
                 return
@@ -118,31 +143,32 @@ class Outage:
             self.ended = time.monotonic()
             self._seconds += self.ended - self._began
         logger.log(
-            logging.WARNING if self._throttle.limits else logging.INFO,
-            "The server of the limits is back after %.1f s: it decides again",
+            logging.WARNING if self._has_limits else logging.INFO,
+            "The server is back after %.1f s and decides again",
             self.ended - self._began,
         )
-        self._tell("normal")
+        self._send_signal("normal")
 
-    def wait(self, need: Requirement, *, waited: bool) -> float | None:
-        """Seconds until a task may try; 0.0: it may run; None: when the server is back."""
+    def wait(self, requirement: Requirement, *, waited: bool) -> float | None:
+        """Take what a task requires, or return the seconds that the task has to wait.
+
+        Returns:
+            0.0 if the task may run; None if it has to wait until the server is back.
+        """
         fallback = self._fallback
-        if fallback is None:  # it has just ended
+        if fallback is None:  # the outage has just ended
             return None
         if self._grace_ends is not None:
             self._log_end_of_grace()
         now = int(time.monotonic() * MICROSECONDS)
-        wait = fallback.wait(need, now, waited=waited)
+        wait = fallback.wait(requirement, now, waited=waited)
         return None if wait is None else wait / MICROSECONDS
 
     def stats(self) -> dict[str, Any]:
-        """What ``celery inspect stats`` shows."""
+        """Return the mode, and number and seconds of outages, for ``celery inspect stats``."""
         seconds = self._seconds + (time.monotonic() - self._began if self.is_on else 0.0)
         mode = "outage" if self.is_on else "normal"
         return {"mode": mode, "outages": self.count, "seconds": round(seconds, 1)}
 
-    def _held(self, ref: LimitRef) -> int:
-        return self._slots.count(self._throttle.keys.entries(ref))
-
-    def _tell(self, mode: str) -> None:
-        signals.throttle_mode_changed.send(sender=self._throttle.app, mode=mode, count=self.count)
+    def _send_signal(self, mode: str) -> None:
+        signals.throttle_mode_changed.send(sender=self._app, mode=mode, count=self.count)

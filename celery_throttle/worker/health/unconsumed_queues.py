@@ -1,111 +1,108 @@
 """Queues that hold tasks, and that no live worker consumes.
 
-If the broker deletes such a queue with its last consumer, and with it the messages in it, the tasks
-in its lines are discarded likewise. Others keep their tasks, and are reported.
+If the broker deletes such a queue and its messages with the last consumer, the tasks in its lines
+are discarded likewise. Other queues keep their tasks, and are reported.
 
-Law at stake here: *never lost*. A worker is taken to consume its queues for minutes after it last
-said so. That time may pass while it lives, if the server was out or its clock has jumped. So a
-queue is given up only after this worker has seen for a while, by its own clock and without a gap,
-that no worker says any more that it consumes the queue.
+Law at stake here: *never lost*. A worker counts as a consumer of its queues for minutes after the
+heartbeat that named them. That time may pass while the worker lives, if the server was lost or its
+clock has jumped. So a queue is given up only after this worker has seen for a while, by its own
+clock and without a gap, that no worker names the queue any more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from celery.utils.log import get_logger
 
 from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
-
-if TYPE_CHECKING:
-    from celery_throttle.app import Throttle
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import Keys
+from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
 
-#: Leases for which a worker is taken to consume its queues after it last said so, and for which
-#: another worker has to see that it does not say so any more.
-_CONSUMES, _SURE = 10, 2
 
-#: Seconds between two reports of a queue, by whichever worker.
-_REPORT = 60.0
-
-
-class Unconsumed:
-    """As one worker sees it.
+class UnconsumedQueues:
+    """Discards or reports the tasks of queues without a consumer, as one worker sees them.
 
     Args:
-        throttle: the app's limits.
+        keys: the names in Redis.
+        qualify: returns the name of a queue with its broker.
+        run_plan: runs a plan and returns its result.
+        lease: seconds of a worker's lease.
+
+    Attributes:
+        consumer_lease: seconds for which a worker counts as a consumer after a heartbeat.
     """
 
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._sure = _SURE * throttle.settings.lease
+    def __init__(
+        self,
+        keys: Keys,
+        qualify: Callable[[str], str],
+        run_plan: Callable[[Plan[int]], int],
+        lease: float,
+    ) -> None:
+        self._keys = keys
+        self._qualify = qualify
+        self._run_plan = run_plan
+        self._sure_after = tuning.UNCONSUMED_LEASES * lease
         self._since: dict[bytes, float] = {}
         self._deleted: set[bytes] = set()
-        self._seen = 0.0
+        self._updated_at = 0.0
+        self.consumer_lease = tuning.CONSUMER_LEASES * lease
 
-    def see(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
-        """No worker has said for long that it consumes these queues, by their keys ``lines``.
+    def update(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
+        """Take over the queues that have had no consumer for long, by their keys ``lines``.
 
         Args:
-            deleted: those that the broker has deleted if nobody consumes them.
-            others: those that it keeps.
+            deleted: queues that the broker deletes with their last consumer.
+            others: queues that the broker keeps.
         """
         now = time.monotonic()
-        known = self._since if now - self._seen < self._sure else {}
-        self._seen = now
+        known = self._since if now - self._updated_at < self._sure_after else {}
+        self._updated_at = now
         self._since = {lines: known.get(lines, now) for lines in (*deleted, *others)}
         self._deleted = set(deleted)
 
     def settle(self) -> None:
-        """Deal with those of them that are given up.
+        """Discard or report the tasks of the queues that are given up.
 
         Raises:
-            StoreError: the server cannot be asked.
+            StoreError: the server cannot be reached, or refuses a call.
         """
         for lines, since in self._since.items():
-            if self._seen - since >= self._sure:
-                queue = self._queue_of(lines)
+            if self._updated_at - since >= self._sure_after:
+                queue = lines.decode().removeprefix(self._keys.queue("").lines)
                 if lines in self._deleted:
                     self._discard(queue)
                 else:
                     self._report(queue)
 
-    def _queue_of(self, lines: bytes) -> str:
-        """Its name with its broker."""
-        return lines.decode().removeprefix(self._throttle.keys.queue("").lines)
-
     def _discard(self, queue: str) -> None:
-        keys = self._throttle.keys
-        count = self._throttle.run_plan(discard(keys, queue, self._among(keys.temporary_queues)))
+        unless = ConsumedQueues(self._keys.temporary_queues, self.consumer_lease)
+        count = self._run_plan(discard(self._keys, queue, unless))
         if count:
             logger.warning(
-                "Queue %s is gone with its last consumer: its %d waiting tasks were discarded, as "
-                "the broker discards its messages",
-                *(self._short(queue), count),
+                "Queue %s was deleted with its last consumer: its %d waiting tasks were discarded, "
+                "as the broker discards its messages",
+                self._display_name(queue),
+                count,
             )
 
     def _report(self, queue: str) -> None:
-        keys = self._throttle.keys
-        among = self._among(keys.consumed_queues)
-        count = self._throttle.run_plan(count_waiting(keys, queue, among, _REPORT))
+        unless = ConsumedQueues(self._keys.consumed_queues, self.consumer_lease)
+        plan = count_waiting(self._keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
+        count = self._run_plan(plan)
         if count > 0:
             logger.warning(
                 "%d tasks wait in queue %s, which no live worker consumes: start one that does, or "
                 "purge the queue",
-                *(count, self._short(queue)),
+                count,
+                self._display_name(queue),
             )
 
-    def _among(self, name: str) -> ConsumedQueues:
-        return ConsumedQueues(name, lease_of(self._throttle))
-
-    def _short(self, queue: str) -> str:
-        """As the app names it, if it is of the same broker."""
-        return queue.removeprefix(self._throttle.qualify(""))
-
-
-def lease_of(throttle: Throttle) -> float:
-    """Seconds for which a worker is taken to consume its queues after it last said so."""
-    return _CONSUMES * throttle.settings.lease
+    def _display_name(self, queue: str) -> str:
+        """Return the name without the broker, if that is the app's."""
+        return queue.removeprefix(self._qualify(""))

@@ -1,7 +1,7 @@
 """The number of workers that share the limits, as far as one worker knows it.
 
-A worker that starts while the server of the limits is lost goes by the number that it heard before
-it was restarted: that is kept in a file beside the one in which Celery keeps a worker's state.
+A worker that starts during an outage uses the number from before its restart. That is kept in a
+file beside the one in which Celery keeps the state of a worker.
 """
 
 from __future__ import annotations
@@ -17,69 +17,68 @@ logger = get_logger(__name__)
 #: Added to the name of Celery's file.
 SUFFIX = ".throttle"
 
-#: A larger number in the file is damage.
-_MOST = 1_000_000
+#: A file with a larger number is damaged.
+_MAX_STORED_COUNT = 1_000_000
 
 
-class FleetSize:
-    """The number, of one worker.
+class WorkerCount:
+    """The number of workers, as one worker knows it.
 
     Args:
-        state_db: path of Celery's file (``--statedb``, ``worker_state_db``); without one the number
-            is not kept.
-        assumed: the number that the settings say, if they do.
+        state_db: path of Celery's file (``--statedb``, ``worker_state_db``); None keeps no file.
+        configured: the number in the settings (``throttle_workers``), if any.
     """
 
-    def __init__(self, state_db: str | None, assumed: int | None) -> None:
+    def __init__(self, state_db: str | None, configured: int | None) -> None:
         self._path = Path(f"{state_db}{SUFFIX}") if state_db else None
-        self._kept = None if self._path is None else _read(self._path)
-        self._assumed = assumed
-        self._heard: int | None = None
+        self._stored = None if self._path is None else _read(self._path)
+        self._configured = configured
+        self._reported: int | None = None
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the server has told it since this worker started."""
-        return self._heard is not None
+    def is_reported(self) -> bool:
+        """Whether the server has reported the number since this worker started."""
+        return self._reported is not None
 
     @property
     def known(self) -> int | None:
-        """The number that was heard last, this worker included; None if nothing is known.
+        """The number that the server reported last, with this worker; None if nothing is known.
 
-        Before anything was heard, it is the greater of the number that was kept and of that of the
-        settings: too large a number costs speed during an outage, too small a one exceeds limits.
+        Before the first report, the greater of the stored and the configured number: during an
+        outage too large a number costs speed, but too small a number exceeds limits.
         """
-        if self._heard is not None:
-            return self._heard
-        return max((one for one in (self._kept, self._assumed) if one), default=None)
+        if self._reported is not None:
+            return self._reported
+        return max((count for count in (self._stored, self._configured) if count), default=None)
 
-    def hear(self, workers: int) -> None:
-        """Take note of the number that the server tells."""
-        self._heard = workers
-        if self._path is not None and workers != self._kept:
-            self._kept = workers
+    def update(self, workers: int) -> None:
+        """Take over the number that the server reports."""
+        self._reported = workers
+        if self._path is not None and workers != self._stored:
+            self._stored = workers
             try:
                 _write(self._path, workers)
             except OSError as error:
                 logger.warning(
-                    "Cannot keep the number of workers in %s: %s. If this worker is restarted "
-                    "while the server of the limits is lost, it goes by an older number, or none",
+                    "Cannot store the number of workers in %s: %s. If this worker is restarted "
+                    "during an outage, it uses an older number, or none",
                     self._path,
                     error,
                 )
 
 
 def _read(path: Path) -> int | None:
-    """The number in a file; None if there is no such file, or something else in it."""
+    """Return the number in a file; None if there is no such file, or anything else in it."""
     with suppress(OSError, ValueError):
         with path.open("rb") as file:
             number = int(file.read(100))
-        if 1 <= number <= _MOST:
+        if 1 <= number <= _MAX_STORED_COUNT:
             return number
     return None
 
 
 def _write(path: Path, number: int) -> None:
-    """All of it or nothing: who reads meanwhile finds the old number, or the new one."""
+    """Replace a file at once: a reader finds the old number or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         temporary.write_text(f"{number}\n")

@@ -10,12 +10,9 @@ from celery_throttle import signals
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
-
-#: Shortest expected wait in seconds that the result backend shows. Another worker may run the task
-#: from now on, and its result must not be overwritten.
-MIN_SHOWN_WAIT_SECONDS = 0.1
 
 
 def announce_wait(
@@ -46,7 +43,7 @@ def announce_wait(
     if (
         limits.track
         and not request.ignore_result
-        and (expected is None or expected >= MIN_SHOWN_WAIT_SECONDS)
+        and (expected is None or expected >= tuning.MIN_SHOWN_WAIT_SECONDS)
     ):
         _show(request, fields)
 

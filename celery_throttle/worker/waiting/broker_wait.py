@@ -13,9 +13,9 @@ from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.pipeline import Attempt
-from celery_throttle.worker.admission.quota_cache import HORIZON
-from celery_throttle.worker.claims.slots import places_of
+from celery_throttle.worker.claims.slots import read_slot_keys
 from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.waiting.delayed import DelayedTasks
-
-#: Seconds by which a task comes before its time: a start may be booked 20 ms ahead.
-EARLY_SECONDS = HORIZON / 2
 
 
 class BrokerWaitPolicy(WaitingPolicy):
@@ -63,7 +60,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         call = self._call(limits, need, token, known, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
-            self._slots.hold(request, token, places_of(about[1:]))
+            self._slots.hold(request, token, read_slot_keys(about[1:]))
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
             turn_away(request, limits, late(limits, need.refs, about))
@@ -73,7 +70,8 @@ class BrokerWaitPolicy(WaitingPolicy):
             return None
         wait_us, until, index, expected_us = about
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
-        self._delayed.add(request, max(EARLY_SECONDS, wait - EARLY_SECONDS), until)
+        early = tuning.BROKER_WAIT_EARLY_SECONDS
+        self._delayed.add(request, max(early, wait - early), until)
         if not known:
             expected = wait_to_seconds(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
@@ -88,7 +86,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         args: list[Argument] = [
             "",
             known,
-            to_us(HORIZON),
+            to_us(tuning.BOOKING_HORIZON_SECONDS),
             max_wait,
             self._slots.holder(token),
             to_us(self._throttle.settings.lease),

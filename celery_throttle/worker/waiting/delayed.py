@@ -16,27 +16,15 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.errors import StoreUnavailableError
-from celery_throttle.messages.packing import SENT_BACK
+from celery_throttle.messages.packing import REPUBLISHED_HEADER
+from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, task_state
 
 if TYPE_CHECKING:
     from celery_throttle.worker.timers import Timers
     from celery_throttle.worker.waiting.prefetch import Prefetch
-    from celery_throttle.worker.waiting.republish import Sender
-
-#: Delayed tasks that free their prefetch slots. Those beyond keep them, so that no more come in.
-MAX_FREED_SLOTS = 10_000
-
-#: Shortest delay in seconds for which a message is sent back to the broker.
-MIN_REPUBLISH_SECONDS = 2.0
-
-#: Seconds after which the broker delivers a task again that waits for the end of an outage.
-OUTAGE_REPUBLISH_SECONDS = 5.0
-
-#: Tasks brought to the gate in one round of the worker's loop, and seconds until the next round.
-_ROUND_SIZE = 8
-_ROUND_SECONDS = 0.001
+    from celery_throttle.worker.waiting.republish import Republisher
 
 _NOWHERE = "a task met a limit, and neither its line nor its queue can be reached"
 
@@ -60,7 +48,7 @@ class DelayedTasks:
     Args:
         consumer: Celery's.
         timers: of the worker.
-        sender: sends messages back.
+        republisher: sends messages back.
         prefetch: the prefetch slots of messages.
         admit_again: brings a request to the gate once more.
     """
@@ -69,13 +57,13 @@ class DelayedTasks:
         self,
         consumer: Any,
         timers: Timers,
-        sender: Sender,
+        republisher: Republisher,
         prefetch: Prefetch,
         admit_again: Callable[[Any], None],
     ) -> None:
         self._c = consumer
         self._timers = timers
-        self._sender = sender
+        self._republisher = republisher
         self._prefetch = prefetch
         self._admit_again = admit_again
         self._delays: dict[Any, _Delay] = {}
@@ -93,25 +81,26 @@ class DelayedTasks:
         """
         task = task_state(request)
         task.delay(broker_wait_until)
-        delay = OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
+        delay = tuning.OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
         # A task that may be in a line as well must be marked as delivered before, so it stays here.
-        if not task.in_doubt and delay >= MIN_REPUBLISH_SECONDS and self._sender.delays(request):
+        is_long = delay >= tuning.MIN_REPUBLISH_SECONDS
+        if not task.in_doubt and is_long and self._republisher.can_delay(request):
             self._send(request, delay)
         elif request.acknowledged:  # it ran before: nobody else has it
             self._send(request, 0.0)
-        elif seconds is not None and seconds > self._sender.patience:
-            self._wait(request, self._sender.patience, self._renew)
+        elif seconds is not None and seconds > self._republisher.unacked_seconds:
+            self._wait(request, self._republisher.unacked_seconds, self._renew)
         else:
             self._wait(request, seconds, self._end)
 
     def admit_all(self) -> None:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
-        for request, delay in list(self._delays.items())[:_ROUND_SIZE]:
+        for request, delay in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
             if delay.timer is not None:
                 self._timers.cancel(delay.timer)
             self._end(request)
         if self._delays:
-            self._timers.call_after(_ROUND_SECONDS, self.admit_all)
+            self._timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.admit_all)
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""
@@ -123,7 +112,7 @@ class DelayedTasks:
         self._delays.clear()
 
     def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
-        free_slot = len(self._delays) < MAX_FREED_SLOTS
+        free_slot = len(self._delays) < tuning.MAX_FREED_PREFETCH_SLOTS
         if free_slot:
             self._prefetch.free(request.message)
         timer = None if seconds is None else self._timers.call_after(seconds, then, (request,))
@@ -146,10 +135,10 @@ class DelayedTasks:
         """Send a message back to its queue, after a delay in seconds; False if that failed."""
         task = task_state(request)
         headers = task.message_headers()
-        headers[SENT_BACK] = bool(request.delivery_info.get("redelivered"))
+        headers[REPUBLISHED_HEADER] = bool(request.delivery_info.get("redelivered"))
         if task.broker_wait_until:
             headers[BROKER_WAIT_HEADER] = task.broker_wait_until
-        sent = self._sender.send_back(request, headers, delay)
+        sent = self._republisher.republish(request, headers, delay)
         if sent:
             task.park()
             state.task_ready(request)
@@ -158,4 +147,4 @@ class DelayedTasks:
 
     def _send(self, request: Any, delay: float) -> None:
         if not self.send_back(request, delay):  # the broker still has it
-            self._wait(request, MIN_REPUBLISH_SECONDS, self._end)
+            self._wait(request, tuning.MIN_REPUBLISH_SECONDS, self._end)

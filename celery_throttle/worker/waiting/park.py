@@ -22,22 +22,17 @@ from celery_throttle.messages import packing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.pipeline import Attempt, Confirm
-from celery_throttle.worker.claims.slots import places_of
+from celery_throttle.worker.claims.slots import read_slot_keys
 from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 if TYPE_CHECKING:
-    from celery_throttle.messages.routing import Origin
+    from celery_throttle.messages.routing import Routing
     from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.worker.claims.slots import TaskSlots
-
-#: Seconds for which a parked message is recognised when the broker delivers it once more.
-REDELIVERY_MEMORY_SECONDS = 86_400
-
-#: Seconds after which Celery has surely sent an acknowledgement.
-ACKNOWLEDGED_AFTER_SECONDS = 2.0
 
 
 class ParkingPolicy(WaitingPolicy):
@@ -45,7 +40,7 @@ class ParkingPolicy(WaitingPolicy):
 
     Args:
         throttle, slots, token: see :class:`WaitingPolicy`.
-        origin: reads the queue and the priority of a message.
+        routing: reads the queue and the priority of a message.
         parked: called with the seconds after which a task that was just parked could run.
     """
 
@@ -54,11 +49,11 @@ class ParkingPolicy(WaitingPolicy):
         throttle: AppLimits,
         slots: TaskSlots,
         token: Callable[[], int],
-        origin: Origin,
+        routing: Routing,
         parked: Callable[[float], None],
     ) -> None:
         super().__init__(throttle, slots, token)
-        self._origin = origin
+        self._routing = routing
         self._parked = parked
         self._acknowledging: deque[tuple[float, str]] = deque()
 
@@ -78,7 +73,7 @@ class ParkingPolicy(WaitingPolicy):
         )
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
-            self._slots.hold(request, token, places_of(about))
+            self._slots.hold(request, token, read_slot_keys(about))
             return 0.0
         if outcome == b"late":
             turn_away(request, limits, late(limits, refs, about))
@@ -104,11 +99,11 @@ class ParkingPolicy(WaitingPolicy):
         redelivered: bool,
         may_run: bool,
     ) -> Call:
-        queue = self._origin.queue_of(request.message)
+        queue = self._routing.queue_of(request.message)
         waiter = WaitingTask(
             task_id=request.id,
             queue=self._throttle.qualify(queue),
-            rank=self._origin.rank_of(request.message),
+            rank=self._routing.rank_of(request.message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(
@@ -122,11 +117,11 @@ class ParkingPolicy(WaitingPolicy):
             str(int(may_run)),
             identity=identity(request),
             redelivered=redelivered,
-            remember=REDELIVERY_MEMORY_SECONDS,
+            remember=tuning.REDELIVERY_MEMORY_SECONDS,
             holder=self._slots.holder(token),
             lease=self._throttle.settings.lease,
             acknowledged=self.acknowledged(),
-            temporary=self._origin.is_temporary(queue),
+            temporary=self._routing.is_temporary(queue),
         )
 
     def _leave(self, request: Any) -> Attempt[None]:
@@ -143,7 +138,7 @@ class ParkingPolicy(WaitingPolicy):
 
         Celery acknowledges in a later round of its loop, in no certain order.
         """
-        done, latest = [], time.monotonic() - ACKNOWLEDGED_AFTER_SECONDS
+        done, latest = [], time.monotonic() - tuning.ACKNOWLEDGED_AFTER_SECONDS
         while self._acknowledging and self._acknowledging[0][0] < latest:
             done.append(self._acknowledging.popleft()[1])
         return done

@@ -14,7 +14,7 @@ from celery_throttle.operations.replies import cost_too_high_error, unknown_limi
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.admission.pipeline import Attempt
-from celery_throttle.worker.claims.slots import Place
+from celery_throttle.worker.claims.slots import SlotKeys
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
@@ -82,7 +82,7 @@ class WaitingPolicy(ABC):
                 self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
                 reply = yield call
         except StoreError:
-            self._slots.doubt(self._slots.holder(token), self._places(refs))
+            self._slots.release(self._slots.holder(token), self._places(refs))
             raise
         outcome, *about = reply
         if outcome == b"unknown":
@@ -92,9 +92,9 @@ class WaitingPolicy(ABC):
             raise cost_too_high_error(need.costs[index - 1], refs[index - 1], burst)
         return outcome, about
 
-    def _places(self, refs: Iterable[LimitRef]) -> list[Place]:
+    def _places(self, refs: Iterable[LimitRef]) -> list[SlotKeys]:
         keys = self._throttle.keys
-        return [(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
+        return [SlotKeys(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
 
 
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:

@@ -1,4 +1,4 @@
-"""Messages as they are packed to wait in a line, by this version and by the one before."""
+"""Packed messages of this version and of the version before."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FAN_OUT: dict[str, Any] = {"delivery_info": {"exchange": "", "routing_key": "cel
 
 
 def packed_by_the_version_before(message: Any) -> bytes:
-    """It did not write down whether a message was received."""
-    about = packing.about(message)
-    return packing.join(about.replace(', "received": false', ""), message.body)
+    """Pack a message without writing down whether it was received."""
+    head = packing.pack_head(message)
+    return packing.join(head.replace(', "received": false', ""), message.body)
 
 
 @pytest.mark.parametrize(("message", "received"), [(AMQP, True), (REDIS, True), (FAN_OUT, False)])
-def test_what_the_version_before_has_received(message: dict[str, Any], *, received: bool) -> None:
+def test_messages_that_version_0_1_has_received(message: dict[str, Any], *, received: bool) -> None:
     packed = packed_by_the_version_before(Message("[]", **message))
     assert b"received" not in packed.replace(b"redelivered", b"")
     assert packing.unpack(packed, None, CLAIM).received == received
@@ -34,7 +34,7 @@ def test_what_the_version_before_has_received(message: dict[str, Any], *, receiv
 
 @pytest.mark.parametrize("pack", [packing.pack, packed_by_the_version_before])
 @pytest.mark.parametrize("body", ["[1]", b"\x00{\xff", ""])
-def test_a_claim_that_goes_back_is_redelivered_if_celery_had_it(
+def test_a_requeued_message_is_redelivered_if_it_was_delivered(
     lines: Protocol, pack: Any, body: str | bytes
 ) -> None:
     content: Any = body
@@ -52,7 +52,7 @@ def test_a_claim_that_goes_back_is_redelivered_if_celery_had_it(
 
 
 @pytest.mark.parametrize("message", [b"", b"1", b"1\x02\x00\x00\x00[]", b"9\x02\x00\x00\x00{}"])
-def test_what_is_no_message_goes_back_as_it_is(lines: Protocol, message: bytes) -> None:
+def test_an_unreadable_message_is_requeued_unchanged(lines: Protocol, message: bytes) -> None:
     lines.park("one", ["api"], message=message, may_run=False)
     for _ in range(2):
         (row,) = lines.claim("w")

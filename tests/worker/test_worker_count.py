@@ -1,4 +1,4 @@
-"""The number of workers that a worker goes by before it has heard one."""
+"""The number of workers that a worker assumes before the server has reported it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from celery import Celery
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import Settings
-from celery_throttle.worker.health.worker_count import FleetSize
+from celery_throttle.worker.health.worker_count import WorkerCount
 
 
 def test_the_number_outlives_the_worker(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
-    size = FleetSize(state, None)
-    assert (size.known, size.is_heard) == (None, False)
-    size.hear(3)
-    assert (size.known, size.is_heard) == (3, True)
-    again = FleetSize(state, None)
-    assert (again.known, again.is_heard) == (3, False)
-    assert os.listdir(tmp_path) == ["state.throttle"]  # noqa: PTH208 -- nothing temporary either
+    size = WorkerCount(state, None)
+    assert (size.known, size.is_reported) == (None, False)
+    size.update(3)
+    assert (size.known, size.is_reported) == (3, True)
+    again = WorkerCount(state, None)
+    assert (again.known, again.is_reported) == (3, False)
+    assert os.listdir(tmp_path) == ["state.throttle"]  # noqa: PTH208 -- and no temporary file
 
 
 def test_it_is_written_when_it_changes(tmp_path: Path) -> None:
-    size, file = FleetSize(str(tmp_path / "state"), None), tmp_path / "state.throttle"
-    size.hear(3)
+    size, file = WorkerCount(str(tmp_path / "state"), None), tmp_path / "state.throttle"
+    size.update(3)
     file.unlink()
-    size.hear(3)
+    size.update(3)
     assert not file.exists()
-    size.hear(2)
+    size.update(2)
     assert file.read_text() == "2\n"
 
 
@@ -40,31 +40,31 @@ def test_it_is_written_when_it_changes(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_says_nothing_and_is_replaced(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "state.throttle").write_bytes(damage)
-    size = FleetSize(str(tmp_path / "state"), None)
+    size = WorkerCount(str(tmp_path / "state"), None)
     assert size.known is None
-    size.hear(4)
-    assert FleetSize(str(tmp_path / "state"), None).known == 4
+    size.update(4)
+    assert WorkerCount(str(tmp_path / "state"), None).known == 4
 
 
-def test_the_greater_of_what_was_kept_and_what_is_set_counts(tmp_path: Path) -> None:
+def test_the_greater_of_the_stored_and_the_configured_number_counts(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
-    FleetSize(state, None).hear(3)
-    assert FleetSize(state, 5).known == 5
-    assert FleetSize(state, 2).known == 3
-    assert FleetSize(None, 2).known == 2
-    size = FleetSize(state, 5)
-    size.hear(1)
+    WorkerCount(state, None).update(3)
+    assert WorkerCount(state, 5).known == 5
+    assert WorkerCount(state, 2).known == 3
+    assert WorkerCount(None, 2).known == 2
+    size = WorkerCount(state, 5)
+    size.update(1)
     assert size.known == 1
 
 
-def test_without_a_directory_to_write_to_it_goes_on(
+def test_a_file_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    size = FleetSize(str(tmp_path / "nowhere" / "state"), None)
+    size = WorkerCount(str(tmp_path / "nowhere" / "state"), None)
     for _ in range(3):
-        size.hear(3)
+        size.update(3)
     assert size.known == 3
-    assert caplog.text.count("Cannot keep the number of workers") == 1
+    assert caplog.text.count("Cannot store the number of workers") == 1
 
 
 def conf(**settings: object) -> Any:
@@ -92,7 +92,7 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(setting: str, value: obje
         settings.check()
 
 
-def test_the_settings_as_they_are_meant() -> None:
+def test_the_settings_and_their_defaults() -> None:
     settings = Settings(conf(), {})
     assert (settings.workers, settings.outage_grace) == (None, 30.0)
     settings = Settings(conf(throttle_workers=4, throttle_outage_grace=0), {"workers": 5})

@@ -1,4 +1,4 @@
-"""Tasks that come out of lines, on their way to Celery."""
+"""Claimed tasks are delivered to Celery on time, or requeued."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.worker.request import Request
 from kombu import Message
 
-from celery_throttle import Throttle
 from celery_throttle.messages import packing
-from celery_throttle.worker.admission.quota_cache import HORIZON
 from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.claims.dispatch import HandOver
+from celery_throttle.worker.claims.dispatch import Dispatcher
+from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from tests.protocol import Protocol
 
 
 class LateTimer:
-    """The timer of a loop that a task keeps."""
+    """The timers of a loop that a task keeps busy."""
 
     def call_after(self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
         time.sleep(seconds + 2 * HORIZON)
@@ -29,10 +27,8 @@ class LateTimer:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, late: bool) -> None:
+def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, late: bool) -> None:
     """Its start would come too close to the next."""
-    app = Celery("late", broker=redis_url, set_as_current=False)
-    throttle = Throttle(app, {"api": "1/h"}, url=redis_url)
     lines = Protocol(redis_url, {"api": "1/h"})
     lines.park("before", ["api"])
     packed = packing.pack(Message("[[], {}, {}]", headers={"task": "one"}))
@@ -40,7 +36,7 @@ def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, l
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     lines.now += 3600 * 10**6
     (row,) = lines.claim("w")
-    taken = claims.receive([claims.reserve(1), 1, late * 1000, 0, row.message, b"one"])
+    taken = claims.receive([claims.reserve_tokens(1), 1, late * 1000, 0, row.message, b"one"])
 
     began: list[str] = []
     consumer = SimpleNamespace(
@@ -50,9 +46,10 @@ def test_a_task_whose_slot_has_passed_goes_back_to_its_line(redis_url: str, *, l
         task_consumer=SimpleNamespace(accept=None),
     )
     timers: Any = LateTimer()
-    processes: Any = SimpleNamespace(free=lambda: 1)
-    aside: Any = None
-    HandOver(consumer, throttle, claims, aside, processes, timers=timers).take(taken)
+    pool: Any = SimpleNamespace(count_free=lambda: 1)
+    unused: Any = None
+    dispatcher = Dispatcher(consumer, claims, unused, pool=pool, timers=timers, outcomes=unused)
+    dispatcher.dispatch(taken)
     assert len(began) == (not late)
     assert lines.waiting() == (["one"] if late else [])
     lines.close()

@@ -1,4 +1,4 @@
-"""What a worker says at its start of a server that may lose what is entrusted to it."""
+"""A worker checks at its start whether its server may lose tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle.worker.health.preflight import problems
+from celery_throttle.worker.health.preflight import find_problems
 from tests.servers import Server
 from tests.workers import Worker
 
@@ -28,7 +28,7 @@ SAFE = {
         (
             {"maxmemory": "9", "maxmemory_policy": "volatile-ttl"},
             "{throttle}",
-            "in use of limits may be evicted",
+            "states of limits in use may be evicted",
         ),
         ({"maxmemory": "9", "maxmemory_policy": "noeviction"}, "{throttle}", ""),
         ({"aof_enabled": "0"}, "{throttle}", "appendonly is no"),
@@ -40,8 +40,8 @@ SAFE = {
         ({"cluster_enabled": "1"}, "}throttle{", "has no hash tag"),
     ],
 )
-def test_what_is_wrong_with_a_server(facts: dict[str, str], prefix: str, said: str) -> None:
-    found = list(problems(SAFE | facts, prefix))
+def test_problems_of_a_server(facts: dict[str, str], prefix: str, said: str) -> None:
+    found = list(find_problems(SAFE | facts, prefix))
     assert len(found) == bool(said)
     assert said in "".join(found)
 
@@ -62,27 +62,27 @@ def test_a_worker_warns_and_starts(own_server: Server) -> None:
 
 
 @pytest.mark.workers
-def test_a_worker_that_shall_not_risk_it_does_not_start(own_server: Server) -> None:
+def test_with_checks_as_errors_a_worker_does_not_start(own_server: Server) -> None:
     refused = worker(own_server, "error")
     refused.start()
     try:
         assert refused.wait() != 0
-        assert "throttle_checks is 'error', and of the server at" in refused.log()
+        assert "throttle_checks is 'error', and the server " in refused.log()
         assert "appendonly is no" in refused.log()
     finally:
         refused.close()
 
 
 @pytest.mark.workers
-def test_a_server_that_keeps_what_it_has_passes_all_checks(own_server: Server) -> None:
+def test_a_durable_server_passes_all_checks(own_server: Server) -> None:
     with redis.Redis.from_url(own_server.url) as client:
         client.config_set("appendonly", "yes")
     with worker(own_server, "error") as started:
-        assert "Of the server of the limits" not in started.log()
+        assert "Server redis://" not in started.log()
 
 
 @pytest.mark.workers
-def test_a_server_that_cannot_be_asked_is_refused_only_if_checks_are_errors(
+def test_a_lost_server_is_refused_only_if_checks_are_errors(
     own_server: Server, redis_url: str
 ) -> None:
     own_server.stop()

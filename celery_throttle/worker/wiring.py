@@ -1,0 +1,346 @@
+"""Builds the parts of a worker with limits, and gives each part what it uses.
+
+:class:`WorkerParts` live as long as the worker, :class:`ConnectionParts` as long as one connection
+to the broker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_throttle.errors import StoreError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.messages.routing import Routing
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.gate import Gate, attach_gate
+from celery_throttle.worker.alarm import Alarm
+from celery_throttle.worker.claims.call import ClaimCall
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.dispatch import Dispatcher
+from celery_throttle.worker.claims.leases import WorkerLeases, release_dropped
+from celery_throttle.worker.claims.quarantine import Quarantine
+from celery_throttle.worker.claims.revoked import RevokedTasks
+from celery_throttle.worker.claims.scheduler import Scheduler
+from celery_throttle.worker.claims.slots import TaskSlots
+from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.membership import Membership
+from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.health.unconsumed_queues import UnconsumedQueues
+from celery_throttle.worker.health.worker_count import WorkerCount
+from celery_throttle.worker.pool import make_pool
+from celery_throttle.worker.pool_shutdown import confirm_before_flush
+from celery_throttle.worker.queues import WorkerQueues
+from celery_throttle.worker.rate_limit_bypass import bypass_rate_limits
+from celery_throttle.worker.strategies import Strategies
+from celery_throttle.worker.timers import make_timers
+from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
+from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.park import ParkingPolicy
+from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.prefetch import make_prefetch
+from celery_throttle.worker.waiting.republish import Republisher
+
+if TYPE_CHECKING:
+    from celery_throttle.tasks.app_limits import AppLimits
+
+logger = get_logger(__name__)
+
+
+class WorkerParts:
+    """The parts that live as long as one worker.
+
+    They are made before the pool, which may fork: no thread is started before :meth:`start`.
+
+    Args:
+        consumer: Celery's.
+
+    Attributes:
+        connection: the parts of the present connection to the broker, or the last one if that is
+            lost; None before the first.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.throttle: AppLimits = consumer.app.throttle
+        self.connection: ConnectionParts | None = None
+        throttle, settings = self.throttle, self.throttle.settings
+        store, keys, plans, lease = throttle.store, throttle.keys, throttle.plans, settings.lease
+        _ = throttle.swallowed  # made before the pool forks, so that its processes share it
+        name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
+        self.timers = make_timers(consumer)
+        self.claims = Claims(store, keys, name, self._on_settled)
+        self.slots = TaskSlots(name, self._on_released)
+        unconsumed = UnconsumedQueues(keys, throttle.qualify, throttle.run_plan, lease)
+        self._queues = WorkerQueues(keys, throttle.qualify, self._routing, unconsumed)
+        self.quarantine = Quarantine(
+            store, keys, self.claims, lambda: consumer.strategies, self._queues.names_by_lines
+        )
+        self.membership = Membership(
+            store,
+            keys,
+            throttle.limits,
+            name,
+            lease=lease,
+            queues=self._queues,
+            worker_count=WorkerCount(consumer.controller.statedb, settings.workers),
+            on_return=lambda: self.timers.call_soon(self._end_outage),
+            on_quarantined=self.quarantine.recall,
+        )
+        self.outage = OutageMode(
+            consumer.app,
+            keys,
+            self.membership,
+            self.slots,
+            grace=settings.outage_grace,
+            has_limits=bool(throttle.limits),
+        )
+        store.breaker.watcher = self.outage.begin
+        self.backoff = Backoff(self.timers)
+        self.call = ClaimCall(
+            store,
+            plans,
+            lease,
+            self.claims,
+            self.slots,
+            queues=self._queues,
+            backoff=self.backoff,
+            acknowledged=self._acknowledged,
+            register_limits=self._register_missing,
+        )
+        self.leases = WorkerLeases(lease, self.claims, self.slots, self.call)
+        self.revoked = RevokedTasks(store, self.claims, lease, self.call.queue_keys)
+        self.outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
+        self.outcome_alarm = Alarm(self.timers, self.outcomes.report)
+        self._is_registered = False
+        bypass_rate_limits(consumer)
+        consumer.strategies = Strategies(consumer, self._on_message)
+
+    def start(self) -> None:
+        """Start, or continue over a new connection to the broker."""
+        confirm_before_flush(self.consumer)
+        connection = self.connection = ConnectionParts(self)
+        self._register()
+        self.membership.start()
+        limits = ", ".join(
+            f"{name} {' and '.join(map(str, own))}" for name, own in self.throttle.limits.items()
+        )
+        logger.info("Limits of the code: %s. Server: %s", limits or "none", self.throttle.store.url)
+        self.leases.start()
+        connection.open()
+
+    def attach_to_loop(self) -> None:
+        """Attach to the event loop, which was reset if the connection was lost."""
+        self.timers.attach()
+        if self.connection is not None:
+            self.connection.wakeup.listen()
+
+    def stop(self, *, for_good: bool) -> None:
+        """Requeue the tasks that were not started. Running tasks keep their leases.
+
+        Args:
+            for_good: whether the worker shuts down, so that no other connection follows.
+        """
+        if self.connection is None:
+            return
+        self.connection.close()
+        if for_good:
+            self.leases.stop()
+            self.call.report()
+            self.membership.stop()
+
+    def end(self) -> None:
+        """End: no task runs any more. Tasks that are not acknowledged were not begun or cut off."""
+        for request in self.slots.requests():
+            self.slots.end(request)
+        self.claims.requeue(self.claims)
+        self.outcomes.report()
+        self.timers.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Return what ``celery inspect stats`` shows."""
+        return {
+            **self.outage.stats(),
+            "workers": self.membership.worker_count.known or 1,
+            "claims": len(self.claims),
+            "aside": self.membership.quarantined,
+            **({} if self.connection is None else self.connection.gate.stats()),
+        }
+
+    def _register(self) -> None:
+        """Register the limits once. A limit that is missing later is registered when it is used."""
+        if not self._is_registered:
+            with suppress(StoreError):  # it is done at the end of the outage, or by the gate
+                self.throttle.register()
+                self._is_registered = True
+
+    def _register_missing(self) -> None:
+        plans = self.throttle.plans
+        refs = [LimitRef(name, None) for name in plans.limits]
+        with suppress(StoreError):  # then the gate registers what is missing, task by task
+            self.throttle.run_plan(plans.register_missing(refs))
+
+    def _end_outage(self) -> None:
+        self.outage.end()
+        self._register()
+        # A replica that has taken the server's place may have missed the last reports.
+        self.claims.repeat_reports()
+        self.slots.repeat_reports()
+        self.call.renew_slots()
+        if self.connection is not None and self.connection.is_open:
+            self.connection.gate.leave_outage()
+            self.connection.scheduler.poll_in(0)
+
+    # For parts that outlive a connection, and use its parts.
+
+    def _routing(self) -> Routing | None:
+        return None if self.connection is None else self.connection.routing
+
+    def _acknowledged(self) -> Sequence[str]:
+        return () if self.connection is None else self.connection.waiting.acknowledged()
+
+    def _on_message(self, message: Any) -> None:
+        if self.connection is not None:
+            self.connection.prefetch.receive(message)
+
+    def _on_settled(self) -> None:
+        if self.connection is not None:
+            self.connection.scheduler.on_settled()
+
+    def _on_released(self) -> None:
+        if self.connection is not None:
+            self.connection.scheduler.on_released()
+
+    def _report_outcomes_in(self, seconds: float) -> None:
+        if self.connection is not None and self.connection.is_open:
+            self.outcome_alarm.set(seconds)
+
+
+class ConnectionParts:
+    """The parts that live as long as one connection to the broker.
+
+    Args:
+        worker: the parts of the worker.
+
+    Attributes:
+        is_open: whether tasks are polled for: from :meth:`open` until :meth:`close`.
+    """
+
+    def __init__(self, worker: WorkerParts) -> None:
+        self._worker = worker
+        self._consumer = consumer = worker.consumer
+        throttle, timers = worker.throttle, worker.timers
+        self.is_open = False
+        self.routing = Routing(consumer)
+        self.prefetch = make_prefetch(consumer)
+        self._republisher = Republisher(consumer, self.routing)
+        self._pool = pool = make_pool(consumer, timers, self.admit_again)
+        delayed = DelayedTasks(consumer, timers, self._republisher, self.prefetch, self.admit_again)
+        self.waiting = self._make_waiting(delayed)
+        self.gate = Gate(
+            throttle,
+            self.waiting,
+            worker.slots,
+            outage=worker.outage,
+            delayed=delayed,
+            backoff=worker.backoff,
+            pool=pool,
+            outcomes=worker.outcomes,
+            admit_again=self.admit_again,
+            call_later=timers.call_after,
+            call_soon=timers.call_soon,
+        )
+        attach_gate(consumer.app, self.gate)
+        self.wakeup = WakeupListener(
+            throttle.store,
+            throttle.keys.wakeup_channel(worker.claims.worker),
+            consumer.hub,
+            self._on_wakeup,
+        )
+        self.scheduler = Scheduler(
+            consumer,
+            timers,
+            pool,
+            call=worker.call,
+            claims=worker.claims,
+            slots=worker.slots,
+            revoked=worker.revoked,
+            dispatcher=Dispatcher(
+                consumer,
+                worker.claims,
+                worker.quarantine,
+                pool=pool,
+                timers=timers,
+                outcomes=worker.outcomes,
+            ),
+            wakeup=self.wakeup,
+            outage=worker.outage,
+            backoff=worker.backoff,
+        )
+        leases = worker.leases
+        self._renewal = consumer.timer.call_repeatedly(leases.interval, leases.renew)
+
+    def _make_waiting(self, delayed: DelayedTasks) -> WaitingPolicy:
+        worker, throttle = self._worker, self._worker.throttle
+
+        def new_token() -> int:
+            return worker.claims.reserve_tokens(1)
+
+        if throttle.settings.waiting == "broker":
+            return BrokerWaitPolicy(throttle, worker.slots, new_token, delayed)
+        return ParkingPolicy(
+            throttle,
+            worker.slots,
+            new_token,
+            self.routing,
+            parked=lambda wait: self.scheduler.poll_in(wait - tuning.BOOKING_HORIZON_SECONDS),
+        )
+
+    def _on_wakeup(self) -> None:
+        self.scheduler.on_wakeup()
+
+    def open(self) -> None:
+        """Begin to poll for tasks that wait in lines."""
+        worker = self._worker
+        self.is_open = True
+        if self._pool.drops_tasks:
+            release_dropped(worker.claims, worker.slots)
+        if self._consumer.hub is None:
+            worker.attach_to_loop()
+        if worker.membership.quarantined:
+            worker.quarantine.recall()
+        self.scheduler.poll_in(0)
+        worker.outcome_alarm.set(0)
+
+    def close(self) -> None:
+        """Claim no more, and requeue the tasks that the pool does not have."""
+        worker = self._worker
+        self.is_open = False
+        self.scheduler.stop()
+        worker.outcome_alarm.cancel()
+        worker.backoff.clear()
+        self._consumer.timer.cancel(self._renewal)
+        self.wakeup.close()
+        self.gate.stop()
+        self._republisher.close()
+        worker.call.wait_for_end()
+        worker.claims.requeue(worker.claims.booked(), unless_started=True)
+
+    def admit_again(self, request: Any) -> None:
+        """Bring a request to the gate once more."""
+        # Celery drops reserved requests when it loses the broker, which delivers them again.
+        if request not in state.reserved_requests:
+            self.gate.end(request)
+            return
+        try:
+            self._consumer.on_task_request(request)
+        except Exception as error:  # noqa: BLE001  # of a result backend that is told of a revoked task
+            self.gate.retry_later(request, error)

@@ -1,0 +1,219 @@
+"""When a worker polls for tasks, and what one claim call claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+
+from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.scheduler import Scheduler
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.pool import _PreforkPool
+from celery_throttle.worker.timers import ThreadTimers
+from celery_throttle.worker.tuning import (
+    BOOKING_HORIZON_SECONDS,
+    CLAIM_BATCH_SIZE,
+    SOON_FREE_SECONDS,
+)
+from tests.protocol import Protocol
+
+
+class Timer:
+    """A worker's timers, which make the next call when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[..., Any], tuple[Any, ...]]] = []
+
+    def call_after(self, seconds: float, call: Callable[..., Any], args: Any = ()) -> Any:
+        self.calls.append((seconds, call, args))
+        return self.calls[-1]
+
+    def cancel(self, entry: Any) -> None:
+        if entry in self.calls:
+            self.calls.remove(entry)
+
+    def run(self, times: int = 3) -> None:
+        for _ in range(times):
+            if self.calls:
+                first = min(self.calls, key=lambda entry: entry[0])
+                self.calls.remove(first)
+                first[1](*first[2])
+
+
+class OneProcess:
+    """The scheduler of a prefork worker with one process; its claim calls are counted."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+        pool = SimpleNamespace(_putlock=None, _processes=1, _cache={}, _all_inqueues=[1])
+        self._pool = pool
+        self._semaphore = LaxBoundedSemaphore(1)
+        self.timer = Timer()
+        hub = SimpleNamespace(call_soon=lambda call, *args: call(*args))
+        wrapper = SimpleNamespace(_pool=pool, maintain_pool=lambda: None)
+        self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
+        self.recent_starts = 0
+        self._consumer = SimpleNamespace(hub=hub, controller=self._controller)
+        timers: Any = self.timer
+        self.backoff = Backoff(timers)
+
+    def _claim(self, capacity: Callable[[], Capacity]) -> ClaimReply:
+        self.polls += capacity().free > 0
+        return ClaimReply(0.001)
+
+    def connect(self) -> None:
+        nothing: Any = SimpleNamespace(
+            claim=self._claim,
+            replied_at=0.0,
+            booked=list,
+            recent_starts=lambda: self.recent_starts,
+            has_releases=lambda: False,
+            has_settled=lambda: False,
+            withdraw=list,
+            listen=lambda: None,
+            is_on=False,
+            ended=0.0,
+        )
+        pool = _PreforkPool(self._controller)
+        self._semaphore.value = 1 - len(self._pool._cache)
+        self.scheduler = Scheduler(
+            self._consumer,
+            self.timer,  # type: ignore[arg-type]  # as far as it is used
+            pool,
+            call=nothing,
+            claims=nothing,
+            slots=nothing,
+            revoked=nothing,
+            dispatcher=nothing,
+            wakeup=nothing,
+            outage=nothing,
+            backoff=self.backoff,
+        )
+        self.scheduler.poll_in(0)
+        self.timer.run()
+
+    def lose_the_broker(self) -> None:
+        self._semaphore.clear()  # as Celery's consumer does
+        self.scheduler.stop()
+        self.backoff.clear()
+
+    def begin(self) -> None:
+        self._semaphore.acquire(lambda: None)
+        self._pool._cache[1] = SimpleNamespace(_worker_lost=None)
+        self.scheduler.poll_in(0)
+        self.timer.run()
+
+    def end(self) -> int:
+        """End the task; return the number of polls that follow."""
+        before = self.polls
+        self._pool._cache.clear()
+        self._semaphore.release()
+        self.timer.run()
+        return self.polls - before
+
+
+def test_a_busy_worker_polls_again_after_it_lost_the_broker() -> None:
+    """It was in the queue for a process, which Celery empties then."""
+    worker = OneProcess()
+    worker.connect()
+    worker.begin()
+    assert worker.end()
+    worker.begin()
+    worker.lose_the_broker()
+    worker.connect()
+    assert worker.end()
+    worker.begin()
+    assert worker.end()
+
+
+def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
+    app = Celery("asks", broker="memory://", set_as_current=False)
+    throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
+    claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
+    slots: Any = SimpleNamespace(take_releases=list, release_again=lambda _: None)
+    consumed: Any = SimpleNamespace(keys=lambda: [(lines.keys.queue(name),) for name in queues])
+    call = ClaimCall(
+        throttle.store,
+        throttle.plans,
+        throttle.settings.lease,
+        claims,
+        slots,
+        queues=consumed,
+        backoff=Backoff(ThreadTimers()),
+        acknowledged=list,
+        register_limits=throttle.register,
+    )
+    return call, claims
+
+
+def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
+    """After hours of an outage there would be too many for one call."""
+    call, claims = make_call(lines, "q")
+    breaker = call._store.breaker
+    breaker.watcher = lambda _: None
+    breaker.trip(StoreUnavailableError("it is out"))
+    for _ in range(60):
+        assert call.claim(lambda: Capacity(100)) is None
+    assert claims._to_requeue == []
+
+
+def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
+    for number in range(250):
+        lines.park(str(number), ["api"], may_run=False)
+    _, claims = make_call(lines, "q")
+    assert len(lines.claim("w", room=250)) == 250
+    sizes: list[int] = []
+    requeue = claims._run_requeue
+
+    def counted(worker: str, which: str, limit: int, tokens: Any) -> int:
+        sizes.append(len(tokens))
+        return requeue(worker, which, limit, tokens)
+
+    claims._run_requeue = counted  # type: ignore[method-assign]  # counts, and goes on
+    claims.requeue_uncertain(range(1, 251))
+    claims.requeue_pending()
+    assert sizes == [100, 100, 50]
+    assert len(lines.waiting()) == 250
+    lines.check()
+
+
+def test_each_queue_is_served(lines: Protocol) -> None:
+    """Even if each queue has more due tasks than there are processes."""
+    for queue in "abc":
+        for number in range(4):
+            lines.park(f"{queue}{number}", ["api"], queue=queue, may_run=False)
+    call, _ = make_call(lines, *"abc")
+    replies = [call.claim(lambda: Capacity(1)) for _ in range(6)]
+    tasks = [task for reply in replies if reply for task in reply.tasks]
+    left = sorted(task_id[0] for task_id in lines.waiting())
+    assert len(tasks) == 6
+    assert left == sorted("aabbcc")
+
+
+def test_a_call_also_claims_for_processes_that_will_be_free_soon(lines: Protocol) -> None:
+    lines.limiter.define("api", "1000/s burst 1000")
+    for number in range(300):
+        lines.park(str(number), ["api"], may_run=False)
+    call, _ = make_call(lines, "q")
+    for free, soon, taken in ((0, 9, 0), (1, 0, 1), (1, 4, 5), (300, 9, CLAIM_BATCH_SIZE)):
+        reply = call.claim(lambda: Capacity(free, soon))  # noqa: B023  # called at once
+        assert reply
+        assert len(reply.tasks) == taken
+        assert not taken or reply.wait == 0  # more are due
+
+
+def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
+    worker = OneProcess()
+    worker.connect()
+    worker.recent_starts = 40
+    expected = 40 * SOON_FREE_SECONDS / BOOKING_HORIZON_SECONDS
+    assert worker.scheduler._capacity() == Capacity(1, int(expected), contended=False)
+    worker._semaphore.acquire(lambda: None)
+    worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
+    assert worker.scheduler._capacity().soon_free == 0
