@@ -37,6 +37,7 @@ plots: .venv/.demo .venv/.plot
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: .venv/.dev
 	$(BIN)/mypy

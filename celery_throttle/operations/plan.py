@@ -34,6 +34,18 @@ class Sleep:
 Plan = Generator[Call | Sleep, Any, T]
 
 
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """A step of an attempt: waits until this many replicas have all that was written before."""
+
+    replicas: int
+
+
+#: A worker's plan to admit or park one task. It does not sleep, and it handles errors: where there
+#: is no reply, a ``StoreError`` is raised in it.
+Attempt = Generator[Call | Confirm, Any, T]
+
+
 class Clock(Protocol):
     """A clock that replaces the server's; see :class:`celery_throttle.testing.ManualClock`."""
 

@@ -17,7 +17,7 @@ from celery_throttle.limits.duration import to_us
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
-from celery_throttle.worker.health.error_log import ErrorLog
+from celery_throttle.worker.error_log import ErrorLog
 
 if TYPE_CHECKING:
     from celery_throttle.store.client import Store

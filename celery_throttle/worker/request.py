@@ -19,7 +19,7 @@ from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.fan_out_outcomes import DONE, FAILED, OUTCOMES
-from celery_throttle.worker.strategies import ReceivedBeforeError
+from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
 from celery_throttle.worker.task_state import PassesGate, task_state
 
 

@@ -29,7 +29,7 @@ from celery_throttle.tasks.context import Item
 if TYPE_CHECKING:
     from celery_throttle.limits.requirement import Requirement
     from celery_throttle.tasks.task_limits import TaskLimits
-    from celery_throttle.worker.claims.claims import Claim
+    from celery_throttle.worker.claim import Claim
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
 REQUESTED_HEADER = "throttle_met"

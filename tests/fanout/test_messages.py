@@ -20,7 +20,7 @@ from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
-from celery_throttle.worker.claims.claims import Claim
+from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.waiting.republish import _TRANSPORT_PROPERTIES
 from tests.fanout.conftest import MakeApp
 

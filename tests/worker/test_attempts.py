@@ -9,11 +9,12 @@ from celery_throttle.errors import CostError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.admission.pipeline import Attempt, Confirm, Pipeline
+from celery_throttle.worker.admission.pipeline import Pipeline
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.timers import ThreadTimers
+from celery_throttle.worker.hooks.timers import ThreadTimers
 from tests.servers import Server
 
 

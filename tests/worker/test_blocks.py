@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.worker.admission.quota_cache import Block, Demand
+from celery_throttle.worker.admission.quota_cache import Block
+from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
-from celery_throttle.worker.claims.claims import Claim, Claims
+from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.claims.claims import Claims
 from tests.protocol import Protocol
 
 TASKS = 40

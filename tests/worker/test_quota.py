@@ -17,11 +17,11 @@ from celery_throttle.worker.admission import gate, quota
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.claims.slots import TaskSlots
 from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import GATHER_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH

@@ -14,8 +14,8 @@ from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.pool import _PreforkPool
-from celery_throttle.worker.timers import ThreadTimers
+from celery_throttle.worker.hooks.pool import _PreforkPool
+from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,

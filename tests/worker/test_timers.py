@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
-from celery_throttle.worker.timers import LoopTimers, ThreadTimers, Timers, cap_loop_wait
+from celery_throttle.worker.hooks.timers import LoopTimers, ThreadTimers, Timers, cap_loop_wait
 from tests.servers import wait_until
 
 #: Seconds. If kombu's loop overlooks a timer it waits for a second, so ten overlooked timers take

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import Settings
-from celery_throttle.worker.health.worker_count import WorkerCount
+from celery_throttle.worker.membership.worker_count import WorkerCount
 
 
 def test_the_number_outlives_the_worker(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.operations.plan import Attempt
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import Batch, CallLater, NextRound
-from celery_throttle.worker.admission.pipeline import Attempt, Pipeline
+from celery_throttle.worker.admission.pipeline import Pipeline
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from celery_throttle.limits.requirement import Requirement
     from celery_throttle.tasks.app_limits import AppLimits
     from celery_throttle.tasks.context import Item
-    from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
     from celery_throttle.worker.health.backoff import Backoff
     from celery_throttle.worker.health.outage import OutageMode
-    from celery_throttle.worker.pool import WorkerPool
+    from celery_throttle.worker.hooks.pool import WorkerPool
+    from celery_throttle.worker.slots import TaskSlots
     from celery_throttle.worker.waiting.delayed import DelayedTasks
     from celery_throttle.worker.waiting.policy import WaitingPolicy
 

@@ -1,18 +1,17 @@
 """Runs attempts to take quota, several of them in one round trip.
 
-An attempt is a plan, see ``operations/plan.py``, that does not sleep and handles errors: where
-there is no reply, a ``StoreError`` is raised in it.
+For what an attempt is see ``operations/plan.py``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.errors import StoreError
+from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
     from celery_throttle.worker.health.backoff import Backoff
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """Waits until this many replicas have all that was written before."""
-
-    replicas: int
-
-
-Attempt = Generator[Call | Confirm, Any, T]
 
 
 class Pipeline:

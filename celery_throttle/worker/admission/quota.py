@@ -26,8 +26,9 @@ from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.client import PendingCall
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.quota_cache import Block, Demand
+from celery_throttle.worker.admission.quota_cache import Block
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
+from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.task_state import PassesGate, Status, task_state
 
 if TYPE_CHECKING:

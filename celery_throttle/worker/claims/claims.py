@@ -21,67 +21,13 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.quota_cache import Demand
-from celery_throttle.worker.claims.recent_reports import RecentReports
-from celery_throttle.worker.claims.slots import SlotKeys, read_slot_keys
-from celery_throttle.worker.health.error_log import ErrorLog
+from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.demand import Demand
+from celery_throttle.worker.error_log import ErrorLog
+from celery_throttle.worker.recent_reports import RecentReports
+from celery_throttle.worker.slots import read_slot_keys
 
 logger = get_logger(__name__)
-
-
-class Claim:
-    """A task that this worker holds.
-
-    Attributes:
-        token: number of the claim among the worker's claims.
-        admitted: whether the quota was taken with the task. If not (the task has expired, was
-            revoked, or can never pass), the gate decides as about any message.
-        waited: seconds that the task spent in its line.
-        slots: the slots that were taken with the task.
-        delivered: whether Celery got the message.
-        started: whether the pool has the task.
-        returned: whether the task left this worker unstarted: requeued, or into quarantine. Then
-            nothing in this worker may run it.
-    """
-
-    __slots__ = (
-        *("_claims", "admitted", "delivered", "returned", "slots", "started", "token", "waited"),
-    )
-
-    def __init__(
-        self,
-        claims: Claims,
-        token: int,
-        *,
-        admitted: bool,
-        waited: float,
-        slots: Sequence[SlotKeys],
-    ) -> None:
-        self._claims = claims
-        self.token = token
-        self.admitted = admitted
-        self.waited = waited
-        self.slots = slots
-        self.delivered = False
-        self.started = False
-        self.returned = False
-
-    @property
-    def name(self) -> str:
-        """A name that no other claim of any worker has."""
-        return f"{self._claims.worker} {self.token}"
-
-    def start(self) -> bool:
-        """Record that the pool gets the task; False if the task has left this worker."""
-        return self._claims.start(self)
-
-    def settle(self) -> None:
-        """Record that the task is done."""
-        self._claims.settle(self)
-
-    def requeue(self) -> None:
-        """Put the task back at the head of its line."""
-        self._claims.requeue([self])
 
 
 class ClaimedTask(NamedTuple):

@@ -20,11 +20,12 @@ from celery_throttle.worker.fan_out_outcomes import FAILED
 from celery_throttle.worker.request import is_gated
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.claims.claims import Claim, ClaimedTask, Claims
+    from celery_throttle.worker.claim import Claim
+    from celery_throttle.worker.claims.claims import ClaimedTask, Claims
     from celery_throttle.worker.claims.quarantine import Quarantine
     from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
-    from celery_throttle.worker.pool import WorkerPool
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.pool import WorkerPool
+    from celery_throttle.worker.hooks.timers import Timers
 
 logger = get_logger(__name__)
 

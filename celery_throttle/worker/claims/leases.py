@@ -18,7 +18,7 @@ from celery_throttle.worker import tuning
 if TYPE_CHECKING:
     from celery_throttle.worker.claims.call import ClaimCall
     from celery_throttle.worker.claims.claims import Claims
-    from celery_throttle.worker.claims.slots import TaskSlots
+    from celery_throttle.worker.slots import TaskSlots
 
 
 class WorkerLeases:

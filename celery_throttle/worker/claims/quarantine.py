@@ -17,12 +17,13 @@ from celery_throttle.errors import StoreError
 from celery_throttle.messages import packing
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
-from celery_throttle.worker.health.error_log import ErrorLog
+from celery_throttle.worker.error_log import ErrorLog
 
 if TYPE_CHECKING:
     from celery_throttle.store.client import Store
     from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.claims.claims import Claim, Claims
+    from celery_throttle.worker.claim import Claim
+    from celery_throttle.worker.claims.claims import Claims
 
 logger = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
-from celery_throttle.worker.health.error_log import ErrorLog
+from celery_throttle.worker.error_log import ErrorLog
 
 
 class RevokedTasks:

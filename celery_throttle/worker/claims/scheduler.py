@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.worker import tuning
-from celery_throttle.worker.alarm import Alarm
 from celery_throttle.worker.claims.call import Capacity
-from celery_throttle.worker.pool import scale_up
+from celery_throttle.worker.hooks.alarm import Alarm
+from celery_throttle.worker.hooks.pool import scale_up
 
 if TYPE_CHECKING:
     from celery_throttle.worker.claims.call import ClaimCall
     from celery_throttle.worker.claims.claims import Claims
     from celery_throttle.worker.claims.dispatch import Dispatcher
     from celery_throttle.worker.claims.revoked import RevokedTasks
-    from celery_throttle.worker.claims.slots import TaskSlots
     from celery_throttle.worker.claims.wakeup import WakeupListener
     from celery_throttle.worker.health.backoff import Backoff
     from celery_throttle.worker.health.outage import OutageMode
-    from celery_throttle.worker.pool import WorkerPool
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.pool import WorkerPool
+    from celery_throttle.worker.hooks.timers import Timers
+    from celery_throttle.worker.slots import TaskSlots
 
 
 class Scheduler:

@@ -1,1 +1,1 @@
-"""Health: outages, the number of live workers, and checks before a worker starts."""
+"""Failures: what a worker does without the server, and checks before it starts."""

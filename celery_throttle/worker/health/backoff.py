@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_throttle.worker import tuning
-from celery_throttle.worker.alarm import Alarm
+from celery_throttle.worker.hooks.alarm import Alarm
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.timers import Timers
 
 
 class Backoff:

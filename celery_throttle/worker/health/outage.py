@@ -21,8 +21,8 @@ from celery_throttle.worker.health.fallback import Fallback
 
 if TYPE_CHECKING:
     from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.claims.slots import TaskSlots
-    from celery_throttle.worker.health.membership import Membership
+    from celery_throttle.worker.membership.membership import Membership
+    from celery_throttle.worker.slots import TaskSlots
 
 logger = get_logger(__name__)
 

@@ -22,7 +22,7 @@ from celery_throttle.worker.failure import fail
 from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, task_state
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.timers import Timers
     from celery_throttle.worker.waiting.prefetch import Prefetch
     from celery_throttle.worker.waiting.republish import Republisher
 

@@ -10,15 +10,15 @@ from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.plan import Attempt
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task_limits import TaskLimits
-from celery_throttle.worker.admission.pipeline import Attempt
-from celery_throttle.worker.claims.slots import SlotKeys
+from celery_throttle.worker.slots import SlotKeys
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.claims.slots import TaskSlots
+    from celery_throttle.worker.slots import TaskSlots
 
 
 class WaitingPolicy(ABC):

@@ -23,8 +23,8 @@ from celery_throttle.worker import tuning
 if TYPE_CHECKING:
     from celery_throttle.store.client import Store
     from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.health.worker_count import WorkerCount
-    from celery_throttle.worker.queues import WorkerQueues
+    from celery_throttle.worker.membership.queues import WorkerQueues
+    from celery_throttle.worker.membership.worker_count import WorkerCount
 
 #: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "

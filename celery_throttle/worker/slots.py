@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.script import Call
-from celery_throttle.worker.claims.recent_reports import RecentReports
+from celery_throttle.worker.recent_reports import RecentReports
 
 
 class SlotKeys(NamedTuple):

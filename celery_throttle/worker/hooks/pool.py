@@ -16,7 +16,7 @@ from celery.worker import state
 from celery_throttle.worker import tuning
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.timers import Timers
 
 
 class WorkerPool(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.timers import Timers
+    from celery_throttle.worker.hooks.timers import Timers
 
 
 class Alarm:

@@ -1,0 +1,78 @@
+"""A claim: this worker's hold on one task that came out of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from celery_throttle.worker.slots import SlotKeys
+
+
+class ClaimHolder(Protocol):
+    """All claims of a worker: :class:`celery_throttle.worker.claims.claims.Claims`."""
+
+    worker: str
+
+    def start(self, claim: Claim) -> bool:
+        """Record that the pool gets the task; False if the task has left this worker."""
+
+    def settle(self, claim: Claim) -> None:
+        """Record that the task is done."""
+
+    def requeue(self, claims: Iterable[Claim]) -> None:
+        """Put tasks back at the heads of their lines."""
+
+
+class Claim:
+    """A task that this worker holds.
+
+    Attributes:
+        token: number of the claim among the worker's claims.
+        admitted: whether the quota was taken with the task. If not (the task has expired, was
+            revoked, or can never pass), the gate decides as about any message.
+        waited: seconds that the task spent in its line.
+        slots: the slots that were taken with the task.
+        delivered: whether Celery got the message.
+        started: whether the pool has the task.
+        returned: whether the task left this worker unstarted: requeued, or into quarantine. Then
+            nothing in this worker may run it.
+    """
+
+    __slots__ = (
+        *("_claims", "admitted", "delivered", "returned", "slots", "started", "token", "waited"),
+    )
+
+    def __init__(
+        self,
+        claims: ClaimHolder,
+        token: int,
+        *,
+        admitted: bool,
+        waited: float,
+        slots: Sequence[SlotKeys],
+    ) -> None:
+        self._claims = claims
+        self.token = token
+        self.admitted = admitted
+        self.waited = waited
+        self.slots = slots
+        self.delivered = False
+        self.started = False
+        self.returned = False
+
+    @property
+    def name(self) -> str:
+        """A name that no other claim of any worker has."""
+        return f"{self._claims.worker} {self.token}"
+
+    def start(self) -> bool:
+        """Record that the pool gets the task; False if the task has left this worker."""
+        return self._claims.start(self)
+
+    def settle(self) -> None:
+        """Record that the task is done."""
+        self._claims.settle(self)
+
+    def requeue(self) -> None:
+        """Put the task back at the head of its line."""
+        self._claims.requeue([self])

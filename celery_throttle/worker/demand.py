@@ -1,0 +1,30 @@
+"""Counts of recent tasks, by which a worker takes units ahead and claims ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from celery_throttle.worker import tuning
+
+
+class Demand:
+    """Counts how often each limit was passed in the last 20 ms; so many units are taken ahead."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Hashable, tuple[float, int, int]] = {}
+
+    def count(self, key: Hashable, now: float) -> None:
+        """Count one more task."""
+        began, before, current = self._counts.get(key, (now, 0, 0))
+        age = now - began
+        if age > tuning.BOOKING_HORIZON_SECONDS:
+            before = current if age < 2 * tuning.BOOKING_HORIZON_SECONDS else 0
+            current, began = 0, now
+        if len(self._counts) > tuning.DEMAND_CACHE_SIZE:
+            self._counts.clear()
+        self._counts[key] = (began, before, current + 1)
+
+    def recent(self, key: Hashable, now: float) -> int:
+        """Return how many tasks were counted in the last 20 ms."""
+        began, before, current = self._counts.get(key, (now, 0, 0))
+        return max(before, current) if now - began <= 2 * tuning.BOOKING_HORIZON_SECONDS else 0

@@ -1,0 +1,1 @@
+"""What is attached to Celery's worker: its pool, timers, event loop and strategies."""

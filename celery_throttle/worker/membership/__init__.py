@@ -1,0 +1,1 @@
+"""Which workers are there, and which queues they consume."""
