@@ -43,9 +43,9 @@ class GatedRequest(PassesGate):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)  # type: ignore[call-arg]  # mixed in
+        headers = self.request_dict  # type: ignore[attr-defined]  # see above
         # Taken out: the task sees the headers it was sent with.
-        redelivered = self.request_dict.pop(REPUBLISHED_HEADER, None)  # type: ignore[attr-defined]  # see above
-        if redelivered:
+        if REPUBLISHED_HEADER in headers and headers.pop(REPUBLISHED_HEADER):
             self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         if getattr(message, "received", False):
             raise ReceivedBeforeError(self)
@@ -70,10 +70,11 @@ class GatedRequest(PassesGate):
 
     def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
         """Send an event, and note the outcome: Celery sends one in every way that a task ends."""
-        task = task_state(self)
-        if fields.get("requeue"):
-            task.comes_again = True
-        task.outcome = OUTCOMES.get(type, task.outcome)
+        outcome = OUTCOMES.get(type)
+        if outcome is not None:
+            task = task_state(self)
+            task.outcome = outcome
+            task.comes_again = task.comes_again or bool(fields.get("requeue"))
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
@@ -130,8 +131,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
 def _with_end(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def on_success(self: Any, result: Any, **kwargs: Any) -> Any:
-        failed, *_ = result
-        if failed:  # it goes on to on_failure, after which the task may run once more
+        if result[0]:  # the error goes on to on_failure, after which the task may run once more
             return inner(self, result, **kwargs)
         try:
             return inner(self, result, **kwargs)
@@ -151,9 +151,11 @@ def _end(request: Any) -> None:
 
 def _report_outcome(request: Any) -> None:
     """Report the outcome of a task, once, if it has ended for good."""
-    gate, task = gate_of(request.app), task_state(request)
-    outcome, task.outcome = task.outcome, ""
-    if gate is not None and outcome and not task.comes_again:
+    task = task_state(request)
+    if not task.outcome:
+        return
+    gate, outcome, task.outcome = gate_of(request.app), task.outcome, ""
+    if gate is not None and not task.comes_again:
         gate.outcomes.record(request.request_dict, outcome)
 
 

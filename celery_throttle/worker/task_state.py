@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.limits.limit import check_name
@@ -74,25 +75,31 @@ class TaskState:
         comes_again: whether it was requeued, so the outcome is not final.
     """
 
-    __slots__ = (
-        *("_starts_at", "broker_wait_until", "claim", "comes_again", "has_waited", "in_doubt"),
-        *("joined", "outcome", "refusals", "requested", "requirement", "status"),
-    )
+    # What most tasks leave as it is costs them nothing here.
+    claim: Claim | None = None
+    status = Status.RECEIVED
+    in_doubt = False
+    has_waited = False
+    broker_wait_until = 0
+    requested: Sequence[Item] = ()
+    refusals: Mapping[str, int] = MappingProxyType({})
+    requirement: Requirement | None = None
+    joined: tuple[TaskLimits, Sequence[Item]] | None = None
+    outcome = ""
+    comes_again = False
+    _starts_at = 0.0
 
     def __init__(self, request: Any) -> None:
         headers = request.request_dict
-        self.claim: Claim | None = getattr(request.message, "claim", None)
-        self.status = Status.RECEIVED if self.claim is None else Status.CLAIMED
-        self.in_doubt = False
-        self.has_waited = False
-        self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER, 0))
-        self.requested = _read_items(headers.pop(REQUESTED_HEADER, None))
-        self.refusals = _read_counts(headers.pop(REFUSALS_HEADER, None))
-        self.requirement: Requirement | None = None
-        self.joined: tuple[TaskLimits, Sequence[Item]] | None = None
-        self.outcome = ""
-        self.comes_again = False
-        self._starts_at = 0.0
+        claim = getattr(request.message, "claim", None)
+        if claim is not None:
+            self.claim, self.status = claim, Status.CLAIMED
+        if BROKER_WAIT_HEADER in headers:
+            self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER))
+        if REQUESTED_HEADER in headers:
+            self.requested = _read_items(headers.pop(REQUESTED_HEADER))
+        if REFUSALS_HEADER in headers:
+            self.refusals = _read_counts(headers.pop(REFUSALS_HEADER))
 
     def gather(self) -> None:
         """The task asks the server together with others, some milliseconds later."""

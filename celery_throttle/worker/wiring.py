@@ -122,7 +122,7 @@ class WorkerParts:
         self.outcome_alarm = Alarm(self.timers, self.outcomes.report)
         self._is_registered = False
         bypass_rate_limits(consumer)
-        consumer.strategies = Strategies(consumer, self._on_message)
+        consumer.strategies = Strategies(consumer)
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -206,10 +206,6 @@ class WorkerParts:
 
     def _acknowledged(self) -> Sequence[str]:
         return () if self.connection is None else self.connection.waiting.acknowledged()
-
-    def _on_message(self, message: Any) -> None:
-        if self.connection is not None:
-            self.connection.prefetch.receive(message)
 
     def _on_settled(self) -> None:
         if self.connection is not None:

@@ -45,7 +45,8 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
     state, more = task_state(request), []
     for name, key, cost in items:
         if name == REFUSALS:
-            state.refusals[str(key)] = state.refusals.get(str(key), 0) + cost
+            count = state.refusals.get(str(key), 0)
+            state.refusals = {**state.refusals, str(key): count + cost}
         else:
             more.append((name, key, cost))
     state.requested = (*state.requested, *more)
@@ -73,8 +74,9 @@ def pass_units(request: Any) -> None:
     """Tell the run that begins which units it has, so it need not take them in its body."""
     state = task_state(request)
     units = _joined(request.app.throttle, request)[1] if state.requested else ()
-    refusals = [(REFUSALS, limits, times) for limits, times in state.refusals.items()]
-    request.request_dict[UNITS_FIELD] = (*units, *refusals) if refusals else units
+    if state.refusals:
+        units = (*units, *((REFUSALS, limits, times) for limits, times in state.refusals.items()))
+    request.request_dict[UNITS_FIELD] = units
 
 
 def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Item]]:

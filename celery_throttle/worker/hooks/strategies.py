@@ -37,12 +37,14 @@ class Strategies(dict[str, Strategy]):
 
     Args:
         consumer: Celery's.
-        on_message: called first with each message that is given to a strategy.
+
+    Attributes:
+        on_message: called first with each message that is given to a strategy, or None.
     """
 
-    def __init__(self, consumer: Any, on_message: Callable[[Any], None]) -> None:
+    def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._on_message = on_message
+        self.on_message: Callable[[Any], None] | None = None
         super().__init__()
         for name, strategy in consumer.strategies.items():
             self[name] = strategy
@@ -54,7 +56,8 @@ class Strategies(dict[str, Strategy]):
         def announce_once(
             message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any
         ) -> Any:
-            self._on_message(message)
+            if self.on_message is not None:
+                self.on_message(message)
             if REPUBLISHED_HEADER in (message.headers or ()):
                 message.received = True
             try:

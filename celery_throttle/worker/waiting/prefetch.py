@@ -24,10 +24,6 @@ class Prefetch(ABC):
     """The prefetch slots of one connection to the broker. Thread-safe."""
 
     @abstractmethod
-    def receive(self, message: Any) -> None:
-        """Note a message that came from the broker or out of a line."""
-
-    @abstractmethod
     def free(self, message: Any) -> None:
         """Free the slot of a message that waits."""
 
@@ -54,9 +50,6 @@ class ChannelPrefetch(Prefetch):
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-
-    def receive(self, message: Any) -> None:
-        """Do nothing: the broker counts."""
 
     def free(self, _message: Any) -> None:
         """See :class:`Prefetch`; the count is raised in the next round of Celery's loop."""
@@ -105,9 +98,10 @@ class ConsumerPrefetch(Prefetch):
         # Celery's loop calls it in each round in which `qos.prev` is not `qos.value`.
         self._update_count = consumer.qos.update
         consumer.qos.update = self._update
+        consumer.strategies.on_message = self._receive
 
-    def receive(self, message: Any) -> None:
-        """See :class:`Prefetch`; a message out of a line has no slot."""
+    def _receive(self, message: Any) -> None:
+        """Note a message that came from the broker; a message out of a line has no slot."""
         if is_claimed(message):
             return
         with self._lock:
