@@ -22,7 +22,7 @@ from celery_throttle.worker.admission.requested_limits import (
     pass_units,
     requirement_of,
 )
-from celery_throttle.worker.task_state import task_state
+from celery_throttle.worker.task_state import TaskState
 from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS
 
 LIMITS = {
@@ -181,6 +181,7 @@ class Request:
         self.request_dict = {"throttle_met": header}
         self.message = SimpleNamespace()
         self.task = SimpleNamespace(name="shop.charge")
+        self.throttle_state = TaskState(self)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +202,9 @@ class Request:
 )
 def test_a_header_that_is_none_of_ours_is_ignored(header: Any) -> None:
     request = Request(header)
-    assert task_state(request).requested == ()
+    assert request.throttle_state.requested == ()
     assert request.request_dict == {}  # and no task sees it
-    assert task_state(request).message_headers() == {}
+    assert request.throttle_state.message_headers() == {}
 
 
 @pytest.fixture
@@ -242,7 +243,7 @@ def test_what_it_meets_again_and_again_is_not_remembered(throttle: Throttle, joi
     for _ in range(100):
         add_requested(throttle, joined, [unit("one")])
         add_requested(throttle, joined, [unit("pool")])
-    assert task_state(joined).requested == (unit("api", 2),)
+    assert joined.throttle_state.requested == (unit("api", 2),)
 
 
 def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
@@ -251,7 +252,7 @@ def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
         joined,
         [unit("api", key=str(number)) for number in range(MAX_REQUESTED_LIMITS - 1)],
     )
-    assert len(task_state(joined).message_headers()["throttle_met"]) == MAX_REQUESTED_LIMITS
+    assert len(joined.throttle_state.message_headers()["throttle_met"]) == MAX_REQUESTED_LIMITS
     with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
         add_requested(throttle, joined, [unit("fast")])
 

@@ -20,7 +20,7 @@ from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.fan_out_outcomes import DONE, FAILED, OUTCOMES
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
-from celery_throttle.worker.task_state import PassesGate, task_state
+from celery_throttle.worker.task_state import PassesGate, TaskState
 
 
 class StoppedAtGateError(TaskRevokedError):
@@ -47,6 +47,7 @@ class GatedRequest(PassesGate):
         # Taken out: the task sees the headers it was sent with.
         if REPUBLISHED_HEADER in headers and headers.pop(REPUBLISHED_HEADER):
             self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
+        self.throttle_state = TaskState(self)
         if getattr(message, "received", False):
             raise ReceivedBeforeError(self)
 
@@ -64,7 +65,7 @@ class GatedRequest(PassesGate):
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
         finally:
-            task = task_state(self)
+            task = self.throttle_state
             task.outcome = task.outcome or _outcome_without_event(error)
             _end(self)
 
@@ -72,7 +73,7 @@ class GatedRequest(PassesGate):
         """Send an event, and note the outcome: Celery sends one in every way that a task ends."""
         outcome = OUTCOMES.get(type)
         if outcome is not None:
-            task = task_state(self)
+            task = self.throttle_state
             task.outcome = outcome
             task.comes_again = task.comes_again or bool(fields.get("requeue"))
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
@@ -80,7 +81,9 @@ class GatedRequest(PassesGate):
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         """Announce that the task was revoked, or has expired."""
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
-        _report_outcome(self)
+        gate = gate_of(self.app)  # type: ignore[attr-defined]  # mixed in
+        if gate is not None:
+            gate.report_outcome(self)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
         """Handle a time limit that has passed; the hard one ends the task."""
@@ -110,12 +113,12 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         if not gate.admit(self):
             raise StoppedAtGateError(self.id)
         try:
-            task_state(self).run()
+            self.throttle_state.run()
             pass_units(self)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _end(self)
-            if task_state(self).claim is None:
+            if self.throttle_state.claim is None:
                 raise
             # A claimed task comes through a timer, which would log this and forget it: the task
             # would neither run nor end, and its process would never be free again.
@@ -146,17 +149,7 @@ def _end(request: Any) -> None:
     gate = gate_of(request.app)
     if gate is not None:
         gate.end(request)
-        _report_outcome(request)
-
-
-def _report_outcome(request: Any) -> None:
-    """Report the outcome of a task, once, if it has ended for good."""
-    task = task_state(request)
-    if not task.outcome:
-        return
-    gate, outcome, task.outcome = gate_of(request.app), task.outcome, ""
-    if gate is not None and not task.comes_again:
-        gate.outcomes.record(request.request_dict, outcome)
+        gate.report_outcome(request)
 
 
 class ThrottledRequest(GatedRequest, Request):

@@ -158,15 +158,9 @@ class TaskState:
 
 
 class PassesGate:
-    """Marks classes of requests that pass the gate."""
+    """The base of all requests that pass the gate."""
 
-
-def task_state(request: Any) -> TaskState:
-    """Return the state of a request, which is made at the first call."""
-    state: TaskState | None = request.__dict__.get("throttle_state")
-    if state is None:
-        state = request.throttle_state = TaskState(request)
-    return state
+    throttle_state: TaskState
 
 
 def _read_items(header: Any) -> Sequence[Item]:

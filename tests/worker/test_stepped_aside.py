@@ -15,7 +15,6 @@ from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
 from celery_throttle.worker.wiring import ConnectionParts
@@ -212,6 +211,6 @@ def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
     request: Any = bench.request(lambda: None)
     told = {identity(request)}
     for name in ("worker 7", "worker 8"):
-        task_state(request).claim = SimpleNamespace(name=name)  # type: ignore[assignment]  # as far as it is used
+        request.throttle_state.claim = SimpleNamespace(name=name)
         told.add(identity(request))
     assert len(told) == 3

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.worker import tuning
-from celery_throttle.worker.task_state import task_state
 
 if TYPE_CHECKING:
     from celery_throttle.worker.health.backoff import Backoff
@@ -50,7 +49,7 @@ class Batch:
         """Gather a request; False if it should ask now."""
         if self._admitting or any(self._waiting()):
             return False
-        task_state(request).gather()
+        request.throttle_state.gather()
         self._requests.append(request)
         if len(self._requests) > tuning.QUOTA_BATCH_SIZE:
             self._admit_all()
@@ -99,7 +98,7 @@ class NextRound:
 
     def add(self, request: Any) -> None:
         """Add a request to the next round. Thread-safe."""
-        task_state(request).defer()
+        request.throttle_state.defer()
         with self._lock:
             self._requests.append(request)
             first, self._expected = not self._expected, True

@@ -31,7 +31,7 @@ from celery_throttle.worker.admission.requested_limits import (
     requirement_of,
 )
 from celery_throttle.worker.failure import fail
-from celery_throttle.worker.task_state import Status, task_state
+from celery_throttle.worker.task_state import Status
 
 if TYPE_CHECKING:
     from celery_throttle.limits.requirement import Requirement
@@ -81,7 +81,7 @@ class Gate:
         call_later: CallLater,
         call_soon: Callable[..., Any],
     ) -> None:
-        self.outcomes = outcomes
+        self._outcomes = outcomes
         self._throttle = throttle
         self._slots = slots
         self._waiting = waiting
@@ -111,7 +111,7 @@ class Gate:
             uncounted.discard(request)
         with self._deciding:
             admitted = decide(request)
-            near = admitted or task_state(request).status in _ON_THE_WAY
+            near = admitted or request.throttle_state.status in _ON_THE_WAY
         if not near and request in state.reserved_requests:
             uncounted.add(request)
         return admitted
@@ -119,7 +119,7 @@ class Gate:
     def _admits(self, request: Any) -> bool:
         if self._slots.holds(request):
             return True
-        task = task_state(request)
+        task = request.throttle_state
         wait = task.return_to_gate(tuning.BOOKING_HORIZON_SECONDS)
         if wait is not None:
             return self._start_in(wait, request)
@@ -135,18 +135,25 @@ class Gate:
 
     def end(self, request: Any) -> None:
         """Record that a task has ended, in whatever way, or was not started after all."""
-        task_state(request).end()
+        request.throttle_state.end()
         self._slots.end(request)
         if self._pool.uncounted:
             self._pool.uncounted.discard(request)
         self._pool.on_exit()
+
+    def report_outcome(self, request: Any) -> None:
+        """Report the outcome of a task, once, if it has ended for good."""
+        task = request.throttle_state
+        if task.outcome and not task.comes_again:
+            self._outcomes.record(request.request_dict, task.outcome)
+        task.outcome = ""
 
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
         """Let a task wait for limits that it met in its body; then it runs once more.
 
         Its message may be acknowledged already: from here on the task is in this worker only.
         """
-        task_state(request).step_out()
+        request.throttle_state.step_out()
         # They belong to that run: whoever revokes the task would end another one.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
@@ -178,7 +185,7 @@ class Gate:
         self._next_round.decide_all()
         self._delayed.forget()
         for request in list(self._pool.uncounted):
-            claim = task_state(request).claim
+            claim = request.throttle_state.claim
             if claim is not None:
                 claim.requeue()
 
@@ -218,7 +225,7 @@ class Gate:
                 request, limits, need, redelivered=again, may_run=may_run
             )
         except StoreError:
-            task_state(request).in_doubt = True
+            request.throttle_state.in_doubt = True
             raise
         if wait is None:
             return False
@@ -227,7 +234,7 @@ class Gate:
 
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         """Decide during an outage. A task that may be in a line must not run here as well."""
-        task = task_state(request)
+        task = request.throttle_state
         parked = self._waiting.in_lines and _may_be_parked(request)
         wait = None if parked else self._outage.wait(need, waited=task.has_waited)
         task.has_waited = bool(wait)
@@ -249,7 +256,7 @@ class Gate:
             results = self._park_together(requests)
         for request, result in zip(requests, results, strict=True):
             if self._decided(request, partial(self._conclude, result)):
-                task_state(request).schedule(0.0)
+                request.throttle_state.schedule(0.0)
                 self._admit_again(request)
 
     def _leave(self, request: Any) -> None:
@@ -308,7 +315,7 @@ class Gate:
     def _start_in(self, seconds: float, request: Any) -> bool:
         """Start a request whose units are taken, at most 20 ms ahead."""
         if seconds > tuning.WAIT_IN_PLACE_SECONDS:
-            task_state(request).schedule(seconds)
+            request.throttle_state.schedule(seconds)
             self._call_later(seconds, self._admit_again, (request,))
             return False
         if seconds > 0:
@@ -333,7 +340,7 @@ def _may_be_parked(request: Any) -> bool:
     The broker delivered it before, or the call that parks it failed. A claimed task is no second
     delivery, whatever its headers say.
     """
-    task = task_state(request)
+    task = request.throttle_state
     if task.in_doubt:
         return True
     return bool(request.delivery_info.get("redelivered")) and task.claim is None

@@ -29,7 +29,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.quota_cache import Block
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.task_state import PassesGate, Status, task_state
+from celery_throttle.worker.task_state import PassesGate, Status
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
@@ -242,8 +242,8 @@ def _is_certain(request: Any) -> bool:
     """Return whether a request will surely take its units: it is not revoked and cannot expire."""
     return (
         issubclass(type(request), PassesGate)
-        and task_state(request).claim is None
-        and task_state(request).status is not Status.SCHEDULED
+        and request.throttle_state.claim is None
+        and request.throttle_state.status is not Status.SCHEDULED
         and request.expires is None
         and request.id not in state.revoked
         and not state.revoked_stamps

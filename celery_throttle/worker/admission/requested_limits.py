@@ -16,7 +16,7 @@ from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.task_state import task_state
+from celery_throttle.worker.task_state import TaskState
 
 if TYPE_CHECKING:
     from celery_throttle.tasks.app_limits import AppLimits
@@ -30,7 +30,7 @@ def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
     """
     if limits.fixed is not None:
         return limits.fixed
-    state = task_state(request)
+    state: TaskState = request.throttle_state
     if state.requirement is None:
         state.requirement = limits.need(request.args, request.kwargs)
     return state.requirement
@@ -42,7 +42,8 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
     Raises:
         LimitValueError: the runs of the task requested too many.
     """
-    state, more = task_state(request), []
+    state: TaskState = request.throttle_state
+    more: list[Item] = []
     for name, key, cost in items:
         if name == REFUSALS:
             count = state.refusals.get(str(key), 0)
@@ -65,14 +66,14 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
 
 def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     """Return the limits of a request: those of its task, and those that its runs requested."""
-    if task_state(request).requested:
+    if request.throttle_state.requested:
         return _joined(throttle, request)[0]
     return throttle.task_limits(request.task)
 
 
 def pass_units(request: Any) -> None:
     """Tell the run that begins which units it has, so it need not take them in its body."""
-    state = task_state(request)
+    state: TaskState = request.throttle_state
     units = _joined(request.app.throttle, request)[1] if state.requested else ()
     if state.refusals:
         units = (*units, *((REFUSALS, limits, times) for limits, times in state.refusals.items()))
@@ -84,7 +85,7 @@ def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Ite
 
     A run cannot begin with more units than the burst, so it waits for the rest in place.
     """
-    state = task_state(request)
+    state: TaskState = request.throttle_state
     if state.joined is not None:
         return state.joined
     own = throttle.task_limits(request.task)

@@ -38,7 +38,7 @@ class Backoff:
 
     def is_resting(self) -> bool:
         """Return whether no call should be made now, except by queued functions."""
-        return bool(self._queue) or self._remaining() > 0
+        return bool(self._queue) or self._rest_until > time.monotonic()
 
     def run_or_queue(self, function: Callable[[], None]) -> None:
         """Run a function that calls the server: now, or once after those queued before it."""
@@ -57,7 +57,7 @@ class Backoff:
 
     def _remaining(self) -> float:
         """Return the seconds of rest that are left."""
-        return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
+        return max(0.0, self._rest_until - time.monotonic())
 
     def _run_next(self) -> None:
         try:

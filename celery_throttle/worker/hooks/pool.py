@@ -122,16 +122,20 @@ class _PreforkPool:
 
     def _on_process_end(self) -> None:
         """Release the permit of a process that has ended, with the task that it ran, if any."""
-        if self._pool is not None and self._count_spare() > 0:
+        pool = self._pool
+        if pool is not None and self._has_spare(pool):
             self._release_permit()
 
     def _release_permit(self) -> None:
         type(self._semaphore).release(self._semaphore)
 
-    def _count_spare(self) -> int:
-        """Return the number of processes, with those to come, less tasks that need one."""
-        jobs = sum(job._worker_lost is None for job in self._pool._cache.values())  # noqa: SLF001
-        return int(self._pool._processes) - jobs + int(self._task_is_ending)  # noqa: SLF001
+    def _has_spare(self, pool: Any) -> bool:
+        """Return whether there are more processes, with those to come, than tasks that need one."""
+        spare = int(pool._processes) - len(pool._cache) + self._task_is_ending  # noqa: SLF001  # billiard's
+        if spare > 0:
+            return True
+        # Tasks whose process was lost need none.
+        return spare + sum(job._worker_lost is not None for job in pool._cache.values()) > 0  # noqa: SLF001
 
     def count_free(self) -> int:
         pool = self._pool

@@ -16,7 +16,6 @@ from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.slots import read_slot_keys
-from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
@@ -56,7 +55,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         may_run: bool,
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
-        known, token = task_state(request).broker_wait_until, self._token()
+        known, token = request.throttle_state.broker_wait_until, self._token()
         call = self._call(limits, need, token, known, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":

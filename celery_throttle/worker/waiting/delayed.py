@@ -19,7 +19,7 @@ from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
-from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, task_state
+from celery_throttle.worker.task_state import BROKER_WAIT_HEADER
 
 if TYPE_CHECKING:
     from celery_throttle.worker.hooks.timers import Timers
@@ -79,7 +79,7 @@ class DelayedTasks:
             seconds: of the delay; None until the end of the outage.
             broker_wait_until: when it may run (us, by the server's clock), if the server said so.
         """
-        task = task_state(request)
+        task = request.throttle_state
         task.delay(broker_wait_until)
         delay = tuning.OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
         # A task that may be in a line as well must be marked as delivered before, so it stays here.
@@ -133,7 +133,7 @@ class DelayedTasks:
 
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
         """Send a message back to its queue, after a delay in seconds; False if that failed."""
-        task = task_state(request)
+        task = request.throttle_state
         headers = task.message_headers()
         headers[REPUBLISHED_HEADER] = bool(request.delivery_info.get("redelivered"))
         if task.broker_wait_until:

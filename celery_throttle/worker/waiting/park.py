@@ -25,7 +25,6 @@ from celery_throttle.store.script import Call
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.slots import read_slot_keys
-from celery_throttle.worker.task_state import task_state
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
@@ -107,7 +106,7 @@ class ParkingPolicy(WaitingPolicy):
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(
-                request.message, task_state(request).message_headers(), queue, received=True
+                request.message, request.throttle_state.message_headers(), queue, received=True
             ),
         )
         return park_call(
@@ -128,7 +127,7 @@ class ParkingPolicy(WaitingPolicy):
         """Acknowledge a task to the broker, once it is safe in Redis."""
         if self._throttle.settings.replicas:
             yield Confirm(self._throttle.settings.replicas)
-        task_state(request).park()
+        request.throttle_state.park()
         state.task_ready(request)
         request.acknowledge()
         self._acknowledging.append((time.monotonic(), identity(request)))
@@ -168,7 +167,7 @@ def identity(request: Any) -> str:
     headers = request.request_dict
     nesting = headers.get("replaced_task_nesting") or 0
     told = f"{request.id} {headers.get('retries') or 0} {nesting}"
-    claim = task_state(request).claim
+    claim = request.throttle_state.claim
     return told if claim is None else f"{told} {claim.name}"
 
 
