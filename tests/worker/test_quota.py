@@ -22,6 +22,7 @@ from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.task_state import TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import GATHER_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
@@ -38,6 +39,7 @@ class Request(GatedRequest):
         self.args, self.kwargs = (tenant,), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
         self.request_dict = dict[str, Any]()
+        self.throttle_state = TaskState(self)
 
 
 class Bench:
@@ -323,7 +325,7 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     (request,) = bench.requests(task, range(1))
     claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
     row = [7, 1, 0, 0, b"", b"", [b"entries", b"waits"]]
-    request.message.claim = claims.receive(row).claim
+    request.throttle_state.claim = claims.receive(row).claim
     pool.bring(request)
     assert pool.started == [request]
     pool.gate.end(request)

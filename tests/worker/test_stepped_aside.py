@@ -15,6 +15,7 @@ from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.task_state import TaskState
 from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
 from celery_throttle.worker.wiring import ConnectionParts
@@ -26,6 +27,7 @@ class Request(GatedRequest):
         self.args, self.kwargs = (), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
         self.request_dict = dict[str, Any]()
+        self.throttle_state = TaskState(self)
         self.parks = parks
         self.is_revoked: Callable[[], bool] = lambda: False
 
@@ -183,7 +185,7 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     """Neither what was taken with its claim, nor the process that ran it: that has others now."""
     request: Any = bench.request(lambda: None)
     claim = SimpleNamespace(admitted=True, slots=["slot"], name="worker 7")
-    request.message.claim = claim
+    request.throttle_state.claim = claim
     request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
     bench.gate.step_out(request, [("api", None, 1_000_000)])
     assert (claim.admitted, claim.slots) == (False, ())
