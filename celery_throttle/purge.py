@@ -7,16 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kombu import Connection
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.messages.broker import broker_identity
 from celery_throttle.operations.discard import discard
 from celery_throttle.tasks.app_limits import AppLimits
-
-if TYPE_CHECKING:
-    from kombu import Connection
 
 #: The default control class, and ours. Named, not imported, as the import takes time.
 _CELERY_CONTROL = "celery.app.control:Control"

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kombu import Producer, Queue
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
-
-if TYPE_CHECKING:
-    from kombu import Producer, Queue
-
 
 #: Arguments of ``Producer.publish`` that are not part of the message.
 _PUBLISH_OPTIONS = (

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+
+from celery.canvas import Signature
 
 from celery_throttle.errors import (
     FanOutError,
@@ -27,9 +28,6 @@ from celery_throttle.operations.replies import cost_too_high_error, unknown_limi
 from celery_throttle.store.client import PendingCall
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
-
-if TYPE_CHECKING:
-    from celery.canvas import Signature
 
 #: Seconds between two tries to send a task that has no room, at least and at most.
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from operator import length_hint
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from celery.canvas import Signature
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import ConfigurationError, FanOutError, shown
@@ -16,9 +16,6 @@ from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.publisher import Publisher
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.tasks.app_limits import AppLimits
-
-if TYPE_CHECKING:
-    from celery.canvas import Signature
 
 logger = get_logger(__name__)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from kombu import Exchange, Queue
 from kombu.transport.virtual.exchange import TopicExchange
-
-if TYPE_CHECKING:
-    from kombu import Exchange, Queue
 
 
 def is_bound(queue: Queue, exchange: str, routing_key: str, driver_type: str) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from celery_throttle.errors import ConfigurationError
+from kombu import Connection
 
-if TYPE_CHECKING:
-    from kombu import Connection
+from celery_throttle.errors import ConfigurationError
 
 #: Transport options by which apps on one broker keep their queues apart.
 _PREFIX_OPTIONS = ("global_keyprefix", "queue_name_prefix")

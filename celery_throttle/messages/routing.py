@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu import Queue
 
 from celery_throttle.messages.bindings import bindings_of, is_bound, is_temporary
 from celery_throttle.messages.packing import is_claimed
-
-if TYPE_CHECKING:
-    from kombu import Queue
 
 #: Priorities are 0 to 255.
 _MAX_PRIORITY = 255

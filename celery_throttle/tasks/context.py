@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery._state import get_current_worker_task
 from celery.app.task import Context
@@ -20,16 +20,13 @@ from celery_throttle.errors import CostError, Throttled
 from celery_throttle.limits.cost import MILLION, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Concurrency
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
-from celery_throttle.operations.acquire import Acquisition
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.plan import Plan
 from celery_throttle.tasks import waiting_log
-
-if TYPE_CHECKING:
-    from celery_throttle.limits.limit import Limit
-    from celery_throttle.operations.acquire import Holder
-    from celery_throttle.operations.plan import Plan
-    from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.app_limits import AppLimits
 
 #: A name and key, and millionths of a unit of it; sent between processes.
 Item = tuple[str, str | None, int]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery, Task, _state
 from kombu.utils.functional import maybe_list
 
 from celery_throttle.errors import ConfigurationError, UnknownLimitError
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 
 #: Options of a message that hold the tasks to run after it.
 _FOLLOWING = ("chain", "chord", "link", "link_error")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Task
 
@@ -11,12 +11,10 @@ from celery_throttle import misspellings
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.task import ThrottledTask
 from celery_throttle.tasks.task_limits import read_scopes
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)

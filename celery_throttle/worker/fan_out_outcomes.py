@@ -9,19 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.errors import StoreError
 from celery_throttle.fanout.progress import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
 from celery_throttle.limits.duration import to_us
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
-
-if TYPE_CHECKING:
-    from celery_throttle.store.client import Store
-    from celery_throttle.store.keys import Keys
 
 DONE, FAILED, REVOKED = "done", "failed", "revoked"
 

@@ -22,15 +22,13 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.context import Item
-
-if TYPE_CHECKING:
-    from celery_throttle.limits.requirement import Requirement
-    from celery_throttle.tasks.task_limits import TaskLimits
-    from celery_throttle.worker.claim import Claim
+from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker.claim import Claim
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
 REQUESTED_HEADER = "throttle_met"

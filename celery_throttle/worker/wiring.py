@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from celery.utils.log import get_logger
@@ -18,6 +18,7 @@ from celery.worker import state
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.messages.routing import Routing
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate, attach_gate
 from celery_throttle.worker.claims.call import ClaimCall
@@ -48,9 +49,6 @@ from celery_throttle.worker.waiting.park import ParkingPolicy
 from celery_throttle.worker.waiting.policy import WaitingPolicy
 from celery_throttle.worker.waiting.prefetch import make_prefetch
 from celery_throttle.worker.waiting.republish import Republisher
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
 
 logger = get_logger(__name__)
 

@@ -10,12 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.worker import tuning
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.backoff import Backoff
 
 #: Calls a function after some seconds, with arguments.
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]

@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.plan import Attempt
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.context import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import Batch, CallLater, NextRound
@@ -31,19 +34,14 @@ from celery_throttle.worker.admission.requested_limits import (
     requirement_of,
 )
 from celery_throttle.worker.failure import fail
+from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.hooks.pool import WorkerPool
+from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status
-
-if TYPE_CHECKING:
-    from celery_throttle.limits.requirement import Requirement
-    from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.tasks.context import Item
-    from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
-    from celery_throttle.worker.health.backoff import Backoff
-    from celery_throttle.worker.health.outage import OutageMode
-    from celery_throttle.worker.hooks.pool import WorkerPool
-    from celery_throttle.worker.slots import TaskSlots
-    from celery_throttle.worker.waiting.delayed import DelayedTasks
-    from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.policy import WaitingPolicy
 
 #: Tasks that are neither in the pool nor on their way to it have no process waiting for them.
 _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)

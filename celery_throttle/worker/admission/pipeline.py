@@ -8,15 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
 from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.backoff import Backoff
 
 T = TypeVar("T")
 

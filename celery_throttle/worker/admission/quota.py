@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
@@ -25,15 +25,13 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.client import PendingCall
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.quota_cache import Block
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
+from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.task_state import PassesGate, Status
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.health.backoff import Backoff
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)

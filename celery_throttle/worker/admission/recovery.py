@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.store.client import Store
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
-
-if TYPE_CHECKING:
-    from celery_throttle.store.client import Store
-    from celery_throttle.worker.health.outage import OutageMode
-    from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 logger = get_logger(__name__)
 

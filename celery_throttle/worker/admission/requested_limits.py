@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.task_state import TaskState
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
 
 
 def requirement_of(limits: TaskLimits, request: Any) -> Requirement:

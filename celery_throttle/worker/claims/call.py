@@ -11,22 +11,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.settle import Plans
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import QueueKeys
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
-
-if TYPE_CHECKING:
-    from celery_throttle.operations.settle import Plans
-    from celery_throttle.store.client import Store
-    from celery_throttle.store.keys import QueueKeys
-    from celery_throttle.worker.claims.claims import ClaimedTask, Claims
-    from celery_throttle.worker.health.backoff import Backoff
-    from celery_throttle.worker.membership.queues import WorkerQueues
-    from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.slots import TaskSlots
 
 
 class Capacity(NamedTuple):

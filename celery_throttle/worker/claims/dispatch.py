@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
@@ -16,16 +16,13 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.fan_out_outcomes import FAILED
+from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claims.quarantine import Quarantine
+from celery_throttle.worker.fan_out_outcomes import FAILED, FanOutOutcomes
+from celery_throttle.worker.hooks.pool import WorkerPool
+from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.request import is_gated
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.claim import Claim
-    from celery_throttle.worker.claims.claims import ClaimedTask, Claims
-    from celery_throttle.worker.claims.quarantine import Quarantine
-    from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
-    from celery_throttle.worker.hooks.pool import WorkerPool
-    from celery_throttle.worker.hooks.timers import Timers
 
 logger = get_logger(__name__)
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from celery.worker import state
 
 from celery_throttle.messages.packing import is_claimed
 from celery_throttle.worker import tuning
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.claims.call import ClaimCall
-    from celery_throttle.worker.claims.claims import Claims
-    from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.claims.call import ClaimCall
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.slots import TaskSlots
 
 
 class WorkerLeases:

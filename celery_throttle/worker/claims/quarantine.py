@@ -9,21 +9,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.messages import packing
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.error_log import ErrorLog
-
-if TYPE_CHECKING:
-    from celery_throttle.store.client import Store
-    from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.claim import Claim
-    from celery_throttle.worker.claims.claims import Claims
 
 logger = get_logger(__name__)
 

@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.call import Capacity
+from celery_throttle.worker.claims.call import Capacity, ClaimCall
+from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.dispatch import Dispatcher
+from celery_throttle.worker.claims.revoked import RevokedTasks
+from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.pool import scale_up
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.claims.call import ClaimCall
-    from celery_throttle.worker.claims.claims import Claims
-    from celery_throttle.worker.claims.dispatch import Dispatcher
-    from celery_throttle.worker.claims.revoked import RevokedTasks
-    from celery_throttle.worker.claims.wakeup import WakeupListener
-    from celery_throttle.worker.health.backoff import Backoff
-    from celery_throttle.worker.health.outage import OutageMode
-    from celery_throttle.worker.hooks.pool import WorkerPool
-    from celery_throttle.worker.hooks.timers import Timers
-    from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
+from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.slots import TaskSlots
 
 
 class Scheduler:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.alarm import Alarm
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Timers
 
 
 class Backoff:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -17,12 +17,10 @@ from celery_throttle import signals
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.store.keys import Keys
 from celery_throttle.worker.health.fallback import Fallback
-
-if TYPE_CHECKING:
-    from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.membership.membership import Membership
-    from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.membership.membership import Membership
+from celery_throttle.worker.slots import TaskSlots
 
 logger = get_logger(__name__)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Timers
 
 
 class Alarm:

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from celery.worker import state
 
 from celery_throttle.worker import tuning
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Timers
 
 
 class WorkerPool(Protocol):

@@ -10,21 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.errors import LimitError, StoreError
 from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.store import definitions
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
-
-if TYPE_CHECKING:
-    from celery_throttle.store.client import Store
-    from celery_throttle.store.keys import Keys
-    from celery_throttle.worker.membership.queues import WorkerQueues
-    from celery_throttle.worker.membership.worker_count import WorkerCount
+from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.membership.worker_count import WorkerCount
 
 #: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "

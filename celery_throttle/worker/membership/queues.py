@@ -8,18 +8,15 @@ that name. Each heartbeat looks for such tasks; claims name only queues that hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
+from celery_throttle.messages.routing import Routing
+from celery_throttle.store.keys import Keys, QueueKeys
 from celery_throttle.store.script import Argument
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
-
-if TYPE_CHECKING:
-    from celery_throttle.messages.routing import Routing
-    from celery_throttle.store.keys import Keys, QueueKeys
-    from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
+from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 
 
 class WorkerQueues:

@@ -7,22 +7,19 @@ of its own, see ``broker_wait.lua``. It keeps that time however often it goes ba
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.plan import Attempt
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.slots import TaskSlots, read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
+from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.slots import TaskSlots
-    from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 
 class BrokerWaitPolicy(WaitingPolicy):

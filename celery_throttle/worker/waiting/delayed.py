@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
@@ -19,12 +19,10 @@ from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
+from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.task_state import BROKER_WAIT_HEADER
-
-if TYPE_CHECKING:
-    from celery_throttle.worker.hooks.timers import Timers
-    from celery_throttle.worker.waiting.prefetch import Prefetch
-    from celery_throttle.worker.waiting.republish import Republisher
+from celery_throttle.worker.waiting.prefetch import Prefetch
+from celery_throttle.worker.waiting.republish import Republisher
 
 _NOWHERE = "a task met a limit, and neither its line nor its queue can be reached"
 

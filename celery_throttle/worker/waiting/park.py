@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
@@ -19,19 +19,16 @@ from celery_throttle.limits.duration import to_us, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.messages import packing
+from celery_throttle.messages.routing import Routing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.slots import TaskSlots, read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
-
-if TYPE_CHECKING:
-    from celery_throttle.messages.routing import Routing
-    from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.slots import TaskSlots
 
 
 class ParkingPolicy(WaitingPolicy):

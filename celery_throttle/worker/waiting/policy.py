@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
@@ -13,12 +13,9 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.plan import Attempt
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
-from celery_throttle.worker.slots import SlotKeys
-
-if TYPE_CHECKING:
-    from celery_throttle.tasks.app_limits import AppLimits
-    from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.slots import SlotKeys, TaskSlots
 
 
 class WaitingPolicy(ABC):

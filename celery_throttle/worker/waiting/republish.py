@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.utils.log import get_logger
 from kombu import Producer
+from kombu.message import Message
 from kombu.transport.native_delayed_delivery import (
     CELERY_DELAYED_DELIVERY_EXCHANGE,
     MAX_LEVEL,
@@ -15,12 +16,8 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
+from celery_throttle.messages.routing import Routing
 from celery_throttle.worker import tuning
-
-if TYPE_CHECKING:
-    from kombu.message import Message
-
-    from celery_throttle.messages.routing import Routing
 
 logger = get_logger(__name__)
 
