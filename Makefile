@@ -7,14 +7,21 @@ BIN := .venv/bin
 
 MINUTES ?= 60
 
-.PHONY: demo test faults soak bench plots lint types check clean
+.PHONY: demo test test-all faults soak bench plots lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
 
 # Each process has servers of its own.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+
+# Shows every law, in some minutes.
 test: .venv/.test
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# All tests: every pool and broker, and many more examples of each property.
+test-all: .venv/.test
+	TESTS=all $(PYTEST) $(ARGS)
 
 # Servers, workers, brokers and clocks fail, for some minutes; prints a table.
 faults: .venv/.test
@@ -42,7 +49,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test faults
+check: lint types test-all faults
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,16 @@ from tests.servers import (
     valkey_command,
 )
 from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
+from tests.sizes import WHOLE, is_thorough
 from tests.workers import StartWorker, Worker
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the whole suite has; see `tests/sizes.py`."""
+    if not WHOLE:
+        left_out = [item for item in items if is_thorough(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_thorough(item)]
 
 
 @pytest.fixture(scope="session")

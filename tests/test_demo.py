@@ -93,6 +93,7 @@ def test_json_holds_the_figures_and_svg_the_picture(tmp_path: Path) -> None:
     assert "80\xa0of\xa080" in words
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
@@ -104,6 +105,7 @@ def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
         assert_gone(started)
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_puts_everything_away(tmp_path: Path, number: signal.Signals) -> None:

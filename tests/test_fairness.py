@@ -16,6 +16,7 @@ from celery_throttle.limits.reference import RefLike
 from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
+from tests.sizes import examples
 
 LIMITS = {
     "api": "1000/s burst 1000",
@@ -126,7 +127,7 @@ def test_one_whose_claim_goes_back_waits_for_one_turn(turns: Turns) -> None:
 # Weights.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(weights=[94, 62, 80], serves=[1, 49])
 @given(
     weights=st.lists(st.integers(1, 100), min_size=2, max_size=8),

@@ -17,6 +17,7 @@ from celery_throttle.operations.settle import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
+from tests import sizes
 from tests.algorithms.limits import LIMITS, any_rate, any_slots
 from tests.algorithms.sides import START, Side
 from tests.algorithms.traces import Step
@@ -71,7 +72,7 @@ def _defined(side: Side, holds: Property, trace: list[Step]) -> Playing[None]:
 
 def bounded(examples: int) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=sizes.examples(examples),
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

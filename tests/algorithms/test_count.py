@@ -1,4 +1,4 @@
-"""The number of traces that the properties play."""
+"""The number of traces that the properties play in the whole suite."""
 
 from __future__ import annotations
 

@@ -111,6 +111,7 @@ def test_a_paused_fan_out_lets_others_pass(
     client.flushall()
 
 
+@pytest.mark.thorough
 def test_more_processes_than_one_call_can_hand_tasks_to(
     client: Any, redis_url: str, start_worker: StartWorker
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from celery_throttle.forecasts.capacity import Capacity
 from celery_throttle.forecasts.fluid import FluidLine
 from celery_throttle.forecasts.groups import drain_times
+from tests.sizes import examples
 
 EPSILON = 1e-9
 
@@ -191,7 +192,7 @@ def scenes(draw: st.DrawFn) -> tuple[list[FluidLine], list[Capacity]]:
 
 
 @given(scenes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_lines_end_when_they_end_one_by_one(
     scene: tuple[list[FluidLine], list[Capacity]],
 ) -> None:
@@ -204,7 +205,7 @@ def test_any_lines_end_when_they_end_one_by_one(
 
 
 @given(scenes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_lines_that_are_alike_are_served_as_each_of_them(
     scene: tuple[list[FluidLine], list[Capacity]],
 ) -> None:

@@ -318,6 +318,7 @@ def test_many_lines_are_read_in_pages(make: Make) -> None:
     assert found.seconds == pytest.approx(24, rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_forecast_comes_true_with_workers(redis_url: str, start_worker: StartWorker) -> None:
     from tests.apps import shop  # noqa: PLC0415  # it reads its settings when it is imported

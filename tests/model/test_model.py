@@ -12,9 +12,10 @@ from tests.model import tables
 from tests.model.machine import Model
 from tests.model.server import Watched
 from tests.protocol import Protocol
+from tests.sizes import WHOLE
 
 #: So many runs of up to so many steps, in parts that may run side by side.
-RUNS, STEPS, PARTS = 2_000, 100, 4
+RUNS, STEPS, PARTS = (2_000, 100, 4) if WHOLE else (100, 100, 1)
 
 #: What is rare must be seen, too, or its laws are not tested.
 RARE = {
@@ -51,4 +52,4 @@ def test_the_laws_hold_whatever_happens(redis_url: str, part: int) -> None:
         ),
     )
     protocol.close()
-    assert set(seen) >= RARE
+    assert set(seen) >= (RARE if WHOLE else set())

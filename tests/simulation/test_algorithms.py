@@ -14,6 +14,7 @@ from celery_throttle.simulation import SimulationError
 from celery_throttle.simulation.figures import figures, fullest
 from celery_throttle.simulation.run import Mode, SimulatedRun, run_trace
 from celery_throttle.simulation.traces import Arrival, Trace
+from tests.sizes import examples
 
 SECOND = 1_000_000
 SEVEN = (5, 15, 61, 70, 100, 110, 140)
@@ -141,7 +142,7 @@ def test_the_fullest_window_is_half_open_and_counts_units() -> None:
         ("12/m using sliding-window parts 4 oldest dropped", 24, 12),
     ],
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -137,6 +137,7 @@ def test_tasks_wait(guarded: Guarded, redis_url: str, start_worker: StartWorker)
 SOME = ("hset", "zrem", "incrby", "pexpire")
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 @pytest.mark.parametrize("command_name", SOME)
 def test_tasks_wait_until_a_missing_right_is_given(

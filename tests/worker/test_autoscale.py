@@ -71,6 +71,7 @@ def test_a_pool_that_is_grown_and_shrunk(stage: Stage) -> None:
     until(stage.nothing_is_held, "all is given back")
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork")
 @pytest.mark.parametrize("how", ["replaced", "restarted"])
 def test_processes_that_are_replaced(stage: Stage, how: str) -> None:

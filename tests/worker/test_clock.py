@@ -42,6 +42,7 @@ def bench(redis_url: str, clock_server: ServerWithClock) -> Iterator[Bench]:
         yield bench
 
 
+@pytest.mark.thorough
 def test_lines_go_on_when_the_clock_steps_back(bench: Bench, clock_server: ServerWithClock) -> None:
     tasks = range(120)
     bench.send("early", tasks)

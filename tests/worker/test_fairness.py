@@ -34,6 +34,7 @@ redis.call('INCRBY', KEYS[3], ARGV[1])
 """
 
 
+@pytest.mark.thorough
 def test_a_tenant_with_a_hundred_thousand_tasks_stands_in_nobodys_way(
     redis_url: str, start_worker: StartWorker
 ) -> None:

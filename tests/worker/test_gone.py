@@ -91,6 +91,7 @@ def assert_copies_are_gone(site: Site) -> None:
     assert site.ran() == [0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_copies_of_a_redis_broker(site: Site) -> None:
     assert_copies_are_gone(site)
 
@@ -134,6 +135,7 @@ def test_a_queue_whose_worker_comes_back_soon(rabbit_site: Site) -> None:
     assert "discarded" not in witness.log()
 
 
+@pytest.mark.thorough
 def test_a_queue_that_the_broker_keeps(site: Site) -> None:
     """On Redis that is so with any queue that is no copy."""
     one = site.worker("brief", "own", "kept")

@@ -86,6 +86,7 @@ def most_in_a_second(times: list[float]) -> int:
     return max(sum(at <= one < at + 1 for one in times) for at in times)
 
 
+@pytest.mark.thorough
 def test_a_thousand_tasks_that_meet_a_limit_hold_no_process(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_task_called_as_a_function_is_its_callers_business(
     assert sorted(note["number"] for note in done) == [*range(10)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["terminate", "quit", "kill"])
 def test_a_worker_that_ends_loses_none_that_wait(
     site: Site, begin: Callable[..., Worker], how: str

@@ -52,6 +52,7 @@ def test_never_over_where_celery_allows_more(run: Run) -> None:
     assert fullest_second(run("below", 8)) <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "threads")
 def test_never_over_where_celery_is_told_later(run: Run, app: Celery) -> None:
     """By ``celery control rate_limit``."""

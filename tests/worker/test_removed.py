@@ -32,6 +32,7 @@ def wait_in_line(deploys: Deploys, task: str, count: int, limit: str = "api") ->
     deploys.stop(old)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("version", "known"), [("none", True), ("none", False), ("bare", True)], ids=str
 )
@@ -66,6 +67,7 @@ def test_the_limit_that_the_code_has_no_more_is_kept_for_those_that_wait(deploys
     assert time.time() - began > 10 / 20 - 0.02  # 20/s
 
 
+@pytest.mark.thorough
 def test_a_worker_says_which_tasks_wait_here_in_vain(deploys: Deploys) -> None:
     wait_in_line(deploys, "changed", 3, "shared")
     deploys.limiter["shared"].reset()

@@ -33,6 +33,7 @@ def wait_it_out(bench: Bench, store: str) -> None:
     assert Counter(row["number"] for row in bench.starts("late")) == Counter(range(10))
 
 
+@pytest.mark.thorough
 def test_visibility_timeout(redis_url: str) -> None:
     conf = {"broker_transport_options": {"visibility_timeout": SECONDS}}
     with Bench(redis_url, redis_url, conf=conf) as bench:
@@ -54,6 +55,7 @@ def impatient(tmp_path: Path) -> Iterator[RabbitMQ]:
     rabbit.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_consumer_timeout(redis_url: str, impatient: RabbitMQ, kind: str) -> None:

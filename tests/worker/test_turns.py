@@ -39,6 +39,7 @@ def test_each_has_its_turn_and_others_pass(redis_url: str) -> None:
             assert not client.keys("{throttle}:line*")
 
 
+@pytest.mark.thorough
 def test_waits_longer_than_the_broker_waits_for_an_acknowledgement(redis_url: str) -> None:
     conf: dict[str, Any] = {
         **BROKER,

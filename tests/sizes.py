@@ -1,0 +1,36 @@
+"""The two sizes of the suite: `make test` shows every law in minutes, `make test-all` runs it all.
+
+The short one leaves out tests with the marker `thorough`, tests of RabbitMQ, and all pools but the
+first that a test is for; and it plays fewer examples of each property.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+WHOLE = os.environ.get("TESTS") == "all"
+
+_RABBITMQ = {"rabbitmq_url", "rabbitmq4_url", "any_rabbitmq_url", "rabbitmq"}
+
+
+def examples(number: int) -> int:
+    """Return how many examples of a property to play, of so many in the whole suite."""
+    return number if WHOLE else max(5, number // 20)
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    """Return whether only the whole suite has a test."""
+    names = set(getattr(item, "fixturenames", ()))
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    return (
+        item.get_closest_marker("thorough") is not None
+        or bool(names & _RABBITMQ)
+        or values.get("pool", item) not in (item, _first_pool(item))
+    )
+
+
+def _first_pool(item: pytest.Item) -> object:
+    pools = item.get_closest_marker("pools")
+    return pools.args[0] if pools is not None else "prefork"
