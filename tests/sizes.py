@@ -22,10 +22,13 @@ def examples(number: int) -> int:
 
 def is_thorough(item: pytest.Item) -> bool:
     """Return whether only the whole suite has a test."""
+    if item.get_closest_marker("faults") is not None:  # a suite of its own
+        return False
     names = set(getattr(item, "fixturenames", ()))
     values = item.callspec.params if hasattr(item, "callspec") else {}
     return (
         item.get_closest_marker("thorough") is not None
+        or item.get_closest_marker("rabbitmq") is not None
         or bool(names & _RABBITMQ)
         or values.get("pool", item) not in (item, _first_pool(item))
     )

@@ -29,6 +29,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     master.stop()
 
 
+@pytest.mark.thorough
 def test_what_replicas_have(servers: tuple[Server, Server]) -> None:
     master, replica = servers
     limiter = Limiter(master.url, {"api": "1/s"})

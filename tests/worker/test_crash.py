@@ -67,7 +67,7 @@ def starts(client: redis.Redis) -> dict[int, list[tuple[str, float]]]:
 @pytest.mark.parametrize(
     ("broker", "task"),
     [
-        ("redis", "early"),
+        pytest.param("redis", "early", marks=pytest.mark.thorough),
         ("redis", "late"),
         pytest.param("rabbitmq", "late", marks=pytest.mark.rabbitmq),
     ],

@@ -98,6 +98,7 @@ def test_tasks_that_only_the_new_code_knows_are_left_to_it(deploys: Deploys) -> 
     assert deploys.aside() == 0
 
 
+@pytest.mark.thorough
 def test_side_by_side_each_runs_what_it_knows(deploys: Deploys) -> None:
     deploys.limiter.register()
     deploys.limiter["api"].pause(3600)

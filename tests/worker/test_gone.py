@@ -155,6 +155,7 @@ def test_a_queue_that_the_broker_keeps(site: Site) -> None:
     wait_until(lambda: len(site.ran()) == 12, "all ran")
 
 
+@pytest.mark.thorough
 def test_a_clock_that_jumps_forward(site: Site) -> None:
     """All leases run out, and are renewed by those who live."""
     site.worker("copies")

@@ -42,6 +42,7 @@ def log_lines(worker: Worker, text: str) -> list[str]:
     return [line for line in worker.log().splitlines() if text in line]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_they_assume_the_configured_number(redis_url: str, own_server: Server) -> None:
     own_server.stop()

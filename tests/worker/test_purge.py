@@ -96,6 +96,7 @@ def test_the_command(site: Site) -> None:
     assert done.stdout == "No messages purged from 1 queue.\n"
 
 
+@pytest.mark.thorough
 def test_the_command_for_some_queues(site: Site) -> None:
     site.park(5)
     assert "No messages purged" in site.run("purge", "--force", "-Q", "other").stdout
@@ -120,6 +121,7 @@ def test_queues_of_rabbitmq(rabbitmq_url: str, redis_url: str, start_worker: Sta
     site.assert_nothing_is_left()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_purges_when_it_starts(site: Site, start_worker: StartWorker) -> None:
     site.park(5)
     worker = start_worker("tests.apps.apart", site.broker, env=site.env, options=["--purge"])

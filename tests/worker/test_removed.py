@@ -94,6 +94,7 @@ def ask_for_nothing(deploys: Deploys) -> int:
     return sum(int(about["calls"]) for name, about in stats.items() if "eval" in name)
 
 
+@pytest.mark.thorough
 def test_an_idle_worker_without_limits_makes_a_call_a_second(deploys: Deploys) -> None:
     deploys.worker("none")
     deploys.redis.config_resetstat()
@@ -132,6 +133,7 @@ def test_a_worker_without_limits_whose_server_is_out(deploys: Deploys, unreachab
     assert "secret" not in log
 
 
+@pytest.mark.thorough
 def test_an_app_without_limits_and_without_a_server(start_worker: StartWorker) -> None:
     worker = start_worker("tests.apps.shared:idle", "memory://")
     worker.terminate()

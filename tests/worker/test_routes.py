@@ -129,6 +129,7 @@ def test_a_copy_for_each_queue(site: Site) -> None:
     assert site.ran() == ["first,second first", "first,second second"]
 
 
+@pytest.mark.thorough
 def test_queues_that_a_worker_is_told_to_consume(site: Site) -> None:
     worker = site.worker("a")
     site.app.control.add_consumer(

@@ -209,6 +209,7 @@ def test_a_cold_shutdown_does_to_running_tasks_what_it_does_to_those_without_lim
         assert {times for times, _ in found.values() if times} == {1}
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "threads")
 def test_a_soft_shutdown_lets_tasks_end_for_some_time(stage: Stage) -> None:
     """Not with the others: Celery waits in a signal handler, where nothing else runs."""
