@@ -110,7 +110,7 @@ class Server:
     def check_keys(self) -> None:
         """Checks each key that it has against the catalogue, unless a test has left it dead."""
         lost = suppress(redis.ConnectionError, redis.TimeoutError)
-        with lost, redis.Redis.from_url(self.url, socket_timeout=5) as client:
+        with lost, redis.Redis.from_url(self.url, socket_timeout=2) as client:
             assert_catalogued(client)
 
     def configure(self, name: str, value: str | int) -> None:
