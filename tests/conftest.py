@@ -51,6 +51,7 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     """One that the test may stop and start."""
     server = Server(valkey_command(), tmp_path)
     yield server
+    server.check_keys()
     server.stop()
 
 

@@ -94,9 +94,10 @@ def test_an_error_that_the_server_replies_does_not_open_it(
 ) -> None:
     with redis.Redis.from_url(own_server.url) as client:
         client.set("{throttle}:limits", "no hash")
-    with pytest.raises(StoreError, match="WRONGTYPE"):
-        limiter["api"].acquire()
-    assert not limiter.store.breaker.is_open
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            limiter["api"].acquire()
+        assert not limiter.store.breaker.is_open
+        client.delete("{throttle}:limits")
 
 
 def test_who_watches_is_told_and_no_call_waits(own_server: Server, limiter: Limiter) -> None:

@@ -1,4 +1,4 @@
-"""The names of all Redis keys and channels.
+"""The names of all Redis keys and channels; ``key_catalogue.py`` says what each holds.
 
 All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster all keys are
 in one hash slot, and a decision over several limits is atomic. Keys of limits are encoded by
@@ -38,14 +38,7 @@ def has_hash_tag(prefix: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The keys of one queue of the broker; see ``line_data.lua``.
-
-    Attributes:
-        lines: hash: the lines of the queue.
-        messages: hash: packed messages by task id.
-        due: sorted set: waiting lists, by when their limits next have room.
-        polls: sorted set: wake-up channels of workers, by when the workers poll next.
-    """
+    """The keys of one queue of the broker; see ``line_data.lua``."""
 
     lines: str
     messages: str
@@ -65,46 +58,46 @@ class Keys:
 
     @property
     def limits(self) -> str:
-        """Hash: packed definitions by :meth:`field`, and weights by :meth:`weight`."""
+        """Definitions by :meth:`field`, and weights by :meth:`weight`."""
         return f"{self.prefix}:limits"
 
     @property
     def workers(self) -> str:
-        """Sorted set: workers, by the ends of their leases."""
+        """Workers with claims."""
         return f"{self.prefix}:workers"
 
     @property
     def membership(self) -> str:
-        """Sorted set: live workers, by when their heartbeats expire."""
+        """Live workers."""
         return f"{self.prefix}:fleet"
 
     @property
     def unacknowledged(self) -> str:
-        """Sorted set: parked messages that the broker may still deliver again."""
+        """Parked messages that the broker may still deliver again."""
         return f"{self.prefix}:parks"
 
     @property
     def quarantine(self) -> str:
-        """Hash: tasks that a worker took from a line and has no code for, by task id."""
+        """Tasks that a worker took from a line and has no code for."""
         return f"{self.prefix}:aside"
 
     @property
     def permission_probe(self) -> str:
-        """String: exists for a second, while a worker tests which commands its user may run."""
+        """The key by which a worker tests which commands its user may run."""
         return f"{self.prefix}:rights"
 
     @property
     def consumed_queues(self) -> str:
-        """Sorted set: queues with tasks, by when a worker last reported to consume them."""
+        """Queues with tasks, by when a worker last reported to consume them."""
         return f"{self.prefix}:consumed"
 
     @property
     def temporary_queues(self) -> str:
-        """Sorted set: the same, of queues that the broker deletes with their last consumer."""
+        """The same, of queues that the broker deletes with their last consumer."""
         return f"{self.prefix}:temporary"
 
     def claims(self, worker: str) -> str:
-        """Hash: the claims of a worker."""
+        """Return the key of the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"
 
     def wakeup_channel(self, worker: str) -> str:
@@ -122,15 +115,15 @@ class Keys:
         return f"weight {cls.field(ref)}"
 
     def state(self, ref: LimitRef) -> str:
-        """String: the state of the algorithm for one limit and key."""
+        """Return the key of the state of one limit and key."""
         return f"{self.prefix}:state:{self.field(ref)}"
 
     def entries(self, ref: LimitRef) -> str:
-        """Sorted set: holders of slots, by lease; with "+" and n, the log of the n-th limit."""
+        """Return the key of the slots in use; with "+" and n appended, of the n-th limit's log."""
         return f"{self.prefix}:entries:{self.field(ref)}"
 
     def key_cap(self, name: str) -> str:
-        """Sorted set: the keys in use of a limit with ``max-keys``; definitions have its name."""
+        """Return the key of the key cap of a limit; definitions contain it."""
         return f"{self.prefix}:crowd:{name}"
 
     def key_cap_of(self, entries: str) -> str:
@@ -143,11 +136,11 @@ class Keys:
         return f"{self.prefix}:state:{entries.removeprefix(f'{self.prefix}:entries:')}"
 
     def pause(self, ref: LimitRef) -> str:
-        """String: until when a limit and key is paused; without a key, all keys of the limit."""
+        """Return the pause of a limit and key; without a key, of all keys of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"
 
     def backlog(self, ref: LimitRef) -> str:
-        """String: the number of tasks in lines at one limit and key, of all queues."""
+        """Return the key of the number of tasks that wait at a limit and key, in all queues."""
         return f"{self.prefix}:backlog:{self.field(ref)}"
 
     def decision(self, ref: LimitRef) -> tuple[str, str, str]:
@@ -156,19 +149,19 @@ class Keys:
         return self.state(ref), self.pause(whole), self.pause(ref)
 
     def broker_waits(self, ref: LimitRef) -> str:
-        """String: when the last of the tasks that wait at the broker may run."""
+        """Return the key of the return times of the tasks that wait at the broker."""
         return f"{self.prefix}:turns:{self.field(ref)}"
 
     def waiting_lists(self, ref: LimitRef) -> str:
-        """Hash: the waiting lists of one limit and key, of all queues."""
+        """Return the key that lists the waiting lists of one limit and key, of all queues."""
         return f"{self.prefix}:waits:{self.field(ref)}"
 
     def waiting_list_index(self, name: str) -> str:
-        """Set: the :meth:`waiting_lists` of all keys of a limit."""
+        """Return the key that lists the :meth:`waiting_lists` of all keys of a limit."""
         return f"{self.prefix}:waited:{name}"
 
     def waiting_list(self, queue: str, ref: LimitRef) -> str:
-        """Sorted set: the lines of one queue that wait at one limit and key, the next first."""
+        """Return the key of the lines of one queue that wait at one limit and key."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
     def line_limit_keys(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
@@ -188,7 +181,7 @@ class Keys:
         )
 
     def fan_out(self, name: str) -> str:
-        """Hash: the record of a fan-out; and the prefix of further names, see ``fan_out.lua``."""
+        """Return the record of a fan-out, the prefix of further names; see ``fan_out.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
 
     @staticmethod
@@ -198,7 +191,7 @@ class Keys:
         return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 
     def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
-        """Sorted set: the line of a queue for a set of limits and keys.
+        """Return the line of a queue for a set of limits and keys.
 
         The name contains a digest, since a queue and keys may have any length and content.
         """

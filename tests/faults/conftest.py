@@ -43,4 +43,5 @@ def durable(tmp_path: Path) -> Iterator[Server]:
         pytest.skip("redis-server is not installed")
     server = Server(command, tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     yield server
+    server.check_keys()
     server.stop()

@@ -13,18 +13,17 @@ from typing import Any
 from celery_throttle.errors import CostError
 from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.store.key_catalogue import Expiry
 from celery_throttle.store.script import Call, Script
 from tests.model.server import Server
 from tests.model.tasks import Kind
 from tests.model.workers import AHEAD, Worker
 from tests.model.world import QUEUES, World
 from tests.protocol import RANK, SECOND
+from tests.redis_keys import CATALOGUE, kind_of
 
 _SOURCE = (Path(__file__).parent / "look.lua").read_bytes()
 _LOOK = Call(Script("look", _SOURCE, sha1(_SOURCE, usedforsecurity=False).hexdigest()), ())
-
-#: Kinds of keys that have to expire.
-EXPIRING = ("state", "entries", "pause", "parks", "asks")
 
 #: What each line adds to the time at which a key is forgotten, as in ``key_cap.lua``.
 LINED = 2**53
@@ -46,7 +45,9 @@ class Kept:
         for name, lives, content in server.protocol.store.run(_LOOK):
             kind = name.decode()[len(prefix) + 1 :].partition(":")[0]
             self.by_kind[kind][name] = content
-            assert lives > 0 or kind not in EXPIRING, f"{name} does not expire"
+            about = kind_of(name.decode())
+            assert about, f"{name} is not in {CATALOGUE}"
+            assert lives > 0 or about.expiry is not Expiry.ALWAYS, f"{name} does not expire"
 
     def pairs(self, kind: str, name: str) -> dict[bytes, Any]:
         """A hash, or a sorted set with its scores."""

