@@ -35,19 +35,12 @@ CACHE_SIZE = 1024
 
 
 class LimiterCore:
-    """The core of :class:`celery_throttle.limiter.Limiter`.
+    """The core of :class:`celery_throttle.limiter.Limiter`."""
 
-    Attributes:
-        limits: the limits of the code.
-        keys: the names in Redis.
-        store: the server.
-        clock: a clock that replaces the server's, or None.
-    """
-
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, Limits]  #: of the code
     keys: Keys
     store: Store
-    clock: Clock | None
+    clock: Clock | None  #: replaces the server's
 
     @cached_property
     def plans(self) -> Plans:
@@ -142,11 +135,8 @@ class LimiterCore:
     ) -> bool:
         """Whether a request that its API refused may be sent again from here, after a wait.
 
-        Args:
-            requirement: its limits.
-            acquisition: what was taken for it; None during an outage of the server.
-            stop: seconds for which the API asked for no more requests.
-            most: the number of times that it may be sent again.
+        The ``acquisition`` is None during an outage of the server. The API asked for no more
+        requests for ``stop`` seconds; it may be sent again ``most`` times.
         """
         return True
 

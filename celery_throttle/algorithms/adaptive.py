@@ -60,12 +60,10 @@ class Adaptive(State):
     """Ticks in use, which drain at a rate that adapts.
 
     Attributes:
-        at: when this was written: the start of the last take.
-        p: ticks per unit, when this was written; ``q``: ticks per microsecond at the highest rate.
+        at, p, q, level: as of a :class:`~celery_throttle.algorithms.meters.Meter`, with ``q`` at
+            the highest rate.
         began: since when there are always units in use.
         taken: ticks taken since then, refunded or not.
-        level: ticks in use at ``at``.
-        rate: the current rate.
     """
 
     at: int
@@ -133,11 +131,7 @@ class Adaptive(State):
     def learn(self, limit: Limit, now: int, took: int, *, refused: bool) -> tuple[Adaptive, int]:
         """Return the state after an answer, and microseconds for which it stops the limit.
 
-        Args:
-            limit: the limit of this state.
-            now: the time of the answer.
-            took: microseconds from the request to the answer.
-            refused: whether the answer was a refusal.
+        ``took``: microseconds from the request to the answer.
         """
         rate = self.rate
         if now - took < rate.decreased_at:

@@ -26,8 +26,7 @@ class SlidingLog(State):
     Attributes:
         period: the period when this was written.
         entries: the entries that counted at the last take.
-        number: of the last entry.
-        last: the time of the last entry.
+        number, last: number and time of the last entry.
         began: since when at least one entry counts; numbers start at 1 with the next busy period.
     """
 

@@ -12,7 +12,7 @@
 local function make_slots()
   local slots, FORM, SIZE = {}, '<BHd', 11
 
-  -- The longest lease (us) there may be, for a state that does not record it. Twin: LONGEST_LEASE in
+  -- The longest lease (us) there may be, for a state that does not record it. Twin: MAX_LEASE_SECONDS in
   -- `celery_throttle/limits/limit.py`.
   local LONGEST_LEASE = 3600000000
 

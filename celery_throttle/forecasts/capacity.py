@@ -25,7 +25,6 @@ class Capacity:
     """What a limit admits from now on.
 
     Attributes:
-        name: the name of the limit.
         rate: units per second, after all ``windows``; 0.0 if it is paused until it is resumed.
         stored: units that can pass at once; negative if units are still owed.
         burst: units that it can store.

@@ -29,7 +29,6 @@ class FluidLine:
         costs: of each task: index of a capacity, and units.
         rank: the lowest is served first.
         weight: its share among lines of its rank and queue. Queues have equal shares.
-        queue: its queue.
     """
 
     tasks: float
@@ -41,15 +40,10 @@ class FluidLine:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """When a line is empty.
+    """When a line is empty."""
 
-    Attributes:
-        seconds: from now; infinity for never.
-        limit: the name of the limit that it waited for last; None if it does not wait.
-    """
-
-    seconds: float
-    limit: str | None
+    seconds: float  #: from now; infinity for never
+    limit: str | None  #: the name of the limit that it waited for last; None if it does not wait
 
 
 @dataclass(slots=True, eq=False)

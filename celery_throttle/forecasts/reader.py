@@ -61,12 +61,7 @@ class ForecastReader(DefinePlans):
         return (yield from self.of_lines(belongs_to_fan_out(key), measured))
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
-        """Return the forecast of some lines.
-
-        Args:
-            matches: selects the lines.
-            measured: see :func:`celery_throttle.forecasts.solver.solve`.
-        """
+        """Return the forecast of some lines."""
         now, names = yield from self._names()
         lines: list[WaitingLine] = []
         for queue in (yield from self._queues(names)):

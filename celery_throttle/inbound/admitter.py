@@ -70,24 +70,14 @@ class OutageLog:
 
 @dataclass(frozen=True, slots=True)
 class Admitter:
-    """Decides about requests. Made by :meth:`read`.
-
-    Attributes:
-        rules: which limits apply to a request.
-        max_wait: seconds that a request may wait for them; None for no wait.
-        lease: seconds that the lease of a slot lasts if the process dies.
-        outage_mode: one of :data:`OUTAGE_MODES`.
-        policies: the header fields of the limits.
-        headers: whether answers have these header fields.
-        outage_log: logs when the server of the limits is lost.
-    """
+    """Decides about requests. Made by :meth:`read`."""
 
     rules: Rules
-    max_wait: float | None
-    lease: float
-    outage_mode: str
+    max_wait: float | None  #: seconds; None for no wait
+    lease: float  #: seconds
+    outage_mode: str  #: one of OUTAGE_MODES
     policies: Policies
-    headers: bool
+    headers: bool  #: whether answers have the header fields of the policies
     outage_log: OutageLog
 
     @classmethod

@@ -78,14 +78,7 @@ def answer_to(error: Throttled | StoreError) -> Answer:
 
 
 def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
-    """Return the answer 429.
-
-    Args:
-        limit: the name of the limit that refused.
-        retry_after: whole seconds.
-        fields: headers to add.
-        named: whether the body names the limit.
-    """
+    """Return the answer 429, with added header fields; ``named``: its body names the limit."""
     members = {"violated-policies": [limit]} if named else {}
     answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _QUOTA_EXCEEDED, retry_after, members)
     return replace(answer, headers=(*answer.headers, *fields), limit=limit)
@@ -123,15 +116,10 @@ def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Describes limits in header fields.
+    """Describes limits in header fields."""
 
-    Attributes:
-        limits: by name, as the code defines them.
-        text: the value of ``RateLimit-Policy``; empty if there is none.
-    """
-
-    limits: Mapping[str, Limits]
-    text: str
+    limits: Mapping[str, Limits]  #: by name, as the code defines them
+    text: str  #: the value of ``RateLimit-Policy``; empty if there is none
 
     @classmethod
     def of(cls, limits: Mapping[str, Limits]) -> Policies:

@@ -30,18 +30,11 @@ CostSpec = Costs | Callable[..., Costs]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of requests. Made by :meth:`read`.
-
-    Attributes:
-        limiter: the limiter of all limits.
-        refs: names, and keys where a limit has one of its own.
-        key: see :data:`KeySpec`; None if no limit is split by a key of the request.
-        cost: units of each limit, units by name, or a function that returns one of these.
-    """
+    """The limits of requests. Made by :meth:`read`."""
 
     limiter: LimiterCore
-    refs: tuple[LimitRef, ...]
-    key: KeySpec | None
+    refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
+    key: KeySpec | None  #: None if no limit is split by a key of the request
     cost: CostSpec
     _fixed: Requirement | None = None
 

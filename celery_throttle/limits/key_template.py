@@ -21,13 +21,8 @@ from celery_throttle.limits.limit import check_name
 class KeyTemplate:
     """A limit and the template of a key: ``"stripe"``, ``"mail:{tenant_id}"``, ``"mail:eu"``.
 
-    Made by :meth:`parse`.
-
-    Attributes:
-        text: The template as written.
-        name: The name of the limit.
-        parts: The parts of the key, encoded; None in place of an argument.
-        arguments: The names of the arguments, in the order of the parts.
+    Made by :meth:`parse` from ``text``. The ``parts`` of the key are encoded, with None in place of
+    an argument; ``arguments`` are the names of these.
     """
 
     text: str
@@ -93,10 +88,7 @@ class ArgumentReader:
     """Reads arguments, by name, from the ``args`` and ``kwargs`` of a call.
 
     Made once for each task by :meth:`for_signature`, so that :meth:`read` need not bind a
-    signature.
-
-    Attributes:
-        function: the function, for messages: ``"task 'shop.charge'"``.
+    signature. ``function`` is for messages: ``"task 'shop.charge'"``.
     """
 
     function: str
@@ -104,12 +96,7 @@ class ArgumentReader:
 
     @classmethod
     def for_signature(cls, sig: Signature, names: Iterable[str], function: str) -> ArgumentReader:
-        """Return a reader of the arguments ``names`` for calls of a function.
-
-        Args:
-            sig: The function's signature; without ``self`` for a bound task.
-            names: Names of parameters; any names if the function takes ``**kwargs``.
-            function: The function, for messages: ``"task 'shop.charge'"``.
+        """Return a reader of the arguments ``names``; ``sig`` has no ``self`` of a bound task.
 
         Raises:
             KeyTemplateError: the function has no such parameter, or the parameter is ``*args`` or

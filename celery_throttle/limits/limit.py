@@ -114,7 +114,9 @@ class Limit:
         elif self.burst is None:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
-        self._check_clauses()
+        for keyword in self._given_clauses():
+            if keyword not in CLAUSES[self.algorithm]:
+                raise wrong_clause_error(keyword, self.algorithm)
         self._check_exact(self.rate)
         self._check_adaptive(self.rate)
         self._check_window(self.rate)
@@ -136,11 +138,6 @@ class Limit:
             yield "parts"
         if self.oldest != "weighted":
             yield "oldest"
-
-    def _check_clauses(self) -> None:
-        for keyword in self._given_clauses():
-            if keyword not in CLAUSES[self.algorithm]:
-                raise wrong_clause_error(keyword, self.algorithm)
 
     def _check_common(self) -> None:
         if self.max_keys is not None:
@@ -288,12 +285,9 @@ class Limit:
         return -(-self.lowest * MILLION // self.rate.count)
 
     def check_cost(self, cost: Cost, name: str, *, allow_zero: bool = False) -> int:
-        """Convert a cost to millionths of a unit, and check that this limit can ever admit it.
+        """Convert a cost to millionths of a unit; raise CostError if it can never pass.
 
         ``name`` is the name of this limit, for the message. A peek may have a cost of 0.
-
-        Raises:
-            CostError: it is not a number, not above 0, or above the burst.
         """
         amount = to_millionths(cost, allow_zero=allow_zero)
         if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:

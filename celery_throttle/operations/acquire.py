@@ -15,11 +15,7 @@ from celery_throttle.limits.limit import MAX_BOOKING_US
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, Sleep, has_keys
-from celery_throttle.operations.replies import (
-    ReplyStatus,
-    read_allowed,
-    read_refused,
-)
+from celery_throttle.operations.replies import ReplyStatus, read_allowed, read_refused
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
@@ -49,8 +45,6 @@ class Acquisition(NamedTuple):
     """The result of taking units or slots.
 
     Attributes:
-        requirement: what was requested.
-        decision: the decision.
         marks: identify the take, for ``settle.lua``; empty if it was refused.
         task_items: within a task, the part that the task already held; see
             :mod:`celery_throttle.tasks.context`.
@@ -172,11 +166,9 @@ class AcquirePlans(DefinePlans):
         return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
 
     def gate_call(self, requests: Sequence[GateRequest], ahead: int) -> Call:
-        """Return the call of ``admit.lua`` for several tasks.
+        """Return the call of ``admit.lua`` for several tasks; no limit and key may occur twice.
 
-        Args:
-            requests: their requirements; no limit and key may occur twice.
-            ahead: microseconds by which a start may be booked ahead.
+        ``ahead``: microseconds by which a start may be booked ahead.
         """
         refs = [ref for request in requests for ref in request.requirement.refs]
         costs = [cost for request in requests for cost in request.requirement.costs]

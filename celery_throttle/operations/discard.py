@@ -18,9 +18,7 @@ _END = b"0"
 class ConsumedQueues(NamedTuple):
     """A set of queues that workers consume, see ``consumed_queues.lua``.
 
-    Attributes:
-        key: the key of the set.
-        lease: seconds after a worker's report for which the queue counts as consumed.
+    A queue counts as consumed for ``lease`` seconds after a worker's report.
     """
 
     key: str
@@ -30,13 +28,9 @@ class ConsumedQueues(NamedTuple):
 def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Plan[int]:
     """Discard the tasks in the lines of a queue; return how many were discarded.
 
-    Claimed tasks are not discarded, as a broker does not discard delivered messages. If the plan is
-    interrupted, running it again completes it.
-
-    Args:
-        keys: the names in Redis.
-        queue: the queue, named with its broker.
-        unless: discard nothing while a worker consumes the queue.
+    Claimed tasks are not discarded, as a broker does not discard delivered messages. Nothing is
+    discarded while a worker consumes the queue, if ``unless`` is given. If the plan is interrupted,
+    running it again completes it.
     """
     names = list(keys.queue(queue))
     args: list[Argument] = ["", DISCARD_BATCH_SIZE]

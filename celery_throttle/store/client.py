@@ -51,11 +51,9 @@ class Store:
 
     Attributes:
         url: the URL without secrets.
-        breaker: the circuit breaker.
 
     Raises:
-        ConfigurationError: the URL cannot be used, or the server is a cluster and the prefix has no
-            hash tag.
+        ConfigurationError: the URL cannot be used, or a cluster's prefix has no hash tag.
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:

@@ -89,13 +89,7 @@ class Nodes(Servers):
 
 
 class Sentinels(Servers):
-    """Sentinels, and the master that they monitor.
-
-    Args:
-        sentinels: their addresses.
-        master: an address with the options for connections to the master.
-        name: of the master.
-    """
+    """Sentinels, and the master that they monitor; at first only the options of it are known."""
 
     def __init__(self, sentinels: tuple[Address, ...], master: Address, name: str) -> None:
         super().__init__()

@@ -21,7 +21,7 @@
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'never', index, burst}                  its cost can never pass
 --       {'crowded', index, max-keys, wait (us)}  so many other keys are in use; see `key_cap.lua`
---       {'unknown', index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 --
 -- The return times of a requirement are a packed string of four numbers: the last return time (us) of a new task and
 -- of a task that returned in vain; when (us) they were written; and by how much (us) in all they were moved back

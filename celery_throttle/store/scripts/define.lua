@@ -1,6 +1,5 @@
 -- define.lua: puts definitions of limits in force.
 -- uses: clock, definition, parameter, load_limits
---
 -- KEYS  1   hash: definitions of limits
 --       then per name or key: state, entries
 -- ARGV  1   now (us), or '' for the server's clock

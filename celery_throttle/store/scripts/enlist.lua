@@ -1,6 +1,5 @@
 -- enlist.lua: lets tasks of a fan-out join their lines, each of them once, whatever became of it since.
 -- uses: line_requirements, queue_capacity, open_record, enlist_check, enlist_tasks
---
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
 --       then per queue: lines, messages, due, asks; then per requirement and queue: state, entries, pause of the name,
@@ -23,8 +22,8 @@
 --                       -1 for ever
 --       {'never', ...the same, index of its requirement, burst}    the cost of the next task can never pass
 --       {'cancelled', ...the same}    the fan-out was cancelled: do not send the rest
---       {'unknown', index, now (us)}    nothing was done: this requirement, of all, is not defined, or the windows of
---                       its calendar have run out
+--       {'unknown', index, now (us)}    nothing was done: this requirement is not defined, or its calendar windows
+--                       have run out
 
 local record, max_waiting, keep = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('HEXISTS', record, 'cancelled') == 1 then

@@ -1,7 +1,6 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the limits
 -- in force, their pauses, and the queues that no worker consumes.
 -- uses: lease_clock, pauses, consumed_queues
---
 -- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`

@@ -1,7 +1,6 @@
 -- park.lua: decides over a task once more, or lets it join its line. Idempotent by task id.
 -- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, expected_wait
 -- uses: task_score, join_line, wake
---
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
@@ -32,7 +31,7 @@
 --       {'full', index, max-waiting}    as many tasks wait already; 0: the queue of a leaky-queue is full
 --       {'crowded', index, max-keys, wait (us)}    as many other keys are in use; -1: for ever
 --       {'never', index, burst}                         its cost can never pass
---       {'unknown', index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 
 local parks, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]
