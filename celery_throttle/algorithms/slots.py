@@ -25,17 +25,12 @@ class SlotLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slots(State):
-    """The slots in use. Each take is one slot, whatever its cost.
+    """The slots in use. Each take is one slot, whatever its cost."""
 
-    Attributes:
-        leases: ordered by their ends.
-        number: of the last lease.
-        longest: the longest lease in microseconds. If one ends later than that, the clock has been
-            set back since it was written.
-    """
-
-    leases: tuple[SlotLease, ...]
-    number: int
+    leases: tuple[SlotLease, ...]  #: ordered by their ends
+    number: int  #: of the last lease
+    #: The longest lease in microseconds. If one ends later than that, the clock has been set back
+    #: since it was written.
     longest: int
 
     @classmethod

@@ -26,21 +26,14 @@ OUTAGE_MODES = ("open", "closed")
 
 
 class Admission(NamedTuple):
-    """The outcome of a request.
+    """The outcome of a request."""
 
-    Attributes:
-        decision: None if no limit applies, or the server of the limits cannot be reached.
-        fields: header fields to add to the app's answer.
-        answer: for a request that must not reach the app; None if it may.
-        error: the same as an exception.
-        slot: held until the request is done.
-    """
-
+    #: None if no limit applies, or the server of the limits cannot be reached.
     decision: Decision | None = None
-    fields: Fields = ()
-    answer: Answer | None = None
-    error: Throttled | StoreError | None = None
-    slot: Slot | None = None
+    fields: Fields = ()  #: to add to the app's answer
+    answer: Answer | None = None  #: for a request that must not reach the app
+    error: Throttled | StoreError | None = None  #: the same as an exception
+    slot: Slot | None = None  #: held until the request is done
 
 
 class OutageLog:

@@ -42,20 +42,14 @@ class GateRequest:
 
 
 class Acquisition(NamedTuple):
-    """The result of taking units or slots.
-
-    Attributes:
-        marks: identify the take, for ``settle.lua``; empty if it was refused.
-        task_items: within a task, the part that the task already held; see
-            :mod:`celery_throttle.tasks.context`.
-        from_server: whether a part of it was taken on the server.
-    """
+    """The result of taking units or slots."""
 
     requirement: Requirement
     decision: Decision
-    marks: Sequence[int]
+    marks: Sequence[int]  #: identify the take, for ``settle.lua``; empty if it was refused
+    #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
     task_items: Sequence[tuple[str, str | None, int]] = ()
-    from_server: bool = True
+    from_server: bool = True  #: whether a part of it was taken on the server
 
 
 class AcquirePlans(DefinePlans):

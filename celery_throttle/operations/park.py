@@ -12,22 +12,14 @@ from celery_throttle.store.script import Argument, Call, script
 
 
 class WaitingTask(NamedTuple):
-    """A task to be parked.
-
-    Attributes:
-        queue: the queue of its message, named with its broker.
-        rank: of its priority, 0 to 255, the lowest first.
-        expires: when the task expires, in microseconds since the epoch; 0 for never.
-        max_wait: seconds; None for any time.
-        packed: its packed message.
-    """
+    """A task to be parked."""
 
     task_id: str
-    queue: str
-    rank: int
-    expires: int
-    max_wait: float | None
-    packed: bytes
+    queue: str  #: of its message, named with its broker
+    rank: int  #: of its priority, 0 to 255, the lowest first
+    expires: int  #: microseconds since the epoch; 0 for never
+    max_wait: float | None  #: seconds; None for any time
+    packed: bytes  #: its message
 
 
 def park_call(
