@@ -37,11 +37,11 @@ class LimitCheck(NamedTuple):
 
 
 class LocalTake(NamedTuple):
-    """A take: the cost, when its definition came into force, and the mark of each limit."""
+    """A take, as it is needed to settle it."""
 
     cost: int
-    since: int
-    marks: tuple[Mark, ...]
+    since: int  #: when its definition came into force
+    marks: tuple[Mark, ...]  #: of each limit
 
 
 #: The takes of one request.

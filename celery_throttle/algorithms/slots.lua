@@ -1,6 +1,5 @@
 -- slots.lua: concurrency limits: leases with a deadline. Each take is one slot, whatever its cost.
 -- uses: clock, arithmetic, tags
---
 -- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
 -- and the longest lease (us) of these. A deadline farther ahead than that was written before the clock was set back.
 -- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit

@@ -31,11 +31,6 @@ class Capacity:
     paused: float = 0.0  #: seconds in which nothing passes
     windows: tuple[tuple[float, float], ...] = ()  #: seconds until each begins, and its units
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing passes until the limit is resumed."""
-        return self.rate == 0
-
 
 @dataclass(slots=True, eq=False)
 class Reservoir:

@@ -118,7 +118,8 @@ def solve(
     waiting = sum(line.tasks for line in own)
     if not waiting:
         return _forecast(0, 0.0, None, now)
-    closed = {ref for ref, some in capacities.items() if any(one and one.is_closed for one in some)}
+    # Nothing passes until it is resumed.
+    closed = {ref for ref, some in capacities.items() if any(one and one.rate == 0 for one in some)}
     paused = next((ref.name for line in own for ref in line.costs if ref in closed), None)
     if paused is not None:
         return Forecast(waiting, None, None, paused)

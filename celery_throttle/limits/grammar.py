@@ -112,8 +112,7 @@ def _window_field(clauses: dict[str, str], text: str) -> dict[str, Any]:
             raise LimitSyntaxError(
                 f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
             )
-        zone, at = clauses.get("in", "UTC"), clauses.get("at", "00:00")
-        return {"window": Calendar.parse(zone, at)}
+        return {"window": Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))}
     return {"window": clauses["from"].lower()} if "from" in clauses else {}
 
 

@@ -57,11 +57,7 @@ class KeyTemplate:
         return cls(text, check_name(name), tuple(parts), tuple(arguments))
 
     def ref(self, values: Sequence[Any] = ()) -> LimitRef:
-        """Return the limit and key for the values of ``arguments``, in their order.
-
-        Raises:
-            KeyValueError: a value cannot be part of a key, or there are too many or too few.
-        """
+        """Return the limit and key for the values of ``arguments``, or raise KeyValueError."""
         if len(values) != len(self.arguments):
             raise KeyValueError(
                 f"{shown(self.text)} was given {len(values)} values; allowed: {len(self.arguments)}"
@@ -98,9 +94,7 @@ class ArgumentReader:
     def for_signature(cls, sig: Signature, names: Iterable[str], function: str) -> ArgumentReader:
         """Return a reader of the arguments ``names``; ``sig`` has no ``self`` of a bound task.
 
-        Raises:
-            KeyTemplateError: the function has no such parameter, or the parameter is ``*args`` or
-                ``**kwargs`` itself.
+        KeyTemplateError if there is no such parameter, or it is ``*args`` or ``**kwargs`` itself.
         """
         collecting = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         single = [p for p in sig.parameters.values() if p.kind not in collecting]
@@ -128,9 +122,7 @@ class ArgumentReader:
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the values of the arguments in the order of ``names``, with defaults.
 
-        Raises:
-            KeyValueError: an argument is missing and has no default, or ``args`` is not a sequence,
-                or ``kwargs`` not a mapping.
+        KeyValueError if one is missing, or ``args`` is no sequence, or ``kwargs`` no mapping.
         """
         try:
             return tuple([self._read(argument, args, kwargs) for argument in self._arguments])

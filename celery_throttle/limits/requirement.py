@@ -65,11 +65,7 @@ def parse_definitions(limits: Mapping[str, LimitsLike]) -> dict[str, Limits]:
 
 
 def parse_limits(written: LimitsLike, name: str) -> Limits:
-    """Parse the limits of one name.
-
-    Raises:
-        LimitError: a limit is wrong, there are none or too many, or two are numbers of slots.
-    """
+    """Parse the limits of one name: 1 to 20, at most one of them with slots; else LimitError."""
     several = isinstance(written, Sequence) and not isinstance(written, (str, bytes))
     try:
         limits = tuple(map(Limit.of, written if several else [written]))  # type: ignore[arg-type]  # Limit.of checks the type

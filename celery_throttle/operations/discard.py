@@ -16,7 +16,7 @@ _END = b"0"
 
 
 class ConsumedQueues(NamedTuple):
-    """A set of queues that workers consume, see ``consumed_queues.lua``.
+    """A set of queues that workers consume, see ``heartbeat.lua``.
 
     A queue counts as consumed for ``lease`` seconds after a worker's report.
     """
@@ -41,8 +41,11 @@ def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Pla
     while left > 0:
         count, left = yield Call(script("discard"), names, args)
         discarded += count
-    if left == 0:
-        discarded += yield from _discard_quarantined(keys, queue)
+    cursor: Argument = "0" if left == 0 else _END
+    while cursor != _END:
+        names = [keys.quarantine, keys.queue(queue).lines]
+        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
+        discarded += count
     return discarded
 
 
@@ -54,14 +57,3 @@ def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: floa
     names = [*keys.queue(queue), unless.key]
     reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
     return int(reply[1])
-
-
-def _discard_quarantined(keys: Keys, queue: str) -> Plan[int]:
-    """Discard the quarantined tasks of a queue."""
-    discarded = 0
-    cursor: Argument = "0"
-    while cursor != _END:
-        names = [keys.quarantine, keys.queue(queue).lines]
-        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
-        discarded += count
-    return discarded

@@ -39,11 +39,7 @@ class CircuitBreaker:
         self._pid = os.getpid()
 
     def check(self) -> None:
-        """Allow one call per second while the breaker is open; none, if there is a watcher.
-
-        Raises:
-            StoreUnavailableError: this call must not be made.
-        """
+        """Raise StoreUnavailableError, except once per second if there is no watcher."""
         if self._pid != os.getpid():  # after a fork: the watcher is in the parent
             self._begin()
             return

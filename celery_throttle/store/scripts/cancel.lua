@@ -15,7 +15,6 @@ redis.call('HSET', record, 'cancelled', '1')
 
 local queues, cancelled = {}, 0
 
--- The queue with a number in the record, false if there is none.
 local function queue_of(number)
   if queues[number] == nil then
     local packed = redis.call('HGET', record .. ':queues', number)

@@ -18,7 +18,6 @@
 local mode = ARGV[2]
 local CODE, SET = string.byte('c'), string.byte('s')
 
--- The definition in force for a field.
 local function definition_of(name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
   return found[1] or found[2]

@@ -2,7 +2,7 @@
 -- uses: clock, descriptor, remove_tasks, fan_out_outcome
 -- uses rarely: repair
 -- KEYS  1-4  the queue's lines, messages, due, asks
---       5    only to discard them if no worker consumes the queue: one of the zsets of `consumed_queues.lua`. When
+--       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    how many tasks at most; 0 only counts

@@ -1,6 +1,5 @@
 -- waiting_list.lua: what every change of a line keeps right besides: the backlog of a limit and its waiting lists.
 -- uses: clock, line_data
---
 -- `limit_keys` are the keys of one limit in a descriptor, see `line_data.lua`.
 
 local function change_backlog(limit_keys, change)
