@@ -35,9 +35,6 @@ KEPT_PERCENT, KEPT_PERCENT_AGAIN, AGAIN_US = 93, 85, 2_000_000
 #: refusal in a row, up to ``MAX_STOP_US``.
 STOP_US, MAX_STOP_US = 100_000, 10_000_000
 
-#: The time after the last answer for which a reduced rate is stored.
-MEMORY_US = 3_600_000_000
-
 
 class AdaptiveRate(NamedTuple):
     """The current rate. Times are microseconds."""

@@ -1,4 +1,7 @@
-"""Limits in the memory of one process, decided as on the server. Twin: ``decision.lua``."""
+"""Limits in the memory of one process, decided as on the server. Twin: ``decision.lua``.
+
+``tests/algorithms/oracle.py`` adds what only the server does, such as pauses and caps on keys.
+"""
 
 from __future__ import annotations
 
@@ -85,22 +88,29 @@ class LocalLimits:
             for state, limit in zip(empty, definition.limits, strict=True)
         )
 
-    def acquire(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
+    def acquire(self, costs: Mapping[LimitRef, Cost], now: int, *, take: bool = True) -> Decision:
         """Take the cost of each from all its limits, or nothing from any.
 
         Raises:
             CostError: a cost can never pass.
             UnknownLimitError: a limit is not defined.
         """
-        return self._decide(costs, now)
+        if not costs:
+            raise LimitValueError("no limit was named; allowed: one or more")
+        checks: list[LimitCheck] = []
+        for ref, cost in costs.items():
+            for limit in self._definition(ref).limits:
+                amount = limit.check_cost(cost, ref.name, allow_zero=not take)
+            checks += self._check(ref, amount, now)
+        return self._conclude(checks, now, take=take)
 
     def peek(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
         """Return the decision of :meth:`acquire`, and take nothing. Costs may be 0."""
-        return self._decide(costs, now, take=False)
+        return self.acquire(costs, now, take=False)
 
     def reserve(self, costs: Mapping[LimitRef, Cost], now: int) -> LocalReservation | None:
         """Take as :meth:`acquire`; return the takes, for :meth:`renew`. None: refused."""
-        if not self._decide(costs, now):
+        if not self.acquire(costs, now):
             return None
         return {
             ref: LocalTake(
@@ -125,16 +135,6 @@ class LocalLimits:
                 change(state, marks[state]) if isinstance(state, Slots) else state
                 for state in states
             )
-
-    def _decide(self, costs: Mapping[LimitRef, Cost], now: int, *, take: bool = True) -> Decision:
-        if not costs:
-            raise LimitValueError("no limit was named; allowed: one or more")
-        checks: list[LimitCheck] = []
-        for ref, cost in costs.items():
-            for limit in self._definition(ref).limits:
-                amount = limit.check_cost(cost, ref.name, allow_zero=not take)
-            checks += self._check(ref, amount, now)
-        return self._conclude(checks, now, take=take)
 
     def _conclude(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
         waits = [check.state.wait(check.limit, check.cost, now) for check in checks]

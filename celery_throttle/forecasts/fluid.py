@@ -49,9 +49,8 @@ class LineGroup:
     rank: int
     weight: float
     queue: str
-    counts: list[
-        tuple[float, int]
-    ]  #: tasks, and the number of lines that have as many; least first
+    #: Pairs of a number of tasks and the number of lines that have it, the least first.
+    counts: list[tuple[float, int]]
     lines: int = field(init=False)  #: that are not empty yet
     drained: list[Drained] = field(init=False, default_factory=list)  #: for each of the counts
     #: Tasks per second that start from each line, bounded by the ``saturated`` reservoir, and in

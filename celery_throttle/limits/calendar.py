@@ -54,7 +54,12 @@ class Calendar:
 
     @classmethod
     def parse(cls, zone: str, at: str) -> Calendar:
-        """Parse a zone and a time such as ``"07:30"``; else LimitSyntaxError or LimitValueError."""
+        """Parse the name of a zone and a time such as ``"07:30"``.
+
+        Raises:
+            LimitSyntaxError: the time does not have that form.
+            LimitValueError: the zone is unknown.
+        """
         match = _TIME.fullmatch(at)
         if match is None:
             raise LimitSyntaxError(f"{shown(at)} is not a time of a day; allowed: 00:00 to 23:59")

@@ -285,9 +285,12 @@ class Limit:
         return -(-self.lowest * MILLION // self.rate.count)
 
     def check_cost(self, cost: Cost, name: str, *, allow_zero: bool = False) -> int:
-        """Convert a cost to millionths of a unit; raise CostError if it can never pass.
+        """Convert a cost to millionths of a unit, and check that this limit can ever admit it.
 
         ``name`` is the name of this limit, for the message. A peek may have a cost of 0.
+
+        Raises:
+            CostError: it is not a number, not above 0, or above the burst.
         """
         amount = to_millionths(cost, allow_zero=allow_zero)
         if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:

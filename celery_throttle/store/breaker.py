@@ -19,11 +19,6 @@ class CircuitBreaker:
     """The circuit breaker of one store. It is open from a call without an answer to one with it.
 
     A broken connection does not open it: the next call makes a new one.
-
-    Attributes:
-        is_open: whether the last call got no answer.
-        watcher: called with each error that opens the breaker. It tests when the server is back, so
-            that no other call waits for a timeout. None: one call per second tests it.
     """
 
     __slots__ = ("_message", "_pid", "_retry_at", "is_open", "watcher")
@@ -33,6 +28,8 @@ class CircuitBreaker:
 
     def _begin(self) -> None:
         self.is_open = False
+        #: Called with each error that opens the breaker. It tests when the server is back, so that no
+        #: other call waits for a timeout. None: one call per second tests it.
         self.watcher: Callable[[StoreUnavailableError], None] | None = None
         self._retry_at = 0.0
         self._message = ""
