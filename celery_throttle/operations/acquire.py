@@ -89,13 +89,9 @@ class AcquirePlans(DefinePlans):
                 raise Throttled(refusing.name, refusing.key, wait, decision.paused)
             early = max(wait - _EARLY_SECONDS, _MIN_SLEEP_SECONDS)
             nap = min(wait, left, _SLOT_POLL_SECONDS) if slots_bind else early
-            left -= yield from self._sleep(min(nap, wait))
-
-    def _sleep(self, seconds: float) -> Plan[float]:
-        """Sleep; return how many seconds that took."""
-        began = time.monotonic()
-        yield Sleep(seconds)
-        return seconds if self.clock else time.monotonic() - began
+            nap, began = min(nap, wait), time.monotonic()
+            yield Sleep(nap)
+            left -= nap if self.clock else time.monotonic() - began
 
     def decide(self, requirement: Requirement, max_wait: float | None) -> Plan[Decision]:
         """Return the decision of :meth:`acquire`."""

@@ -28,8 +28,8 @@ class CircuitBreaker:
 
     def _begin(self) -> None:
         self.is_open = False
-        #: Called with each error that opens the breaker. It tests when the server is back, so that no
-        #: other call waits for a timeout. None: one call per second tests it.
+        #: Called with each error that opens the breaker. It tests when the server is back, so that
+        #: no other call waits for a timeout. None: one call per second tests it.
         self.watcher: Callable[[StoreUnavailableError], None] | None = None
         self._retry_at = 0.0
         self._message = ""
