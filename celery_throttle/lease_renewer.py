@@ -72,7 +72,12 @@ class LeaseRenewer:
                 now = time.monotonic()
                 due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
             for holder, held in due:
-                self._renew_one(holder, held)
+                with suppress(Exception):  # whatever failed, the next renewal may succeed
+                    self._renew(holder, held.refs, held.lease)
+                with self._changed:
+                    if holder in self._held:
+                        due_at = time.monotonic() + held.lease / RENEWALS_PER_LEASE
+                        self._held[holder] = held._replace(due=due_at)
 
     def _wait(self) -> bool:
         """Wait until a renewal is due; False if no slot has been held for a while."""
@@ -85,11 +90,3 @@ class LeaseRenewer:
             due = min(held.due for held in self._held.values())
             self._changed.wait(max(0.0, due - time.monotonic()))
         return True
-
-    def _renew_one(self, holder: str, held: _HeldLease) -> None:
-        with suppress(Exception):  # whatever failed, the next renewal may succeed
-            self._renew(holder, held.refs, held.lease)
-        with self._changed:
-            if holder in self._held:
-                due = time.monotonic() + held.lease / RENEWALS_PER_LEASE
-                self._held[holder] = held._replace(due=due)

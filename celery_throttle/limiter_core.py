@@ -35,19 +35,12 @@ CACHE_SIZE = 1024
 
 
 class LimiterCore:
-    """The core of :class:`celery_throttle.limiter.Limiter`.
+    """The core of :class:`celery_throttle.limiter.Limiter`."""
 
-    Attributes:
-        limits: the limits of the code.
-        keys: the names in Redis.
-        store: the server.
-        clock: a clock that replaces the server's, or None.
-    """
-
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, Limits]  #: of the code
     keys: Keys
     store: Store
-    clock: Clock | None
+    clock: Clock | None  #: replaces the server's
 
     @cached_property
     def plans(self) -> Plans:
@@ -95,24 +88,20 @@ class LimiterCore:
     def decide(self, requirement: Requirement, max_wait: float | None) -> Decision:
         """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`."""
         call = self.plans.cached_call(requirement) if max_wait is None else None
-        decision = (
-            None if call is None else self.plans.read_decision(requirement, self.store.run(call))
-        )
-        if decision is None:
-            decision = self.run_plan(self.acquire_plan(requirement, max_wait)).decision
-        return decision
+        if call is not None:
+            decision = self.plans.read_decision(requirement, self.store.run(call))
+            if decision is not None:
+                return decision
+        return self.run_plan(self.acquire_plan(requirement, max_wait)).decision
 
     async def adecide(self, requirement: Requirement, max_wait: float | None) -> Decision:
         """:meth:`decide` for asyncio."""
         call = self.plans.cached_call(requirement) if max_wait is None else None
-        decision = (
-            None
-            if call is None
-            else self.plans.read_decision(requirement, await self.store.arun(call))
-        )
-        if decision is None:
-            decision = (await self.arun_plan(self.acquire_plan(requirement, max_wait))).decision
-        return decision
+        if call is not None:
+            decision = self.plans.read_decision(requirement, await self.store.arun(call))
+            if decision is not None:
+                return decision
+        return (await self.arun_plan(self.acquire_plan(requirement, max_wait))).decision
 
     def acquire_plan(
         self,
@@ -142,11 +131,8 @@ class LimiterCore:
     ) -> bool:
         """Whether a request that its API refused may be sent again from here, after a wait.
 
-        Args:
-            requirement: its limits.
-            acquisition: what was taken for it; None during an outage of the server.
-            stop: seconds for which the API asked for no more requests.
-            most: the number of times that it may be sent again.
+        The ``acquisition`` is None during an outage of the server. The API asked for no more
+        requests for ``stop`` seconds; it may be sent again ``most`` times.
         """
         return True
 
@@ -198,11 +184,7 @@ LimitHandles = HandleCore | Sequence[HandleCore]
 
 
 def check_handles(limits: LimitHandles) -> list[HandleCore]:
-    """Return the handles as a list: at least one, all of one limiter.
-
-    Raises:
-        LimitValueError: there are none, or of several limiters, or something is not a handle.
-    """
+    """Return the handles as a list; LimitValueError unless there are some, all of one limiter."""
     several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
     handles: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # checked below
     if not handles:

@@ -1,10 +1,16 @@
-"""Resolves the names of a Lua 5.1 script: a parser that keeps nothing but scopes."""
+"""Lists the Lua files, and resolves the names of a Lua 5.1 script.
+
+The parser keeps nothing but scopes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import celery_throttle
 
 _TOKEN = re.compile(
     r"--[^\n]*|'(?:\\.|[^'\\])*'|\d+\.?\d*(?:e\d+)?|[A-Za-z_]\w*|\.\.\.|\.\.|[=~<>]=|\S"
@@ -12,6 +18,19 @@ _TOKEN = re.compile(
 _KEYWORD = re.compile(r"do|end|false|function|if|in|nil|not|or|and|return|then|true")
 _OPERATOR = re.compile(r"and|or|[-+*/%^<>]|\.\.|[=~<>]=")
 _BLOCK_ENDS = frozenset(("end", "else", "elseif", "until", ""))
+
+_PACKAGE = Path(celery_throttle.__file__).parent
+
+
+def script_names() -> list[str]:
+    """Return the names of all scripts, without included files."""
+    return sorted(file.stem for file in _PACKAGE.glob("store/scripts/*.lua"))
+
+
+def include_names() -> list[str]:
+    """Return the names of all included files."""
+    files = (*_PACKAGE.glob("store/scripts/lib/**/*.lua"), *_PACKAGE.glob("algorithms/*.lua"))
+    return sorted(file.stem for file in files)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import pytest
 
-from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.errors import CostError
 from celery_throttle.handle import LimitHandle
 from celery_throttle.limiter import Limiter
@@ -22,6 +21,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.testing import ManualClock
+from tests.algorithms.oracle import LimitsOracle
 
 GROUPS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "vectors" / "gcra.json").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ class Limited(Protocol):
 
 @dataclass
 class InMemory:
-    local: LocalLimits
+    local: LimitsOracle
     ref: LimitRef
     clock: ManualClock
 
@@ -67,7 +67,7 @@ Make = Callable[[Limit, ManualClock], Limited]
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     if request.param == "memory":
         yield lambda limit, clock: InMemory(
-            LocalLimits({"api": limit}), LimitRef("api", None), clock
+            LimitsOracle({"api": limit}), LimitRef("api", None), clock
         )
         return
     limiters: list[Limiter] = []

@@ -1,7 +1,6 @@
 -- adaptive.lua: a meter whose rate adapts to the answers of an API: AIMD, additive increase, multiplicative decrease.
 -- uses: clock, arithmetic, tags, parameter
 -- uses rarely: scaling
---
 -- Twin: `adaptive.py`, which explains the rule and its constants. Its part of the state: tag, size, and
 --   at         when (us) it was written: the start of the last take
 --   p, q       as in `meters.lua`, of the upper bound of the rate

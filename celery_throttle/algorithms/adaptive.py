@@ -35,45 +35,26 @@ KEPT_PERCENT, KEPT_PERCENT_AGAIN, AGAIN_US = 93, 85, 2_000_000
 #: refusal in a row, up to ``MAX_STOP_US``.
 STOP_US, MAX_STOP_US = 100_000, 10_000_000
 
-#: The time after the last answer for which a reduced rate is stored.
-MEMORY_US = 3_600_000_000
-
 
 class AdaptiveRate(NamedTuple):
-    """The current rate.
+    """The current rate. Times are microseconds."""
 
-    Attributes:
-        share: the rate in millionths of the highest rate.
-        decreased_at: the time of the last decrease, in microseconds; 0 if there was none.
-        increased_at: the time up to which good answers are included.
-        refusals: the number of refusals since the last good answer.
-    """
-
-    share: int = MILLION
-    decreased_at: int = 0
-    increased_at: int = 0
-    refusals: int = 0
+    share: int = MILLION  #: the rate in millionths of the highest rate
+    decreased_at: int = 0  #: the last decrease; 0 if there was none
+    increased_at: int = 0  #: good answers are included up to this time
+    refusals: int = 0  #: since the last good answer
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive(State):
-    """Ticks in use, which drain at a rate that adapts.
+    """Ticks in use, which drain at a rate that adapts."""
 
-    Attributes:
-        at: when this was written: the start of the last take.
-        p: ticks per unit, when this was written; ``q``: ticks per microsecond at the highest rate.
-        began: since when there are always units in use.
-        taken: ticks taken since then, refunded or not.
-        level: ticks in use at ``at``.
-        rate: the current rate.
-    """
-
-    at: int
-    p: int
-    q: int
-    began: int
-    taken: int
-    level: int
+    at: int  #: when this was written: the start of the last take
+    p: int  #: ticks per unit, when this was written
+    q: int  #: ticks per microsecond at the highest rate
+    began: int  #: since when there are always units in use
+    taken: int  #: ticks taken since then, refunded or not
+    level: int  #: ticks in use at ``at``
     rate: AdaptiveRate
 
     @classmethod
@@ -133,11 +114,7 @@ class Adaptive(State):
     def learn(self, limit: Limit, now: int, took: int, *, refused: bool) -> tuple[Adaptive, int]:
         """Return the state after an answer, and microseconds for which it stops the limit.
 
-        Args:
-            limit: the limit of this state.
-            now: the time of the answer.
-            took: microseconds from the request to the answer.
-            refused: whether the answer was a refusal.
+        ``took``: microseconds from the request to the answer.
         """
         rate = self.rate
         if now - took < rate.decreased_at:

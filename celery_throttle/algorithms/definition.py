@@ -16,7 +16,7 @@ from celery_throttle.algorithms.state import State, is_ahead
 from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES
-from celery_throttle.limits.limit import Limit, Limits, find_strictest
+from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
 
 #: The class of the state of each algorithm.
@@ -35,15 +35,9 @@ STATE_CLASSES: Mapping[str, type[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The limits of a name in force, and when the definitions before it came into force.
+    """The limits of a name, and when (us) they and the two definitions before came into force.
 
-    All times are microseconds.
-
-    Attributes:
-        limits: All of them have to allow.
-        since: When this definition came into force.
-        old_since: When the definition before it did; equal to ``since`` if there was none.
-        older_since: When the definition before that did.
+    ``old_since`` equals ``since`` if there was no definition before.
     """
 
     limits: Limits
@@ -56,11 +50,6 @@ class Definition:
         if [*map(decisive_fields, limits)] == [*map(decisive_fields, self.limits)]:
             return replace(self, limits=limits)
         return Definition(limits, now, self.since, self.old_since)
-
-    @property
-    def max_keys(self) -> int | None:
-        """The number of keys that may be in use; None for any number."""
-        return find_strictest(limit.max_keys for limit in self.limits)
 
 
 def decisive_fields(limit: Limit) -> tuple[object, ...]:

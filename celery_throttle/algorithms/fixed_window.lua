@@ -1,6 +1,5 @@
 -- fixed_window.lua: the fixed window: one count for each window.
 -- uses: clock, arithmetic, parameter
---
 -- Twin: `windows.py`, which explains the rule. Its part of the state: tag, size, and
 --   start, stop    the window (us)
 --   count          amount taken in it
@@ -11,7 +10,6 @@
 local function make_fixed_window()
   local fixed, FORM = {}, '<BHdddd'
 
-  -- The start and the stop of the window at a time.
   local function window_at(limit, at)
     local period = parameter(limit, 1)
     if period > 0 then

@@ -1,12 +1,8 @@
 -- key_cap.lua: which keys of a limit are in use, where `max-keys` bounds their number.
 -- uses: clock, arithmetic
---
--- Twin: `key_cap.py`. The key cap of a name is a zset: `entries` of a key, which identify the key -> until when (us)
+-- Twin: `tests/algorithms/oracle.py`. The key cap of a name is a zset: `entries` of a key, which identify the key -> until when (us)
 -- anything of the key is in use, plus LINE_UNIT for each line that holds tasks of the key.
---
--- Returns the table of its functions.
 
--- Later than any time.
 local LINE_UNIT = 2 * MAX_EXACT
 
 -- How long (us) to wait for a key that is in use by a line: nobody knows when the line ends.

@@ -1,7 +1,6 @@
 -- meters.lua: the algorithms that drain. GCRA, token bucket and leaky bucket are one rule in three forms.
 -- uses: clock, arithmetic, tags
 -- uses rarely: scaling
---
 -- Twin: `meters.py`, which explains the rule. A unit is p ticks, and q ticks drain each microsecond: an emission
 -- interval of p/q microseconds. Adds to a limit
 --   used       ticks in use now

@@ -27,15 +27,11 @@ MAX_REFUNDS = 16
 
 
 class BusyPeriod(NamedTuple):
-    """A period in which there were always units in use.
-
-    Attributes:
-        began: its start.
-        refunds: the refunds since, each as the end of the take (see :meth:`Meter.mark`) and the
-            amount, both in microseconds to drain; ordered by end.
-    """
+    """A period in which there were always units in use."""
 
     began: int
+    #: Each as the end of the take (see :meth:`Meter.mark`) and the amount, both in microseconds to
+    #: drain; ordered by end.
     refunds: tuple[tuple[int, int], ...] = ()
 
     def add_refund(self, end: int, amount: int) -> BusyPeriod:
@@ -52,20 +48,13 @@ class BusyPeriod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meter(State):
-    """Ticks in use, which drain.
+    """Ticks in use, which drain."""
 
-    Attributes:
-        at: when this was written: the start of the last take.
-        p: ticks per unit, when this was written; ``q``: ticks per microsecond.
-        busy: the busy period at that time.
-        level: ticks in use at ``at``.
-    """
-
-    at: int
-    p: int
-    q: int
-    busy: BusyPeriod
-    level: int
+    at: int  #: when this was written: the start of the last take
+    p: int  #: ticks per unit at that time
+    q: int  #: ticks per microsecond at that time
+    busy: BusyPeriod  #: at that time
+    level: int  #: ticks in use at that time
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> Self:

@@ -1,7 +1,6 @@
 -- meters_extra.lua: the functions of meters that few decisions need.
 -- uses: meters
 -- uses rarely: scaling
---
 -- The refunds of a limit are pairs of numbers, sorted by the first: the end of the take that was refunded, see
 -- `meters.mark`, and the refund as microseconds to drain.
 

@@ -21,21 +21,15 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlidingLog(State):
-    """Admissions, the oldest first. An entry counts for one period, its end not included.
+    """Admissions, the oldest first. An entry counts for one period, its end not included."""
 
-    Attributes:
-        period: the period when this was written.
-        entries: the entries that counted at the last take.
-        number: of the last entry.
-        last: the time of the last entry.
-        began: since when at least one entry counts; numbers start at 1 with the next busy period.
-    """
-
-    period: int
-    entries: tuple[LogEntry, ...]
-    number: int
-    last: int
-    began: int
+    period: int  #: when this was written
+    entries: tuple[LogEntry, ...]  #: those that counted at the last take
+    number: int  #: of the last entry
+    last: int  #: the time of the last entry
+    began: (
+        int  #: since when at least one entry counts; numbers start at 1 with the next busy period
+    )
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> SlidingLog:

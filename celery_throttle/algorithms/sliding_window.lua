@@ -1,7 +1,6 @@
 -- sliding_window.lua: the sliding window: one count for each part of it, the oldest weighted or dropped.
 -- uses: clock, arithmetic, parameter
 -- uses rarely: scaling
---
 -- Twin: `windows.py`, which explains the rule. Its part of the state: tag, size, and
 --   start     of the current part (us)
 --   part      microseconds a part
@@ -19,7 +18,6 @@ local function make_sliding_window()
     return parameter(limit, 1), parameter(limit, 2) + parameter(limit, 3), parameter(limit, 3) == 1
   end
 
-  -- The counts as they are some parts later.
   local function shift_counts(counts, shift, size)
     local later = {}
     for i = 1, size do
@@ -36,7 +34,6 @@ local function make_sliding_window()
     return total
   end
 
-  -- Make the part of a time the current one.
   local function advance_to(limit, at)
     local part, size = parts_of(limit)
     local start = at - at % part

@@ -1,6 +1,5 @@
 -- slots.lua: concurrency limits: leases with a deadline. Each take is one slot, whatever its cost.
 -- uses: clock, arithmetic, tags
---
 -- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
 -- and the longest lease (us) of these. A deadline farther ahead than that was written before the clock was set back.
 -- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit
@@ -12,7 +11,7 @@
 local function make_slots()
   local slots, FORM, SIZE = {}, '<BHd', 11
 
-  -- The longest lease (us) there may be, for a state that does not record it. Twin: LONGEST_LEASE in
+  -- The longest lease (us) there may be, for a state that does not record it. Twin: MAX_LEASE_SECONDS in
   -- `celery_throttle/limits/limit.py`.
   local LONGEST_LEASE = 3600000000
 

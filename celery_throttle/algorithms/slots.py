@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from celery_throttle.algorithms.state import Mark, State, is_ahead
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit
+from celery_throttle.limits.limit import Limit
 
 #: The lease of a new slot, in microseconds.
 LEASE_US = 30_000_000
@@ -26,17 +25,12 @@ class SlotLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slots(State):
-    """The slots in use. Each take is one slot, whatever its cost.
+    """The slots in use. Each take is one slot, whatever its cost."""
 
-    Attributes:
-        leases: ordered by their ends.
-        number: of the last lease.
-        longest: the duration of the longest of the leases, in microseconds. If a lease ends later
-            than that, the clock has been set back since it was written.
-    """
-
-    leases: tuple[SlotLease, ...]
-    number: int
+    leases: tuple[SlotLease, ...]  #: ordered by their ends
+    number: int  #: of the last lease
+    #: The longest lease in microseconds. If one ends later than that, the clock has been set back
+    #: since it was written.
     longest: int
 
     @classmethod
@@ -62,10 +56,6 @@ class Slots(State):
         """Return the state with no lease longer than ``longest``, if the clock was set back."""
         return self._cut_leases(now) if is_ahead(self.latest_time(), now) else self
 
-    def forget_longest(self) -> Slots:
-        """Return the state with the longest possible lease as ``longest``."""
-        return replace(self, longest=to_us(MAX_LEASE_SECONDS))
-
     def in_use(self, at: int) -> int:
         return len(self.live_leases(at)) * MILLION
 
@@ -79,10 +69,6 @@ class Slots(State):
         longest = max(self.longest, duration) if live else duration
         leases = tuple(sorted((*live, lease)))
         return replace(self, leases=leases, number=lease.number, longest=longest)
-
-    def release(self, mark: Mark) -> Slots:
-        """Return the state once a slot is released."""
-        return replace(self, leases=tuple(one for one in self.leases if one.number != mark.value))
 
     def renew(self, mark: Mark, lease: int, now: int) -> Slots:
         """Return the state with a lease of ``lease`` microseconds from now, unless released."""

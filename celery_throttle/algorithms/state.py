@@ -22,15 +22,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State(ABC):
-    """The state of one limit and key.
+    """The state of one limit and key. Times are microseconds, amounts millionths of a unit."""
 
-    All times are microseconds, all amounts millionths of a unit.
-
-    Attributes:
-        since: when the definition came into force under which the state was written.
-    """
-
-    since: int
+    since: int  #: when the definition came into force under which the state was written
 
     @classmethod
     @abstractmethod

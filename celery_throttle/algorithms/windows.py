@@ -17,18 +17,13 @@ class FixedWindow(State):
     """The count of one window.
 
     A start may be booked in the next window, up to 20 ms before it begins. From then on the current
-    window admits nothing.
-
-    Attributes:
-        start, stop: the window; ``start == stop`` before the first request.
-        count: the amount taken in it.
-        began: the time of its first take.
+    window admits nothing. Before the first request ``start == stop``.
     """
 
     start: int
     stop: int
-    count: int
-    began: int
+    count: int  #: the amount taken in the window
+    began: int  #: the time of its first take
 
     @classmethod
     def empty(cls, _limit: Limit, since: int) -> FixedWindow:
@@ -94,18 +89,13 @@ class SlidingWindow(State):
     The count of the oldest part is weighted by the share of the part that is within one period,
     rounded up to a millionth of a unit; or it is dropped, if the limit says so. The others count
     in full.
-
-    Attributes:
-        start: the start of the current part.
-        part: the length of a part in microseconds.
-        counts: one for each part, the current part first; and one more if the oldest is weighted.
-        began: since when there are always units in use.
     """
 
-    start: int
-    part: int
+    start: int  #: of the current part
+    part: int  #: the length of a part in microseconds
+    #: One for each part, the current part first; and one more if the oldest is weighted.
     counts: tuple[int, ...]
-    began: int
+    began: int  #: since when there are always units in use
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> SlidingWindow:

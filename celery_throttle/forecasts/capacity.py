@@ -22,28 +22,14 @@ _MAX_WINDOWS = 100
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a limit admits from now on.
-
-    Attributes:
-        name: the name of the limit.
-        rate: units per second, after all ``windows``; 0.0 if it is paused until it is resumed.
-        stored: units that can pass at once; negative if units are still owed.
-        burst: units that it can store.
-        paused: seconds in which nothing passes.
-        windows: for each window, the seconds until it begins, and its units.
-    """
+    """What a limit admits from now on."""
 
     name: str
-    rate: float
-    stored: float = 0.0
-    burst: float = 1.0
-    paused: float = 0.0
-    windows: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing passes until the limit is resumed."""
-        return self.rate == 0
+    rate: float  #: units per second, after all windows; 0.0 if it is paused until it is resumed
+    stored: float = 0.0  #: units that can pass at once; negative if units are still owed
+    burst: float = 1.0  #: units that it can store
+    paused: float = 0.0  #: seconds in which nothing passes
+    windows: tuple[tuple[float, float], ...] = ()  #: seconds until each begins, and its units
 
 
 @dataclass(slots=True, eq=False)

@@ -22,58 +22,39 @@ from celery_throttle.forecasts.capacity import EPSILON, Reservoir
 
 @dataclass(frozen=True, slots=True)
 class FluidLine:
-    """Waiting tasks.
+    """Waiting tasks."""
 
-    Attributes:
-        tasks: how many.
-        costs: of each task: index of a capacity, and units.
-        rank: the lowest is served first.
-        weight: its share among lines of its rank and queue. Queues have equal shares.
-        queue: its queue.
-    """
-
-    tasks: float
-    costs: tuple[tuple[int, float], ...]
-    rank: int = 0
-    weight: float = 1.0
+    tasks: float  #: how many
+    costs: tuple[tuple[int, float], ...]  #: of each task: index of a capacity, and units
+    rank: int = 0  #: the lowest is served first
+    weight: float = 1.0  #: its share among lines of its rank and queue; queues have equal shares
     queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """When a line is empty.
+    """When a line is empty."""
 
-    Attributes:
-        seconds: from now; infinity for never.
-        limit: the name of the limit that it waited for last; None if it does not wait.
-    """
-
-    seconds: float
-    limit: str | None
+    seconds: float  #: from now; infinity for never
+    limit: str | None  #: the name of the limit that it waited for last; None if it does not wait
 
 
 @dataclass(slots=True, eq=False)
 class LineGroup:
-    """Lines that drain alike: at any time the same number of tasks of each has started.
+    """Lines that drain alike: at any time the same number of tasks of each has started."""
 
-    Attributes:
-        costs: the reservoirs that each line needs, and units per task. At the first one the line
-            shares with other lines of its queue.
-        rank, weight, queue: of each line.
-        counts: pairs of a number of tasks and the number of lines that have it, the least first.
-        lines: the number of lines that are not empty yet.
-        drained: when the lines of each pair of ``counts`` are empty.
-        flow: tasks per second that start from each line, bounded by the ``saturated`` reservoir,
-            and in the previous step of time by ``last_wait``.
-    """
-
+    #: The reservoirs that each line needs, and units per task. At the first one the line shares
+    #: with other lines of its queue.
     costs: Sequence[tuple[Reservoir, float]]
     rank: int
     weight: float
     queue: str
+    #: Pairs of a number of tasks and the number of lines that have it, the least first.
     counts: list[tuple[float, int]]
-    lines: int = field(init=False)
-    drained: list[Drained] = field(init=False, default_factory=list)
+    lines: int = field(init=False)  #: that are not empty yet
+    drained: list[Drained] = field(init=False, default_factory=list)  #: for each of the counts
+    #: Tasks per second that start from each line, bounded by the ``saturated`` reservoir, and in
+    #: the previous step of time by ``last_wait``.
     flow: float = field(init=False, default=0.0)
     saturated: Reservoir | None = field(init=False, default=None)
     last_wait: Reservoir | None = field(init=False, default=None)

@@ -112,18 +112,12 @@ def _capacity_key(capacity: Capacity, rounding: float) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Lines and the capacities that they need, which are referred to by their index.
-
-    Attributes:
-        lines, capacities: all of them.
-        shared: capacities that many lines share.
-        uses: for each capacity, the number of lines that need it.
-    """
+    """Lines and the capacities that they need, which are referred to by their index."""
 
     lines: Sequence[FluidLine]
     capacities: Sequence[Capacity]
-    shared: set[int]
-    uses: Mapping[int, int]
+    shared: set[int]  #: capacities that many lines share
+    uses: Mapping[int, int]  #: for each capacity, the number of lines that need it
 
     def kinds(self, clusters: Iterable[list[int]], rounding: float) -> list[list[list[int]]] | None:
         """Return lists of similar clusters, lines in the same order; None if there are many."""

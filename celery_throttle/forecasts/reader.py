@@ -5,7 +5,7 @@ The queues are found by the limits, as each line waits at one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
@@ -24,14 +24,17 @@ from celery_throttle.forecasts.solver import (
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, has_keys
 from celery_throttle.store import definitions
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Call, script
 
 T = TypeVar("T")
 
 _END = b"0"
+
+_unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
 #: Limits and keys of one call.
 _MAX_REFS = 200
@@ -43,12 +46,7 @@ class ForecastReader(DefinePlans):
     __slots__ = ()
 
     def of_limit(self, ref: LimitRef, measured: float | None = None) -> Plan[Forecast]:
-        """Return the forecast of a limit: one key of it, or without a key all of them.
-
-        Raises:
-            UnknownLimitError: no limit has this name.
-            LimitValueError: ``measured`` is no number above 0.
-        """
+        """Return the forecast of a limit: one key of it, or without a key all of them."""
         if measured is not None and not (isinstance(measured, (int, float)) and measured > 0):
             raise LimitValueError(
                 f"measured is {shown(measured)}; allowed: tasks a second, above 0, or None"
@@ -61,19 +59,17 @@ class ForecastReader(DefinePlans):
         return (yield from self.of_lines(belongs_to_fan_out(key), measured))
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
-        """Return the forecast of some lines.
-
-        Args:
-            matches: selects the lines.
-            measured: see :func:`celery_throttle.forecasts.solver.solve`.
-        """
+        """Return the forecast of some lines."""
         now, names = yield from self._names()
         lines: list[WaitingLine] = []
         for queue in (yield from self._queues(names)):
             lines += yield from self._lines(queue)
         lines = competing_lines(lines, matches)
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
-        known = [line._replace(costs=_known(line.costs, capacities)) for line in lines]
+        known = [
+            line._replace(costs={ref: line.costs[ref] for ref in line.costs if ref in capacities})
+            for line in lines
+        ]
         return solve(known, matches, capacities, now, measured)
 
     def _names(self) -> Plan[tuple[int, list[str]]]:
@@ -153,26 +149,12 @@ class ForecastReader(DefinePlans):
     def _capacity_rows(self, refs: Sequence[LimitRef]) -> Plan[Sequence[Sequence[int]]]:
         if not refs:
             return []
-        keys = self.keys
-        names = [keys.limits, *(name for ref in refs for name in keys.decision(ref))]
-        names += [keys.entries(ref) for ref in refs]
-        fields = [field for ref in refs for field in (keys.field(ref), ref.name)]
-        args: list[Argument] = [self.now(), 1, *fields, *[MILLION] * len(refs)]
-        call = Call(script("capacity"), names, args)
+        names, about = self._ref_arguments(Requirement(tuple(refs), (MILLION,) * len(refs)))
+        args = [self.now(), int(has_keys(refs)), *about]
+        call = Call(script("capacity"), [self.keys.limits, *names], args)
         rows: list[Sequence[int]]
         _, *rows = yield from self.call_registered(call, refs)  # its calendar windows may run out
         return rows
-
-
-@lru_cache(maxsize=1024)
-def _unpack(packed: bytes) -> Sequence[Limit]:
-    return definitions.unpack(packed)
-
-
-def _known(
-    costs: Mapping[LimitRef, float], capacities: Mapping[LimitRef, object]
-) -> Mapping[LimitRef, float]:
-    return {ref: cost for ref, cost in costs.items() if ref in capacities}
 
 
 def _ref(name: str, field: str) -> LimitRef:

@@ -52,22 +52,13 @@ class Forecast:
 
 
 class WaitingLine(NamedTuple):
-    """A line as ``read_lines.lua`` replies it.
+    """A line as ``read_lines.lua`` replies it."""
 
-    Attributes:
-        fan_out: the key of the fan-out of its tasks, or "".
-        costs: of each limit and key, in millionths of a unit per task.
-        ranks: pairs of rank and number of tasks, the lowest rank first.
-        queue: its queue.
-        late: microseconds for which tasks of that queue could have been claimed.
-        weight: its weight among the lines of its queue.
-    """
-
-    fan_out: str
-    costs: Mapping[LimitRef, float]
-    ranks: Sequence[tuple[int, int]]
+    fan_out: str  #: the key of the fan-out of its tasks, or ""
+    costs: Mapping[LimitRef, float]  #: of each limit and key, in millionths of a unit per task
+    ranks: Sequence[tuple[int, int]]  #: pairs of rank and number of tasks, the lowest rank first
     queue: str
-    late: int
+    late: int  #: microseconds for which tasks of that queue could have been claimed
     weight: int = 1
 
     @property
@@ -118,23 +109,18 @@ def solve(
     now: int,
     measured: float | None = None,
 ) -> Forecast:
-    """Compute a forecast.
+    """Compute the forecast of the matching ones of all :func:`competing_lines`.
 
-    Args:
-        lines: all :func:`competing_lines`.
-        matches: selects the lines that it is about.
-        capacities: of all limits and keys that the lines need.
-        now: the server's time, in microseconds.
-        measured: the rate at which tasks of these lines started lately, per second. It counts if
-            limits have slots, or there are too few workers.
+    ``measured`` is the rate at which tasks of these lines started lately, per second. It counts if
+    limits have slots, or there are too few workers. ``now`` is the server's time in microseconds.
     """
     own = [line for line in lines if matches(line)]
     waiting = sum(line.tasks for line in own)
     if not waiting:
         return _forecast(0, 0.0, None, now)
-    paused = next(
-        (ref.name for line in own for ref in line.costs if _is_closed(capacities[ref])), None
-    )
+    # Nothing passes until it is resumed.
+    closed = {ref for ref, some in capacities.items() if any(one and one.rate == 0 for one in some)}
+    paused = next((ref.name for line in own for ref in line.costs if ref in closed), None)
     if paused is not None:
         return Forecast(waiting, None, None, paused)
     late = any(_is_late(line, capacities) for line in own)
@@ -154,11 +140,6 @@ def solve(
             limit = WORKERS if late else slots
         seconds = max(seconds, by_workers or 0.0)
     return _forecast(waiting, seconds, limit, now)
-
-
-def _is_closed(capacities: Sequence[Capacity | None]) -> bool:
-    """Whether nothing passes until the limit is resumed."""
-    return any(capacity is not None and capacity.is_closed for capacity in capacities)
 
 
 def is_slower(waiting: int, measured: float | None, seconds: float) -> bool:

@@ -26,21 +26,14 @@ OUTAGE_MODES = ("open", "closed")
 
 
 class Admission(NamedTuple):
-    """The outcome of a request.
+    """The outcome of a request."""
 
-    Attributes:
-        decision: None if no limit applies, or the server of the limits cannot be reached.
-        fields: header fields to add to the app's answer.
-        answer: for a request that must not reach the app; None if it may.
-        error: the same as an exception.
-        slot: held until the request is done.
-    """
-
+    #: None if no limit applies, or the server of the limits cannot be reached.
     decision: Decision | None = None
-    fields: Fields = ()
-    answer: Answer | None = None
-    error: Throttled | StoreError | None = None
-    slot: Slot | None = None
+    fields: Fields = ()  #: to add to the app's answer
+    answer: Answer | None = None  #: for a request that must not reach the app
+    error: Throttled | StoreError | None = None  #: the same as an exception
+    slot: Slot | None = None  #: held until the request is done
 
 
 class OutageLog:
@@ -70,24 +63,14 @@ class OutageLog:
 
 @dataclass(frozen=True, slots=True)
 class Admitter:
-    """Decides about requests. Made by :meth:`read`.
-
-    Attributes:
-        rules: which limits apply to a request.
-        max_wait: seconds that a request may wait for them; None for no wait.
-        lease: seconds that the lease of a slot lasts if the process dies.
-        outage_mode: one of :data:`OUTAGE_MODES`.
-        policies: the header fields of the limits.
-        headers: whether answers have these header fields.
-        outage_log: logs when the server of the limits is lost.
-    """
+    """Decides about requests. Made by :meth:`read`."""
 
     rules: Rules
-    max_wait: float | None
-    lease: float
-    outage_mode: str
+    max_wait: float | None  #: seconds; None for no wait
+    lease: float  #: seconds
+    outage_mode: str  #: one of OUTAGE_MODES
     policies: Policies
-    headers: bool
+    headers: bool  #: whether answers have the header fields of the policies
     outage_log: OutageLog
 
     @classmethod

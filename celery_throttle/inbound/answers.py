@@ -78,14 +78,7 @@ def answer_to(error: Throttled | StoreError) -> Answer:
 
 
 def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
-    """Return the answer 429.
-
-    Args:
-        limit: the name of the limit that refused.
-        retry_after: whole seconds.
-        fields: headers to add.
-        named: whether the body names the limit.
-    """
+    """Return the answer 429, with added header fields; ``named``: its body names the limit."""
     members = {"violated-policies": [limit]} if named else {}
     answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _QUOTA_EXCEEDED, retry_after, members)
     return replace(answer, headers=(*answer.headers, *fields), limit=limit)
@@ -123,15 +116,10 @@ def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Describes limits in header fields.
+    """Describes limits in header fields."""
 
-    Attributes:
-        limits: by name, as the code defines them.
-        text: the value of ``RateLimit-Policy``; empty if there is none.
-    """
-
-    limits: Mapping[str, Limits]
-    text: str
+    limits: Mapping[str, Limits]  #: by name, as the code defines them
+    text: str  #: the value of ``RateLimit-Policy``; empty if there is none
 
     @classmethod
     def of(cls, limits: Mapping[str, Limits]) -> Policies:
@@ -152,7 +140,7 @@ class Policies:
         if name:
             reset = f";t={wait}" if known else ""
             yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
-        if self.text and self._is_current(decision.limit):
+        if self.text and self._names_with(decision.limit):  # else redefined at run time
             yield "RateLimit-Policy", self.text
         yield "X-RateLimit-Limit", str(decision.limit)
         yield "X-RateLimit-Remaining", str(decision.remaining)
@@ -192,15 +180,11 @@ class Policies:
         """Return the limit that an allowing decision describes, which states only the capacity."""
         if len(self.limits) == 1:
             return next(iter(self.limits))
-        found = [name for name in self.limits if capacity in self._capacities(name)]
+        found = self._names_with(capacity)
         return found[0] if len(found) == 1 else None
 
-    def _is_current(self, capacity: int) -> bool:
-        """Whether the code's limits may be in force: a limit may be redefined at run time."""
-        return any(capacity in self._capacities(name) for name in self.limits)
-
-    def _capacities(self, name: str) -> set[int]:
-        return {limit.burst for limit in self.limits[name]}
+    def _names_with(self, capacity: int) -> list[str]:
+        return [name for name, of in self.limits.items() if capacity in {one.burst for one in of}]
 
 
 def _items(name: str, limits: Mapping[str, Limits]) -> Iterator[str]:

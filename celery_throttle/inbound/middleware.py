@@ -16,11 +16,7 @@ DECISION = "celery_throttle.decision"
 
 
 class Middleware(Generic[App]):
-    """An app with limits. For the arguments see the subclasses.
-
-    Attributes:
-        app: the app to limit.
-    """
+    """An app with limits. For the arguments see the subclasses."""
 
     def __init__(
         self,

@@ -24,11 +24,7 @@ class RequestInfo(NamedTuple):
 
     @classmethod
     def of(cls, request: Any) -> RequestInfo:
-        """Read an environ, a scope, or the request of a framework that holds one.
-
-        Raises:
-            KeyValueError: it is none of these.
-        """
+        """Read an environ, a scope, or a framework's request that holds one; else KeyValueError."""
         for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
             if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
                 return cls(found)

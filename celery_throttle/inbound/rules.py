@@ -30,31 +30,17 @@ CostSpec = Costs | Callable[..., Costs]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of requests. Made by :meth:`read`.
-
-    Attributes:
-        limiter: the limiter of all limits.
-        refs: names, and keys where a limit has one of its own.
-        key: see :data:`KeySpec`; None if no limit is split by a key of the request.
-        cost: units of each limit, units by name, or a function that returns one of these.
-    """
+    """The limits of requests. Made by :meth:`read`."""
 
     limiter: LimiterCore
-    refs: tuple[LimitRef, ...]
-    key: KeySpec | None
+    refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
+    key: KeySpec | None  #: None if no limit is split by a key of the request
     cost: CostSpec
     _fixed: Requirement | None = None
 
     @classmethod
     def read(cls, limits: LimitHandles, key: KeySpec | None, cost: CostSpec) -> Rules:
-        """Check the arguments of a user.
-
-        Raises:
-            ConfigurationError: the key is not callable, or no limit would use it.
-            UnknownLimitError: the code defines no limit of that name.
-            LimitError: the limits are not of one limiter, one is named twice, or the cost could
-                never pass.
-        """
+        """Check the arguments of a user. The errors are those of the middlewares."""
         handles = check_handles(limits)
         limiter = handles[0].limiter
         refs = tuple(parse_refs([handle.ref for handle in handles]))
@@ -81,9 +67,7 @@ class Rules:
     def requirement(self, request: Any) -> Requirement | None:
         """Return what a request needs; None if no limit applies to it.
 
-        Raises:
-            KeyValueError: the key function returned no valid key.
-            CostError: the cost function returned no valid cost.
+        KeyValueError or CostError if the key or cost function returned no valid key or cost.
         """
         if self._fixed is not None:
             return self._fixed

@@ -84,19 +84,14 @@ class Calendar:
     def starts(self, period: str, around: int, count: int) -> list[int]:
         """Return the starts of ``count`` windows and the end of the last, in ascending order.
 
-        Args:
-            period: one of ``CALENDAR_PERIODS``.
-            around: a time that lies in the second of the windows.
-            count: number of windows.
-
-        All times are microseconds since the epoch.
+        The time ``around`` lies in the second window. Times are microseconds since the epoch.
         """
         local = (_EPOCH + timedelta(microseconds=around)).astimezone(_zone(self.zone))
         day = datetime(local.year, local.month, local.day)  # noqa: DTZ001  # local on purpose
         # Compare instants, not local times: where clocks are set back, a local time comes twice.
         if self._to_us(day) > around:
             day -= timedelta(days=1)
-        first = _previous_start(_start_of(day, period), period)
+        first = _start_of(_start_of(day, period) - timedelta(days=1), period)  # of the one before
         return [self._to_us(start) for start in islice(_starts_from(first, period), count + 1)]
 
     def _local(self, day: datetime) -> datetime:
@@ -142,10 +137,6 @@ def _start_of(day: datetime, period: str) -> datetime:
     if period == "month":
         return day.replace(day=1)
     return day - timedelta(days=day.weekday()) if period == "w" else day
-
-
-def _previous_start(day: datetime, period: str) -> datetime:
-    return _start_of(day - timedelta(days=1), period)
 
 
 def _starts_from(day: datetime, period: str) -> Iterator[datetime]:

@@ -22,11 +22,7 @@ Cost = int | float | Decimal | Fraction
 
 
 def to_millionths(cost: Cost, *, allow_zero: bool = False) -> int:
-    """Convert a cost to millionths of a unit: ``1_500_000`` for 1.5.
-
-    Raises:
-        CostError: it is not a number above 0 (or 0, with ``allow_zero``).
-    """
+    """Convert a cost to millionths of a unit, or raise CostError: ``1_500_000`` for 1.5."""
     # The usual case first. The type of a bool is not int.
     amount = cost * MILLION if type(cost) is int else _round(cost)
     if amount < (0 if allow_zero else 1):

@@ -38,11 +38,7 @@ def is_endless(us: int) -> bool:
 
 
 def check_duration(seconds: float, name: str) -> float:
-    """Return ``seconds`` as a float; ``name`` is the name of the duration, for the message.
-
-    Raises:
-        LimitValueError: it is not a number from 0 to 1e9.
-    """
+    """Return ``seconds`` as a float; raise LimitValueError unless it is a number from 0 to 1e9."""
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 <= seconds <= _MAX_SECONDS:
         raise LimitValueError(

@@ -39,7 +39,7 @@ COMMON_CLAUSES = ("max-keys", "max-waiting", "outage")
 #: What workers do with tasks of the limit during an outage of the server.
 OUTAGE_MODES = ("local", "open", "closed")
 
-#: The clauses that apply to a number of slots, for messages.
+#: For messages about a number of slots.
 SLOT_CLAUSES = f"allowed with it: {', '.join(COMMON_CLAUSES)}"
 
 _KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", "latency", *COMMON_CLAUSES)
@@ -49,12 +49,7 @@ _AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
 
 
 def parse_fields(text: str) -> dict[str, Any]:
-    """Parse a limit's text to fields; see :meth:`celery_throttle.limits.limit.Limit.parse`.
-
-    Raises:
-        LimitSyntaxError: the text does not have that form.
-        LimitValueError: a clause does not apply to the algorithm, or a number is out of range.
-    """
+    """Parse a limit's text to fields. Raises as ``Limit.parse``."""
     bare = text.strip()
     at_once = _AT_ONCE.match(bare)
     head, *rest = _CLAUSE.split(bare[at_once.end() :] if at_once else bare)
@@ -117,8 +112,7 @@ def _window_field(clauses: dict[str, str], text: str) -> dict[str, Any]:
             raise LimitSyntaxError(
                 f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
             )
-        zone, at = clauses.get("in", "UTC"), clauses.get("at", "00:00")
-        return {"window": Calendar.parse(zone, at)}
+        return {"window": Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))}
     return {"window": clauses["from"].lower()} if "from" in clauses else {}
 
 

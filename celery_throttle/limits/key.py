@@ -98,7 +98,10 @@ def encode_part(value: Any) -> str:
     if isinstance(value, bool):
         return "!true" if value else "!false"
     if isinstance(value, int):
-        return _int_text(value)
+        try:
+            return int.__repr__(value)
+        except ValueError as error:  # Python converts at most some thousand digits to text
+            raise KeyValueError(f"an int cannot be (part of) a key: {error}") from None
     for kind, mark, text in _TYPED:
         if isinstance(value, kind):
             return mark + _escape(text(value))
@@ -106,10 +109,3 @@ def encode_part(value: Any) -> str:
         f"{shown(value)} is a {type(value).__name__}, which cannot be (part of) a key; "
         "allowed: str, int, None, bool, bytes, float, Decimal, UUID, date, datetime and Enum"
     )
-
-
-def _int_text(value: int) -> str:
-    try:
-        return int.__repr__(value)
-    except ValueError as error:  # Python converts at most some thousand digits to text
-        raise KeyValueError(f"an int cannot be (part of) a key: {error}") from None

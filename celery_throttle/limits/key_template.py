@@ -21,13 +21,8 @@ from celery_throttle.limits.limit import check_name
 class KeyTemplate:
     """A limit and the template of a key: ``"stripe"``, ``"mail:{tenant_id}"``, ``"mail:eu"``.
 
-    Made by :meth:`parse`.
-
-    Attributes:
-        text: The template as written.
-        name: The name of the limit.
-        parts: The parts of the key, encoded; None in place of an argument.
-        arguments: The names of the arguments, in the order of the parts.
+    Made by :meth:`parse` from ``text``. The ``parts`` of the key are encoded, with None in place of
+    an argument; ``arguments`` are the names of these.
     """
 
     text: str
@@ -62,11 +57,7 @@ class KeyTemplate:
         return cls(text, check_name(name), tuple(parts), tuple(arguments))
 
     def ref(self, values: Sequence[Any] = ()) -> LimitRef:
-        """Return the limit and key for the values of ``arguments``, in their order.
-
-        Raises:
-            KeyValueError: a value cannot be part of a key, or there are too many or too few.
-        """
+        """Return the limit and key for the values of ``arguments``, or raise KeyValueError."""
         if len(values) != len(self.arguments):
             raise KeyValueError(
                 f"{shown(self.text)} was given {len(values)} values; allowed: {len(self.arguments)}"
@@ -93,10 +84,7 @@ class ArgumentReader:
     """Reads arguments, by name, from the ``args`` and ``kwargs`` of a call.
 
     Made once for each task by :meth:`for_signature`, so that :meth:`read` need not bind a
-    signature.
-
-    Attributes:
-        function: the function, for messages: ``"task 'shop.charge'"``.
+    signature. ``function`` is for messages: ``"task 'shop.charge'"``.
     """
 
     function: str
@@ -104,16 +92,9 @@ class ArgumentReader:
 
     @classmethod
     def for_signature(cls, sig: Signature, names: Iterable[str], function: str) -> ArgumentReader:
-        """Return a reader of the arguments ``names`` for calls of a function.
+        """Return a reader of the arguments ``names``; ``sig`` has no ``self`` of a bound task.
 
-        Args:
-            sig: The function's signature; without ``self`` for a bound task.
-            names: Names of parameters; any names if the function takes ``**kwargs``.
-            function: The function, for messages: ``"task 'shop.charge'"``.
-
-        Raises:
-            KeyTemplateError: the function has no such parameter, or the parameter is ``*args`` or
-                ``**kwargs`` itself.
+        KeyTemplateError if there is no such parameter, or it is ``*args`` or ``**kwargs`` itself.
         """
         collecting = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         single = [p for p in sig.parameters.values() if p.kind not in collecting]
@@ -141,9 +122,7 @@ class ArgumentReader:
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the values of the arguments in the order of ``names``, with defaults.
 
-        Raises:
-            KeyValueError: an argument is missing and has no default, or ``args`` is not a sequence,
-                or ``kwargs`` not a mapping.
+        KeyValueError if one is missing, or ``args`` is no sequence, or ``kwargs`` no mapping.
         """
         try:
             return tuple([self._read(argument, args, kwargs) for argument in self._arguments])

@@ -114,7 +114,9 @@ class Limit:
         elif self.burst is None:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
-        self._check_clauses()
+        for keyword in self._given_clauses():
+            if keyword not in CLAUSES[self.algorithm]:
+                raise wrong_clause_error(keyword, self.algorithm)
         self._check_exact(self.rate)
         self._check_adaptive(self.rate)
         self._check_window(self.rate)
@@ -136,11 +138,6 @@ class Limit:
             yield "parts"
         if self.oldest != "weighted":
             yield "oldest"
-
-    def _check_clauses(self) -> None:
-        for keyword in self._given_clauses():
-            if keyword not in CLAUSES[self.algorithm]:
-                raise wrong_clause_error(keyword, self.algorithm)
 
     def _check_common(self) -> None:
         if self.max_keys is not None:

@@ -2,6 +2,9 @@
 
 The scripts on the server calculate in doubles, which are exact for whole numbers up to 2**53. Their
 products must not exceed ``MAX_EXACT``; the ranges of numbers here follow from that.
+
+Functions that parse raise LimitSyntaxError for text of another form, and LimitValueError for a
+number out of range. Their argument ``text`` is the text of the limit, for the message.
 """
 
 from __future__ import annotations
@@ -121,12 +124,7 @@ class Concurrency:
 
 
 def parse_adaptive_rate(text: str) -> tuple[int, Rate]:
-    """Parse ``"10..100/s"`` to the lowest count and the highest rate.
-
-    Raises:
-        LimitSyntaxError: the text does not have that form.
-        LimitValueError: a number is out of range.
-    """
+    """Parse ``"10..100/s"`` to the lowest count and the highest rate."""
     lowest, separator, highest = text.partition("..")
     if not separator:
         raise LimitSyntaxError(
@@ -137,12 +135,7 @@ def parse_adaptive_rate(text: str) -> tuple[int, Rate]:
 
 
 def parse_period(period: str, text: str) -> int:
-    """Parse ``"500ms"`` to microseconds. ``text`` is the text of the limit, for the message.
-
-    Raises:
-        LimitSyntaxError: the period does not have that form.
-        LimitValueError: it has too many digits.
-    """
+    """Parse ``"500ms"`` to microseconds."""
     match = _PERIOD.fullmatch(period.strip())
     if match is None:
         raise LimitSyntaxError(f"{shown(period)} in {shown(text)} is not a time; allowed: '500ms'")
@@ -169,12 +162,7 @@ def _in_longest_unit(us: int) -> tuple[int, str]:
 
 
 def parse_whole(name: str, number: str, text: str) -> int:
-    """Parse a whole number. Its ``name`` and the ``text`` of the limit are for the message.
-
-    Raises:
-        LimitSyntaxError: it is not a whole number.
-        LimitValueError: it has too many digits.
-    """
+    """Parse a whole number; its ``name`` is for the message, too."""
     if not _WHOLE_NUMBER.fullmatch(number):
         raise LimitSyntaxError(
             f"{name} {shown(number)} in {shown(text)} is not a whole number; {GRAMMAR}"

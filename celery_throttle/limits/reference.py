@@ -28,12 +28,7 @@ def are_cacheable(limits: Iterable[RefLike]) -> bool:
 
 
 def parse_ref(item: RefLike) -> LimitRef:
-    """Parse a reference as a caller writes it.
-
-    Raises:
-        LimitError: it is not a name that a limit can have, or a pair of name and key.
-        KeyValueError: the key is of a type that cannot be a key.
-    """
+    """Parse a reference as a caller writes it; else LimitError, or KeyValueError for its key."""
     if isinstance(item, LimitRef):
         return item
     if isinstance(item, tuple):

@@ -28,16 +28,10 @@ Costs = Cost | Mapping[str, Cost]
 
 
 class Requirement:
-    """Limits and keys, and the cost of each in millionths of a unit.
+    """Limits and keys, and the cost of each in millionths of a unit; ``units``: the first cost.
 
-    Immutable. Callers cache requirements that recur, so a requirement caches its hash and the calls
-    that were built for it.
-
-    Attributes:
-        refs, costs: the limits and keys, and one cost for each.
-        units: the first cost, in units.
-        calls: calls to the server by purpose; see
-            :meth:`celery_throttle.operations.acquire.AcquirePlans.cached_call`.
+    Immutable. Callers cache requirements that recur, so a requirement caches its hash and the
+    ``calls`` that were built for it, by mode and prefix.
     """
 
     __slots__ = ("_hash", "calls", "costs", "refs", "units")
@@ -64,22 +58,14 @@ class Requirement:
 
 
 def parse_definitions(limits: Mapping[str, LimitsLike]) -> dict[str, Limits]:
-    """Parse a mapping of name to limits.
-
-    Raises:
-        LimitError: a name or a limit is wrong.
-    """
+    """Parse a mapping of name to limits; LimitError if a name or a limit is wrong."""
     if not isinstance(limits, Mapping):
         raise LimitError(f"limits are {shown(limits)}; allowed: a dict of name to limit")
     return {check_name(name): parse_limits(written, name) for name, written in limits.items()}
 
 
 def parse_limits(written: LimitsLike, name: str) -> Limits:
-    """Parse the limits of one name.
-
-    Raises:
-        LimitError: a limit is wrong, there are none or too many, or two are numbers of slots.
-    """
+    """Parse the limits of one name: 1 to 20, at most one of them with slots; else LimitError."""
     several = isinstance(written, Sequence) and not isinstance(written, (str, bytes))
     try:
         limits = tuple(map(Limit.of, written if several else [written]))  # type: ignore[arg-type]  # Limit.of checks the type
@@ -109,12 +95,7 @@ def find_slot_indexes(names: Iterable[str], known: Mapping[str, Limits]) -> tupl
 
 
 def make_requirement(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> Requirement:
-    """Return the requirement of a call.
-
-    Args:
-        refs: limits and keys, at most 1,000.
-        cost: units, for all of them or by name.
-        least: 0 if a cost may be 0.
+    """Return the requirement of a call; ``least``: 0 if a cost may be 0.
 
     Raises:
         CostError: a cost is not a number, or too small.

@@ -34,12 +34,7 @@ _REWRITES = tuple(
 
 
 def suggest(text: str, is_limit: Callable[[str], bool]) -> str | list[str] | None:
-    """Return the limit that a text may mean, a list of several, or None.
-
-    Args:
-        text: the text that is not a limit.
-        is_limit: tells whether another text is a limit.
-    """
+    """Return the limit that a text may mean, a list of several, or None."""
     limits = [_rewrite(part) for part in _SEPARATOR.split(_THOUSANDS_COMMA.sub("", text.strip()))]
     if not all(map(is_limit, limits)):
         return None

@@ -15,11 +15,7 @@ from celery_throttle.limits.limit import MAX_BOOKING_US
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, Sleep, has_keys
-from celery_throttle.operations.replies import (
-    ReplyStatus,
-    read_allowed,
-    read_refused,
-)
+from celery_throttle.operations.replies import ReplyStatus, read_allowed, read_refused
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
@@ -46,22 +42,14 @@ class GateRequest:
 
 
 class Acquisition(NamedTuple):
-    """The result of taking units or slots.
-
-    Attributes:
-        requirement: what was requested.
-        decision: the decision.
-        marks: identify the take, for ``settle.lua``; empty if it was refused.
-        task_items: within a task, the part that the task already held; see
-            :mod:`celery_throttle.tasks.context`.
-        from_server: whether a part of it was taken on the server.
-    """
+    """The result of taking units or slots."""
 
     requirement: Requirement
     decision: Decision
-    marks: Sequence[int]
+    marks: Sequence[int]  #: identify the take, for ``settle.lua``; empty if it was refused
+    #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
     task_items: Sequence[tuple[str, str | None, int]] = ()
-    from_server: bool = True
+    from_server: bool = True  #: whether a part of it was taken on the server
 
 
 class AcquirePlans(DefinePlans):
@@ -101,13 +89,9 @@ class AcquirePlans(DefinePlans):
                 raise Throttled(refusing.name, refusing.key, wait, decision.paused)
             early = max(wait - _EARLY_SECONDS, _MIN_SLEEP_SECONDS)
             nap = min(wait, left, _SLOT_POLL_SECONDS) if slots_bind else early
-            left -= yield from self._sleep(min(nap, wait))
-
-    def _sleep(self, seconds: float) -> Plan[float]:
-        """Sleep; return how many seconds that took."""
-        began = time.monotonic()
-        yield Sleep(seconds)
-        return seconds if self.clock else time.monotonic() - began
+            nap, began = min(nap, wait), time.monotonic()
+            yield Sleep(nap)
+            left -= nap if self.clock else time.monotonic() - began
 
     def decide(self, requirement: Requirement, max_wait: float | None) -> Plan[Decision]:
         """Return the decision of :meth:`acquire`."""
@@ -172,11 +156,9 @@ class AcquirePlans(DefinePlans):
         return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
 
     def gate_call(self, requests: Sequence[GateRequest], ahead: int) -> Call:
-        """Return the call of ``admit.lua`` for several tasks.
+        """Return the call of ``admit.lua`` for several tasks; no limit and key may occur twice.
 
-        Args:
-            requests: their requirements; no limit and key may occur twice.
-            ahead: microseconds by which a start may be booked ahead.
+        ``ahead``: microseconds by which a start may be booked ahead.
         """
         refs = [ref for request in requests for ref in request.requirement.refs]
         costs = [cost for request in requests for cost in request.requirement.costs]

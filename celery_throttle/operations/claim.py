@@ -29,22 +29,11 @@ def claim_call(
 ) -> Call:
     """Return the call.
 
-    Args:
-        keys: the names in Redis.
-        worker: the name of the worker.
-        queue_keys: the keys of the queues to claim from, four each.
-        tokens: tokens for the tasks to claim, one each; empty to claim none.
-        lease: seconds of the worker's lease.
-        poll_interval: the most seconds until the next call.
-        free: tasks for which processes are free; all of them by default. Processes for the others
-            will be free soon.
-        horizon: seconds by which the start of a task may be booked ahead.
-        soon_free_horizon: the same for tasks whose processes will be free soon.
-        settled: tokens of claims that are done; negative for those that did not start.
-        releases: entries, waits and holder of each slot to release.
-        acknowledged: identities of messages whose acknowledgement is certain.
-        registered: whether the worker has registered its limits since its last call.
-        now: microseconds since the epoch; the server's time by default.
+    ``lease``, ``poll_interval`` and the horizons are seconds. ``queue_keys`` has four keys of each
+    queue, ``tokens`` one token for each task to claim. Of these tasks ``free`` have free processes,
+    by default all; the others will have one soon. ``settled`` are tokens of claims that are done,
+    negative for those that did not start; ``releases`` entries, waits and holder of each slot;
+    ``acknowledged`` identities of messages. See ``claim.lua``.
     """
     names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker), *queue_keys]
     args: list[Argument] = [

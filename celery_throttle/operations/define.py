@@ -104,11 +104,7 @@ class DefinePlans(LimitPlans):
             yield self._weight_call(ref, weight)
 
     def undefine(self, ref: LimitRef) -> Plan[None]:
-        """Remove what was defined at run time for a name, or for one key of it.
-
-        Raises:
-            UnknownLimitError: there is no limit of the name.
-        """
+        """Remove what was defined at run time for a name or key. Raises as :meth:`check_known`."""
         yield from self.check_known(ref)
         if ref.key is None and ref.name in self.limits:
             yield from self._define("reset", [ref], [self.limits[ref.name]])

@@ -16,11 +16,9 @@ _END = b"0"
 
 
 class ConsumedQueues(NamedTuple):
-    """A set of queues that workers consume, see ``consumed_queues.lua``.
+    """A set of queues that workers consume, see ``heartbeat.lua``.
 
-    Attributes:
-        key: the key of the set.
-        lease: seconds after a worker's report for which the queue counts as consumed.
+    A queue counts as consumed for ``lease`` seconds after a worker's report.
     """
 
     key: str
@@ -30,13 +28,9 @@ class ConsumedQueues(NamedTuple):
 def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Plan[int]:
     """Discard the tasks in the lines of a queue; return how many were discarded.
 
-    Claimed tasks are not discarded, as a broker does not discard delivered messages. If the plan is
-    interrupted, running it again completes it.
-
-    Args:
-        keys: the names in Redis.
-        queue: the queue, named with its broker.
-        unless: discard nothing while a worker consumes the queue.
+    Claimed tasks are not discarded, as a broker does not discard delivered messages. Nothing is
+    discarded while a worker consumes the queue, if ``unless`` is given. If the plan is interrupted,
+    running it again completes it.
     """
     names = list(keys.queue(queue))
     args: list[Argument] = ["", DISCARD_BATCH_SIZE]
@@ -47,8 +41,11 @@ def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Pla
     while left > 0:
         count, left = yield Call(script("discard"), names, args)
         discarded += count
-    if left == 0:
-        discarded += yield from _discard_quarantined(keys, queue)
+    cursor: Argument = "0" if left == 0 else _END
+    while cursor != _END:
+        names = [keys.quarantine, keys.queue(queue).lines]
+        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
+        discarded += count
     return discarded
 
 
@@ -60,14 +57,3 @@ def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: floa
     names = [*keys.queue(queue), unless.key]
     reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
     return int(reply[1])
-
-
-def _discard_quarantined(keys: Keys, queue: str) -> Plan[int]:
-    """Discard the quarantined tasks of a queue."""
-    discarded = 0
-    cursor: Argument = "0"
-    while cursor != _END:
-        names = [keys.quarantine, keys.queue(queue).lines]
-        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
-        discarded += count
-    return discarded

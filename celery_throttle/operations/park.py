@@ -12,23 +12,14 @@ from celery_throttle.store.script import Argument, Call, script
 
 
 class WaitingTask(NamedTuple):
-    """A task to be parked.
-
-    Attributes:
-        task_id: the id of the task.
-        queue: the queue of its message, named with its broker.
-        rank: the rank of its priority, 0 to 255, the lowest first.
-        expires: when the task expires, in microseconds since the epoch; 0 for never.
-        max_wait: seconds that it may wait; None for any time.
-        packed: its packed message.
-    """
+    """A task to be parked."""
 
     task_id: str
-    queue: str
-    rank: int
-    expires: int
-    max_wait: float | None
-    packed: bytes
+    queue: str  #: of its message, named with its broker
+    rank: int  #: of its priority, 0 to 255, the lowest first
+    expires: int  #: microseconds since the epoch; 0 for never
+    max_wait: float | None  #: seconds; None for any time
+    packed: bytes  #: its message
 
 
 def park_call(
@@ -45,21 +36,11 @@ def park_call(
     acknowledged: Sequence[str] = (),
     temporary: bool = False,
 ) -> Call:
-    """Return the call that parks one task, or admits it.
+    """Return the call that parks one task, or admits it; for the ``mode`` see ``park.lua``.
 
-    Args:
-        keys: the names in Redis.
-        task: the task.
-        requirement: its limits and costs.
-        mode: ``"1"``: it may run now; ``"0"``: no process is free; ``"behind"``: it only joins a
-            line that has tasks.
-        identity: the identity of the message.
-        redelivered: whether the broker has delivered the message before.
-        remember: seconds for which the identity is stored.
-        holder: the name under which the task would hold slots.
-        lease: seconds of the first lease of these slots.
-        acknowledged: identities of messages that have been acknowledged.
-        temporary: whether the broker deletes the queue with its last consumer.
+    The ``identity`` of the message is stored for ``remember`` seconds. ``holder`` and ``lease``
+    (seconds) are of the slots that the task would take. ``temporary``: whether the broker deletes
+    the queue with its last consumer.
     """
     queue = task.queue
     names = [

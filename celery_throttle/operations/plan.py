@@ -59,10 +59,8 @@ class Clock(Protocol):
 class LimitPlans:
     """The base of the plans for the limits of one prefix.
 
-    Attributes:
-        limits: the limits of the code; registered if the server does not know them.
-        keys: the names in Redis.
-        clock: a clock that replaces the server's, or None.
+    ``limits`` are those of the code; they are registered if the server does not know them. A
+    ``clock`` replaces the server's.
     """
 
     limits: Mapping[str, Limits]
@@ -76,16 +74,15 @@ class LimitPlans:
     def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
         """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
         keys = self.keys
-        if has_keys(requirement.refs):
-            states = [name for ref in requirement.refs for name in keys.decision(ref)]
-            fields = [name for ref in requirement.refs for name in (keys.field(ref), ref.name)]
+        refs = requirement.refs
+        if has_keys(refs):
+            states = [name for ref in refs for name in keys.decision(ref)]
+            fields = [name for ref in refs for name in (keys.field(ref), ref.name)]
         else:
-            states = [
-                name for ref in requirement.refs for name in (keys.state(ref), keys.pause(ref))
-            ]
-            fields = [ref.name for ref in requirement.refs]
+            states = [name for ref in refs for name in (keys.state(ref), keys.pause(ref))]
+            fields = [ref.name for ref in refs]
         costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
-        return [*states, *(keys.entries(ref) for ref in requirement.refs)], [*fields, *costs]
+        return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

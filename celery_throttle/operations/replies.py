@@ -63,12 +63,7 @@ def read_refused(requirement: Requirement, reply: Sequence[int]) -> tuple[LimitR
 def check_reply(
     reply: Sequence[int], requirements: Sequence[Requirement], known: Iterable[str]
 ) -> None:
-    """Raise the error of a reply, if it is one.
-
-    Args:
-        reply: its status, and the index of a limit among those of ``requirements``.
-        requirements: the requirements of the call.
-        known: names of limits, for the message.
+    """Raise the error of a reply, if it is one; ``known`` are names of limits, for the message.
 
     Raises:
         CostError: the cost can never pass.

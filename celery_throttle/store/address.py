@@ -30,14 +30,9 @@ _ASYNC_CONNECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a server, with the options for connections to it.
+    """The address of a server. The options are those of redis-py's connections, with passwords."""
 
-    Attributes:
-        kind: ``tcp``, ``tls`` or ``unix``.
-        options: keyword arguments of redis-py's connections, passwords among them.
-    """
-
-    kind: str
+    kind: str  #: ``tcp``, ``tls`` or ``unix``
     options: Mapping[str, Any] = field(repr=False)
 
     def with_host(self, host: str, port: int) -> Address:

@@ -19,11 +19,6 @@ class CircuitBreaker:
     """The circuit breaker of one store. It is open from a call without an answer to one with it.
 
     A broken connection does not open it: the next call makes a new one.
-
-    Attributes:
-        is_open: whether the last call got no answer.
-        watcher: called with each error that opens the breaker. It tests when the server is back, so
-            that no other call waits for a timeout. None: one call per second tests it.
     """
 
     __slots__ = ("_message", "_pid", "_retry_at", "is_open", "watcher")
@@ -33,17 +28,15 @@ class CircuitBreaker:
 
     def _begin(self) -> None:
         self.is_open = False
+        #: Called with each error that opens the breaker. It tests when the server is back, so that
+        #: no other call waits for a timeout. None: one call per second tests it.
         self.watcher: Callable[[StoreUnavailableError], None] | None = None
         self._retry_at = 0.0
         self._message = ""
         self._pid = os.getpid()
 
     def check(self) -> None:
-        """Allow one call per second while the breaker is open; none, if there is a watcher.
-
-        Raises:
-            StoreUnavailableError: this call must not be made.
-        """
+        """Raise StoreUnavailableError, except once per second if there is no watcher."""
         if self._pid != os.getpid():  # after a fork: the watcher is in the parent
             self._begin()
             return

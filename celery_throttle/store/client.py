@@ -49,18 +49,13 @@ class Store:
         timeout: seconds for connecting and for each reply; default 1.
         prefix: the prefix of all keys; in a cluster it must have a hash tag.
 
-    Attributes:
-        url: the URL without secrets.
-        breaker: the circuit breaker.
-
     Raises:
-        ConfigurationError: the URL cannot be used, or the server is a cluster and the prefix has no
-            hash tag.
+        ConfigurationError: the URL cannot be used, or a cluster's prefix has no hash tag.
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:
         self._servers = read_url(url, timeout)
-        self.url = safe_url(url)
+        self.url = safe_url(url)  #: without secrets
         self._prefix = prefix
         self._timeout = timeout
         if is_cluster_url(url) and not has_hash_tag(prefix):

@@ -36,9 +36,7 @@ _CLOSED = "the server closed the connection"
 class Connection:
     """A blocking connection, for one call at a time.
 
-    Attributes:
-        address: of the server.
-        generation: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
+    ``generation``: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
     """
 
     __slots__ = ("_connection", "_last_used", "_reader", "_socket", "address", "generation")

@@ -33,11 +33,9 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A step that sends commands; its result is the reply to the last one.
+    """A step that sends packed commands; its result is the reply to the last one.
 
-    Attributes:
-        connection: a :class:`Connection`, or an :class:`AsyncConnection` for :func:`aperform`.
-        commands: packed commands.
+    For :func:`aperform` the connection is an :class:`AsyncConnection`.
     """
 
     connection: Any
@@ -59,31 +57,29 @@ ConnectionPlan = Generator[Connect | Send, Any, T]
 
 def perform(plan: ConnectionPlan[T]) -> T:
     """Execute a plan, blocking. An error of a step is raised in the plan, where it was yielded."""
-    result: Any = None
-    failure: BaseException | None = None
-    while True:
-        try:
-            step = plan.send(result) if failure is None else plan.throw(failure)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-        result = failure = None
-        try:
-            result = step.run()
-        except BaseException as error:  # noqa: BLE001  # raised in the plan
-            failure = error
+    try:
+        step = next(plan)
+        while True:
+            try:
+                result = step.run()
+            except BaseException as error:  # noqa: BLE001, PERF203  # raised in the plan
+                step = plan.throw(error)
+            else:
+                step = plan.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
 
 async def aperform(plan: ConnectionPlan[T]) -> T:
     """:func:`perform` for asyncio."""
-    result: Any = None
-    failure: BaseException | None = None
-    while True:
-        try:
-            step = plan.send(result) if failure is None else plan.throw(failure)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-        result = failure = None
-        try:
-            result = await step.arun()
-        except BaseException as error:  # noqa: BLE001  # raised in the plan
-            failure = error
+    try:
+        step = next(plan)
+        while True:
+            try:
+                result = await step.arun()
+            except BaseException as error:  # noqa: BLE001, PERF203  # raised in the plan
+                step = plan.throw(error)
+            else:
+                step = plan.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration is not generic

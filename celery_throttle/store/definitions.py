@@ -27,9 +27,7 @@ TAGS = {
     "adaptive": 9,
 }
 
-# A definition: max-keys, max-waiting (0 for any number) and the number of limits. Then for each
-# limit its tag, the number of its numbers, and these. Then the limits as text, and with max-keys a
-# zero byte and the key that counts the keys in use.
+# The second part of a definition, see `definition.lua`.
 _NAME = struct.Struct("<ddB")
 _HEAD = struct.Struct("<BH")
 _SEPARATOR = "; "
@@ -37,13 +35,7 @@ _END = b"\0"
 
 
 def pack(limits: Sequence[Limit], now: int, key_cap: str) -> bytes:
-    """Pack the limits of a name for the scripts.
-
-    Args:
-        limits: up to 255.
-        now: a time in microseconds; calendar windows around it are packed.
-        key_cap: the Redis key that counts the keys in use, if the limits have ``max-keys``.
-    """
+    """Pack the limits of a name, with the calendar windows around ``now`` (us)."""
     max_keys = find_strictest(limit.max_keys for limit in limits)
     max_waiting = find_strictest(limit.max_waiting for limit in limits)
     chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
@@ -58,11 +50,7 @@ def pack(limits: Sequence[Limit], now: int, key_cap: str) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Limit, ...]:
-    """Return the limits of a packed definition.
-
-    Raises:
-        LimitError: it is malformed, or a later version packed it.
-    """
+    """Return the limits; LimitError if the definition is malformed, or of a later version."""
     try:
         *_, limits = _NAME.unpack_from(packed)
         offset = _NAME.size

@@ -54,11 +54,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script with its keys and arguments, ready to be sent.
-
-    Attributes:
-        packed: the command in the Redis protocol; packed once, since a call may be sent many times.
-    """
+    """One script with its keys and arguments; packed once, since it may be sent many times."""
 
     script: Script
     keys: Sequence[str]
@@ -81,32 +77,13 @@ def pack_command(*parts: Argument) -> bytes:
 
 @cache
 def source_of(name: str, folders: tuple[str, ...] = _INCLUDES) -> str:
-    """Return the text of one Lua file, without the files that it includes.
-
-    Raises:
-        FileNotFoundError: there is no such file in the folders.
-    """
+    """Return the text of one Lua file, without the files that it includes."""
     package = files("celery_throttle")
     for folder in folders:
         file = package / folder / f"{name}.lua"
         if file.is_file():
             return file.read_text(encoding="utf-8")
     raise FileNotFoundError(f"{name}.lua is not in {' or '.join(folders)}")
-
-
-def script_names() -> list[str]:
-    """Return the names of all scripts, without included files."""
-    return _names_in([_SCRIPTS])
-
-
-def include_names() -> list[str]:
-    """Return the names of all included files."""
-    return _names_in(_INCLUDES)
-
-
-def _names_in(folders: Sequence[str]) -> list[str]:
-    found = (file.name for name in folders for file in (files("celery_throttle") / name).iterdir())
-    return sorted(name.removesuffix(".lua") for name in found if name.endswith(".lua"))
 
 
 def source_with_includes(name: str) -> str:
@@ -155,11 +132,7 @@ def _names(pattern: re.Pattern[str], text: str) -> list[str]:
 
 
 def _with_literals(source: str) -> str:
-    """Write the constants of a script where they are used, and leave out its comments.
-
-    Raises:
-        ValueError: two constants have the same name.
-    """
+    """Write the constants of a script where they are used, and leave out its comments."""
     literals: dict[str, str] = {}
 
     def with_literals(text: str) -> str:

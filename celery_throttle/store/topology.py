@@ -14,14 +14,11 @@ from celery_throttle.store.server_errors import Redirect
 
 
 class Servers:
-    """The servers that may be in charge. Shared by threads and event loops.
-
-    Attributes:
-        generation: increases when another server may be in charge. A connection of an earlier
-            generation must not be used again.
-    """
+    """The servers that may be in charge. Shared by threads and event loops."""
 
     def __init__(self) -> None:
+        #: Increases when another server may be in charge. A connection of an earlier generation
+        #: must not be used again.
         self.generation = 0
 
     def find(self) -> ConnectionPlan[AnyConnection]:
@@ -89,13 +86,7 @@ class Nodes(Servers):
 
 
 class Sentinels(Servers):
-    """Sentinels, and the master that they monitor.
-
-    Args:
-        sentinels: their addresses.
-        master: an address with the options for connections to the master.
-        name: of the master.
-    """
+    """Sentinels, and the master that they monitor; at first only the options of it are known."""
 
     def __init__(self, sentinels: tuple[Address, ...], master: Address, name: str) -> None:
         super().__init__()

@@ -71,11 +71,7 @@ def _is_one_of(schemes: Iterable[str], url: str) -> bool:
 
 
 def read_url(url: Any, timeout: float) -> Servers:
-    """Return the servers that a URL names.
-
-    Args:
-        url: see the module docstring.
-        timeout: seconds for connecting and for each reply; options of the URL override it.
+    """Return the servers that a URL names; its options override the timeout (seconds).
 
     Raises:
         ConfigurationError: the URL cannot be used. The message contains no secrets.

@@ -9,8 +9,9 @@ import pytest
 
 from celery_throttle import Limiter, StoreError
 from celery_throttle.store.client import Store
-from celery_throttle.store.script import script, script_names
+from celery_throttle.store.script import script
 from tests.ends import End, MakeEnd
+from tests.lua_names import script_names
 from tests.servers import Server, wait_until
 from tests.stores.conftest import StartServer
 from tests.stores.listening import PING, listening

@@ -6,13 +6,8 @@ import re
 
 import pytest
 
-from celery_throttle.store.script import (
-    include_names,
-    script_names,
-    source_of,
-    source_with_includes,
-)
-from tests.lua_names import resolve
+from celery_throttle.store.script import source_of, source_with_includes
+from tests.lua_names import include_names, resolve, script_names
 
 #: What the server provides to scripts.
 GLOBALS = {

@@ -1,15 +1,12 @@
--- acquire.lua: decides over any number of requirements, all or nothing.
+-- acquire.lua: decides over any number of requirements, all or nothing. A refusal writes nothing.
 -- first: gcra_fast_path
--- uses: requirements, decision, key_cap_room, remaining
---
--- KEYS  1   hash: definitions of limits
---       then per requirement: state, pause of the name, pause of the key; then per requirement: entries
+-- uses: requirements, decision, key_cap_room
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   'take' | 'peek' | 'upto' (as much of the cost as there is) | 'reserve' | 'slot'
 --       3   the longest delay (us) that is accepted of a leaky-queue, '' for any. Other limits may be booked
 --           as far ahead, but not beyond FARTHEST
---       then per requirement: field of the key, field of the name; then per requirement: cost (millionths)
---       then for 'slot': the holder, and its first lease (us)
+--       then the requirements; then for 'slot': the holder, and its first lease (us)
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}
 --                      allowed; and for 'reserve' and 'slot' the marks for `settle.lua`: for each requirement since
 --                      when (us) its definition is in force, how many limits it has, two numbers for each limit
@@ -18,10 +15,27 @@
 --                      released before; 2 if the delay is too long, which does not get shorter by coming later; else
 --                      0. `gcra_fast_path.lua` leaves the pause out
 --       {-1, index, burst}       its cost can never pass
---       {-2, index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {-2, index, now (us)}    it is not defined, or its calendar windows have run out
 --       {-3, index}              it has slots, which only 'slot' takes
 --       {-4, index, max-keys}    the call needs more keys of its name than may ever be in use
--- A refusal writes nothing.
+
+-- What a requirement could grant now: the amount (whole units unless `fractional`), microseconds until nothing is in
+-- use, and the limit that has least.
+local function remaining_of(requirement, fractional)
+  local limits = requirement.limits
+  local amount, reset, least = math.huge, requirement.pause, limits[1]
+  for i = 1, #limits do
+    local own, own_reset = limits[i].algorithm.remaining(limits[i], fractional)
+    own = fractional and own or own - own % MILLION
+    if own < amount then
+      amount, least = own, limits[i]
+    end
+    if own_reset > reset then
+      reset = own_reset
+    end
+  end
+  return requirement.pause > 0 and 0 or amount, reset, least
+end
 
 local mode, longest = ARGV[2], tonumber(ARGV[3])
 -- A requirement has three keys and two arguments if none has a key, else four and three.

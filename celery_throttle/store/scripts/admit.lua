@@ -1,24 +1,21 @@
 -- admit.lua: takes quota for tasks that have a process now or in a moment; decides over each task alone.
 -- uses: requirements, decision, key_cap_room
---
--- KEYS  1   hash: definitions of limits
---       then per requirement of all tasks: state, pause of the name, pause of the key; then per requirement: entries;
---       then per requirement: backlog. No name and key may occur twice.
+-- KEYS  1   hash: definitions of limits; then the requirements of all tasks, see `requirements.lua`; then per
+--           requirement: backlog. No name and key may occur twice.
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how far ahead (us) a start may be booked
 --       3   how many tasks
 --       4   '1' if any requirement has a key
 --       then per task: how many times its cost is wanted, how many requirements it has;
---       then per requirement: field of the key, field of the name; then per requirement: cost (millionths)
+--       then the requirements
 -- Reply per task
 --       {1, times, at once, wait of the first later one (us), interval (ns), lifetime (us)}   taken so many times: some
 --                             at once, the others from the wait on, one interval apart; all expire after the lifetime
 --       {0}                   refused: a limit is full; or tasks wait in a line, whose end it has to join; or there is
 --                             no room for its key; or it needs a slot, which this script does not take
 --       {-1, index, burst}    its cost can never pass
---       {-2, index, now (us)}    the only reply: this requirement (of all tasks) is not defined, or the windows of its
---                             calendar have run out; nothing was taken for any task
--- A refusal writes nothing.
+--       {-2, index, now (us)}    the only reply: this requirement (of all tasks) is not defined, or its calendar
+--                             windows have run out
 
 local horizon, tasks, keyed = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local count = (#KEYS - 1) / (keyed and 5 or 4)

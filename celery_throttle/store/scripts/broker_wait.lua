@@ -1,6 +1,5 @@
 -- broker_wait.lua: decides over a task that waits at the broker, or replies when it has to come back.
 -- uses: line_requirements, decision, key_cap_room, slot_keys
---
 -- Each refused task gets a return time of its own, one emission interval behind that of the task before it. A return
 -- time only says when to ask again: the limit decides. A task that returns in time and is refused all the same, since
 -- another client took the unit, gets the next return time among those to which that happened: they come before all
@@ -21,7 +20,7 @@
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'never', index, burst}                  its cost can never pass
 --       {'crowded', index, max-keys, wait (us)}  so many other keys are in use; see `key_cap.lua`
---       {'unknown', index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 --
 -- The return times of a requirement are a packed string of four numbers: the last return time (us) of a new task and
 -- of a task that returned in vain; when (us) they were written; and by how much (us) in all they were moved back
@@ -31,7 +30,6 @@
 -- tells it. And the interval between two tasks that wait for a slot.
 local SLOT_CHECK, PAUSE_CHECK, SLOT_INTERVAL = 1000000, 60000000, 20000
 
--- Positions in return times.
 local NEW, RETURNED = 1, 2
 
 local returned_at, horizon, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -119,7 +117,6 @@ if is_admitted and ARGV[7] == '1' then
   return { 'admitted', wait, unpack(slot_keys_of(requirements, descriptor)) }
 end
 
--- Microseconds between two tasks of this cost.
 local function interval_of(requirement)
   local interval = 0
   for _, limit in ipairs(requirement.limits) do

@@ -1,6 +1,5 @@
 -- cancel.lua: removes waiting tasks of a fan-out from their lines for good, some at a time.
 -- uses: fan_out_outcome, line_removal
---
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   number of the tasks that are looked at, see `fan_out.lua`
@@ -16,7 +15,6 @@ redis.call('HSET', record, 'cancelled', '1')
 
 local queues, cancelled = {}, 0
 
--- The queue with a number in the record, false if there is none.
 local function queue_of(number)
   if queues[number] == nil then
     local packed = redis.call('HGET', record .. ':queues', number)

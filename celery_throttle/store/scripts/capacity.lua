@@ -1,15 +1,12 @@
 -- capacity.lua: what limits could grant now, and when they can grant more.
 -- uses: requirements
---
--- KEYS  1   hash: definitions of limits
---       then per requirement: state, pause of the name, pause of the key; then per requirement: entries
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
---       then for each requirement: field of the key, field of the name; then for each: one unit (millionths)
--- Reply {1, {for how long (us) it is paused; and for each of its limits: amount (millionths) that could pass now, us
---        until nothing is in use, us until a unit can pass, its rate in force in millionths of its defined rate},
---        ...}
---       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
+--       then the requirements, each with the cost of one unit
+-- Reply {1, {for how long (us) it is paused; for each of its limits: amount (millionths) that could pass now, us until
+--        nothing is in use, us until a unit can pass, its rate in force in millionths of its defined rate}, ...}
+--       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 
 local keyed = ARGV[2] == '1'
 local count = (#KEYS - 1) / (keyed and 4 or 3)

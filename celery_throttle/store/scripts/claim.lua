@@ -1,7 +1,6 @@
 -- claim.lua: a worker's one regular call: renews its lease, settles claims, and claims due tasks with their quota.
 -- uses: claim_call, settle_claims, poll_time
 -- uses rarely: serve_list
---
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   zset: workers -> end of their lease (us)

@@ -1,6 +1,5 @@
 -- define.lua: puts definitions of limits in force.
 -- uses: clock, definition, parameter, load_limits
---
 -- KEYS  1   hash: definitions of limits
 --       then per name or key: state, entries
 -- ARGV  1   now (us), or '' for the server's clock
@@ -19,7 +18,6 @@
 local mode = ARGV[2]
 local CODE, SET = string.byte('c'), string.byte('s')
 
--- The definition in force for a field.
 local function definition_of(name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
   return found[1] or found[2]

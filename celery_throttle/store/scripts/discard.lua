@@ -1,9 +1,8 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
 -- uses: clock, descriptor, remove_tasks, fan_out_outcome
 -- uses rarely: repair
---
 -- KEYS  1-4  the queue's lines, messages, due, asks
---       5    only to discard them if no worker consumes the queue: one of the zsets of `consumed_queues.lua`. When
+--       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    how many tasks at most; 0 only counts

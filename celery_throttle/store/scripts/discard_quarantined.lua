@@ -1,6 +1,5 @@
 -- discard_quarantined.lua: discards the tasks of a queue that are in quarantine, some at a time.
 -- uses: line_data, fan_out_outcome, fan_out_waiting
---
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 --       2   the queue's lines
 -- ARGV  1   now (us), or '' for the server's clock

@@ -1,6 +1,5 @@
 -- enlist.lua: lets tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: line_requirements, queue_capacity, open_record, enlist_check, enlist_tasks
---
+-- uses: line_requirements, queue_capacity, enlist_check, enlist_tasks
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
 --       then per queue: lines, messages, due, asks; then per requirement and queue: state, entries, pause of the name,
@@ -23,8 +22,8 @@
 --                       -1 for ever
 --       {'never', ...the same, index of its requirement, burst}    the cost of the next task can never pass
 --       {'cancelled', ...the same}    the fan-out was cancelled: do not send the rest
---       {'unknown', index, now (us)}    nothing was done: this requirement, of all, is not defined, or the windows of
---                       its calendar have run out
+--       {'unknown', index, now (us)}    nothing was done: this requirement is not defined, or its calendar windows
+--                       have run out
 
 local record, max_waiting, keep = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('HEXISTS', record, 'cancelled') == 1 then
@@ -55,7 +54,27 @@ for i, requirement in ipairs(requirements) do
   requirement.capacity = capacities[backlog]
 end
 
--- Read a line from its key and its packed indexes.
+-- Write what is missing in the record. Returns the numbers of the queues, by queue.
+local function open_record(pause)
+  for _, field in ipairs({ 'old_at', 'new_at' }) do
+    redis.call('HSETNX', record, field, format_integer(now))
+  end
+  for _, field in ipairs({ 'waiting', 'sent', 'old_ended', 'new_ended' }) do
+    redis.call('HSETNX', record, field, 0)
+  end
+  redis.call('HSET', record, 'keep', format_integer(keep), 'pause', pause)
+  local numbers, known = {}, record .. ':queues'
+  for _, queue in ipairs(queues) do
+    local number = redis.call('HGET', known, queue[LINES])
+    if not number then
+      number = format_integer(redis.call('HLEN', known) / 2)
+      redis.call('HSET', known, queue[LINES], number, number, cmsgpack.pack(queue))
+    end
+    numbers[queue] = number
+  end
+  return numbers
+end
+
 local function read_line(name, packed)
   local queue = queues[struct.unpack('<H', packed)]
   local line = { name = name, requirements = {}, last_scores = {}, members = {}, rows = {} }
@@ -73,7 +92,7 @@ end
 for i = key, #KEYS do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
-local numbers = open_record(record, format_integer(keep), ARGV[7], queues)
+local numbers = open_record(ARGV[7])
 
 -- What is to be recorded of the tasks sent by this call: hash -> {id, number of its queue, ...}
 local sent_tasks, is_sent = {}, {}

@@ -1,6 +1,5 @@
 -- fan_out_progress.lua: reads the record of a fan-out.
 -- uses: pauses
---
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 --       2   its pause
 -- ARGV  1   now (us), or '' for the server's clock

@@ -1,12 +1,12 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the limits
 -- in force, their pauses, and the queues that no worker consumes.
--- uses: lease_clock, pauses, consumed_queues
---
+-- uses: lease_clock, pauses
 -- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`
---       4   zset `temporary`, see `consumed_queues.lua`
---       5   zset `consumed`, likewise
+--       4   zset `temporary`: queues that the broker deletes with their last consumer
+--       5   zset `consumed`: all other queues. Both map the key `lines` of a queue that holds tasks to when (us) a
+--           worker last reported that it consumes the queue
 --       then per queue: its lines, and its lines under its name of earlier versions
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
@@ -23,6 +23,35 @@
 --        field, definition without origin and times, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
+
+-- Note in one of the sets that a queue is consumed now. Returns 1 if the queue holds tasks, else 0: then it is
+-- removed from the set.
+local function note_consumed(set, lines)
+  local holds_tasks = redis.call('EXISTS', lines)
+  if holds_tasks == 1 then
+    redis.call('ZADD', set, format_integer(now), lines)
+  else
+    redis.call('ZREM', set, lines)
+  end
+  return holds_tasks
+end
+
+-- Up to ten queues of a set that no worker has reported since a time (us).
+local function list_unconsumed(set, since)
+  return redis.call('ZRANGE', set, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)
+end
+
+-- The unconsumed temporary queues that the broker has deleted. A worker may have declared one of them in another way:
+-- then it is in both sets.
+local function list_deleted(temporary, consumed, since)
+  local found = {}
+  for _, lines in ipairs(list_unconsumed(temporary, since)) do
+    if tonumber(redis.call('ZSCORE', consumed, lines) or 0) <= since then
+      found[#found + 1] = lines
+    end
+  end
+  return found
+end
 
 local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local worker, lease = ARGV[2], tonumber(ARGV[3])

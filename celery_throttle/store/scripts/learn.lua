@@ -1,18 +1,16 @@
 -- learn.lua: learns from the answer of an API about the limits that its request has passed. An answer can stop or
 -- tighten a limit, never loosen it beyond its definition.
 -- uses: requirements, extend_pause
---
--- KEYS  1   hash: definitions of limits
---       then per requirement: state, pause of the name, pause of the key; then per requirement: entries
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
---       then per requirement: field of the key, field of the name; then per requirement: cost (millionths), not used;
+--       then the requirements; their costs are not used
 --       then per requirement: how much (millionths) the API says is left of its own quota, -1 if it did not say; then
 --       last but two  '1' if the answer was a refusal, '0' if not
 --       last but one  for how long (us) the limits should stop at least; -1 if the answer did not say
 --       last          how long (us) after its request the answer came
 -- Reply {1, how long (us) the limits stop}
---       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
+--       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 
 local keyed = ARGV[2] == '1'
 local count = (#KEYS - 1) / (keyed and 4 or 3)
@@ -22,7 +20,7 @@ if undefined then
 end
 local is_refusal, stop, took = ARGV[#ARGV - 2] == '1', tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])
 
--- How long (us) a refusal stops a limit if neither the answer nor the limit says. Twin: UNTOLD in
+-- How long (us) a refusal stops a limit if neither the answer nor the limit says. Twin: DEFAULT_STOP_SECONDS in
 -- `celery_throttle/limits/feedback.py`.
 local DEFAULT_STOP = 1000000
 

@@ -1,6 +1,5 @@
 -- list_limits.lua: lists the fields of all definitions of limits, some at a time.
 -- uses: clock
---
 -- KEYS  1   hash: definitions of limits
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   cursor: '0' at first, then the one that the last call replied

@@ -1,6 +1,5 @@
 -- list_quarantined.lua: lists the tasks in quarantine, some at a time.
 -- uses: line_data
---
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 -- ARGV  1   cursor: '0' at first, then the one that the last call replied
 -- Reply {cursor of the next call, '0' at the end; {{task id, label, key `lines` of its queue}, ...}}

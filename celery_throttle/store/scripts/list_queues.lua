@@ -1,5 +1,4 @@
 -- list_queues.lua: lists the queues of which tasks wait at a limit, over some of its keys at a time.
---
 -- KEYS  1   set: keys `waits` of the limit's name
 -- ARGV  1   cursor: '0' at first, then the one that the last call replied
 -- Reply {cursor of the next call, '0' at the end; {key `due` of a queue, ...}}

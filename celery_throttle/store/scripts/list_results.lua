@@ -1,6 +1,5 @@
 -- list_results.lua: lists the ended tasks of a fan-out, in the order of their ends.
 -- uses: fan_out
---
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 -- ARGV  1   index of the first, from 0
 --       2   index of the last

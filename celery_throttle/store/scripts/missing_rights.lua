@@ -1,6 +1,5 @@
 -- missing_rights.lua: finds the commands of the scripts that the user has no right to run. Without a right a script
 -- fails in the middle, and what it has done until then stays done.
---
 -- KEYS  1   a key that nothing else uses; it expires in a second
 -- ARGV  1   a channel that nobody listens on
 -- Reply the names of the commands

@@ -1,13 +1,11 @@
 -- park.lua: decides over a task once more, or lets it join its line. Idempotent by task id.
--- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, expected_wait
--- uses: task_score, join_line, wake
---
+-- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, task_score, join_line, wake
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
 --       4-7 the queue's lines, messages, due, asks
 --       then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting, waits, waited
---       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `consumed_queues.lua`
+--       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
@@ -32,7 +30,31 @@
 --       {'full', index, max-waiting}    as many tasks wait already; 0: the queue of a leaky-queue is full
 --       {'crowded', index, max-keys, wait (us)}    as many other keys are in use; -1: for ever
 --       {'never', index, burst}                         its cost can never pass
---       {'unknown', index, now (us)}    it is not defined, or the windows of its calendar have run out
+--       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
+
+-- The expected wait (us) of the task at a position of its line, and the requirement that causes it. Lines at one limit
+-- are served in turns, those of higher ranks later: so before the task at position n there are n tasks of each other
+-- line, if all have the same rank and weight. Other ranks and weights are not counted. Nobody knows when a slot is
+-- released: that counts as no wait.
+local function expected_wait(requirements, descriptor, rank, position, bottleneck)
+  local longest, slowest = 0, math.max(1, bottleneck)
+  local next_rank = '(' .. format_integer((rank + 1) * RANK_SPAN)
+  for i, requirement in ipairs(requirements) do
+    local lines = redis.call('ZCOUNT', descriptor.limits[i][WAITING], '-inf', next_rank)
+    local before = math.max(position - 1, math.min(requirement.waiting, position * lines))
+    for _, limit in ipairs(requirement.limits) do
+      local own = requirement.pause
+      if limit.tag ~= SLOTS then
+        own = math.max(own, limit.algorithm.check(limit, true))
+          + math.ceil(before * limit.cost / MILLION * limit.p / limit.q)
+      end
+      if own > longest then
+        longest, slowest = own, i
+      end
+    end
+  end
+  return longest, slowest
+end
 
 local parks, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]

@@ -1,6 +1,5 @@
 -- quarantine.lua: puts a task for which a worker has no code into quarantine, for a worker that has the code.
 -- uses: release_slots, leases
---
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
 --       3   hash: tasks in quarantine, task id -> packed {label, line, descriptor, score, packed row}

@@ -1,6 +1,5 @@
 -- read_definitions.lua: reads definitions of limits as `celery_throttle/store/definitions.py` packed them.
 -- uses: bulk_commands
---
 -- KEYS  1   hash: definitions of limits
 -- ARGV  fields
 -- Reply per field the definition without its origin and times, see `definition.lua`, or nil

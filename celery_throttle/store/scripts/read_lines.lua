@@ -1,6 +1,5 @@
 -- read_lines.lua: reads the lines of one queue, some at a time.
 -- uses: clock, arithmetic, descriptor, line_data, scores
---
 -- KEYS  1-4  the queue's lines, messages, due, asks
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    cursor: '0' at first, then the one that the last call replied

@@ -1,6 +1,5 @@
 -- recall_quarantined.lua: returns tasks in quarantine to their positions in their lines.
 -- uses: rejoin_line
---
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       then task ids

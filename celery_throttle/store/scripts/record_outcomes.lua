@@ -1,7 +1,6 @@
 -- record_outcomes.lua: records how tasks of a fan-out have ended.
 -- uses: clock, fan_out_outcome
 -- uses rarely: fan_out_expiry
---
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   interval (us) between the two times at which ended tasks were counted, to measure their rate

@@ -1,6 +1,5 @@
 -- release.lua: releases slots.
 -- uses: release_slot
---
 -- KEYS  per slot: entries, waits
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the holder of the slots

@@ -1,7 +1,6 @@
 -- renew.lua: renews leases of slots. One that has expired is renewed, too, unless its slot was taken since.
 -- uses: clock, arithmetic, tags
 -- uses rarely: key_cap
---
 -- KEYS  for each holder: entries; then for each: key cap; then for each: state
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   lease (us) from now on

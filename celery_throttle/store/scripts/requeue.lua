@@ -1,6 +1,5 @@
 -- requeue.lua: puts claims back at the heads of their lines.
 -- uses: rejoin_line, release_slots, leases
---
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the worker, see `line_data.lua`
 -- ARGV  1   now (us), or '' for the server's clock

@@ -1,7 +1,6 @@
 -- reset.lua: forgets what was used of a limit and lifts its pause. Slots in use stay in use.
 -- uses: recheck_name
 -- uses rarely: key_cap
---
 -- KEYS  1   state
 --       2   pause of the limit and key
 --       3   entries

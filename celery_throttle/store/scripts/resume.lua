@@ -1,7 +1,6 @@
 -- resume.lua: lifts the pause of a limit, or of one key of it, and nothing else. Workers recheck the lines that wait:
 -- they would not do so by themselves behind a pause without end.
 -- uses: recheck_name
---
 -- KEYS  1   the pause
 --       2   set: keys `waits` of the limit's name; for one key its `waits`
 -- ARGV  1   now (us), or '' for the server's clock

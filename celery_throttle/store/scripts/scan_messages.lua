@@ -1,6 +1,5 @@
 -- scan_messages.lua: reads the messages that wait in one queue, some at a time.
 -- uses: line_data
---
 -- KEYS  1   the queue's messages
 -- ARGV  1   cursor: '0' at first, then the one that the last call replied
 -- Reply {cursor of the next call, '0' at the end; {{task id, message}, ...}}

@@ -1,5 +1,4 @@
 -- server_info.lua: reads the sections memory, persistence, replication and cluster of INFO.
---
 -- KEYS  1   any key of ours: it tells a cluster which node is asked
 -- Reply the text of the sections
 

@@ -1,5 +1,4 @@
 -- set_weight.lua: sets the weight of the lines that need a limit, or one key of it.
---
 -- KEYS  1   hash: definitions of limits
 -- ARGV  1   'weight ' and the field of the limit and key
 --       2   weight; '' removes it

@@ -1,16 +1,12 @@
 -- settle.lua: corrects what was reserved to its actual cost: a refund or a debt.
 -- uses: requirements, recheck
---
--- KEYS  1   hash: definitions of limits
---       then per requirement: state, pause of the name, pause of the key; then per requirement: entries; then per
---       requirement: waits
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement: waits
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
---       then per requirement: field of the key, field of the name; then per requirement: cost (millionths);
---       then per requirement: actual cost (millionths); then the marks that `acquire.lua` replied: per requirement,
---       since when (us) its definition is in force, how many limits it has, two numbers per limit
+--       then the requirements; then per requirement: actual cost (millionths); then the marks that `acquire.lua`
+--       replied
 -- Reply {1}
---       {-2, index, now (us)}    this requirement is not defined, or the windows of its calendar have run out
+--       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 -- If the definition has changed since, nothing is refunded, and a debt counts as taken now.
 
 local keyed = ARGV[2] == '1'

@@ -1,6 +1,5 @@
 -- withdraw.lua: claims revoked tasks, without quota, so that the calling worker can announce them as revoked.
 -- uses: lease_clock, line_removal
---
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, asks

@@ -7,7 +7,7 @@ local MILLION = 1000000
 local MAX_EXACT = 4503599627370496
 
 -- How far ahead (us) a start is booked at most. A state that lies farther in the future was written before the clock
--- was set back. Twin: FARTHEST in `celery_throttle/limits/limit.py`.
+-- was set back. Twin: MAX_BOOKING_US in `celery_throttle/limits/limit.py`.
 local FARTHEST = 20000
 
 -- Divide and round up. math.ceil(a / b) is not exact: a / b may round to the wrong side of an integer.

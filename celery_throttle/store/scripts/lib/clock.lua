@@ -1,5 +1,4 @@
 -- clock.lua: the time of the call, and how times are written. All times are integer microseconds.
---
 -- ARGV  1   now (us), or '' for the server's clock. Every script that includes this file has this argument
 --           first; only tests pass a time.
 

@@ -1,6 +1,5 @@
 -- leases.lua: leases in a sorted set. A lease is a member whose score is its deadline (us).
 -- uses: clock
---
 -- The member WRITTEN records when a deadline was last written, as minus that time (us), so that it sorts before all
 -- deadlines. `lease_clock.lua` needs it to correct the deadlines after the clock was set back.
 

@@ -1,7 +1,5 @@
 -- scaling.lua: exact a * b / c, for products that a double does not hold. Few decisions need it.
 -- uses: arithmetic
---
--- Returns three functions: `scale`, `scale_down` and `scale_up`.
 
 -- a * b / c rounded down, and the remainder, for a < c <= 2^51. Multiplies digit by digit, so that no intermediate
 -- result exceeds MAX_EXACT.
@@ -30,7 +28,6 @@ local function scale_down(a, b, c)
   return units * b + scale(a - units * c, b, c)
 end
 
--- a * b / c for any a, rounded up.
 local function scale_up(a, b, c)
   local units = math.floor(a / c)
   local quotient, rest = scale(a - units * c, b, c)

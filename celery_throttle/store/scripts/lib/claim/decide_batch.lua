@@ -1,5 +1,5 @@
 -- decide_batch.lua: decides over the first tasks of a line, without writing anything.
--- uses: claim_call, batch_size, decision, line_data
+-- uses: claim_call, decision, line_data
 
 -- Other tasks of the line have other costs.
 local function set_costs(requirements, costs)
@@ -11,16 +11,25 @@ local function set_costs(requirements, costs)
   end
 end
 
+-- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
+-- taken for free processes only, since they are lost if the task returns to its line.
+local function is_expensive(requirements)
+  for _, requirement in ipairs(requirements) do
+    for _, limit in ipairs(requirement.limits) do
+      if limit.tag ~= SLOTS and limit.cost / MILLION * limit.p > call.free_horizon * limit.q then
+        return true
+      end
+    end
+  end
+  return false
+end
+
 -- Decide over tasks in their order, until one has to wait; adds rows to the reply.
 --   rows          the packed row of each id, false if the server has lost it
 --   claim_head    see `descriptor.lua`
 --   slot_keys     of the slots that each task takes, nil if it takes none
--- Returns
---   leaving       ids of the tasks that leave the line
---   new_claims    token and packed claim of each, in one list
---   has_taken     whether the limits have to be written
---   wait          of the next task (us); nil if it was not decided over
---   bottleneck    the limit at which that waits
+-- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
+-- limits have to be written; the wait (us) of the next task, nil if it was not decided over, and its bottleneck.
 local function decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
   local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims

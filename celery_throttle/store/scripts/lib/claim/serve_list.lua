@@ -1,7 +1,6 @@
 -- serve_list.lua: takes tasks from a waiting list that is due.
 -- uses: claim_call, serve_line, fair_service
 -- uses rarely: repair
---
 -- Returns a function of the queue and its waiting list. It serves the list until its limit has no room left or no line
 -- waits. If the worker has not enough processes for that, the list is due now: other lists that were due before come
 -- first the next time, and forecasts read since when it has had room.

@@ -1,7 +1,6 @@
 -- enlist_tasks.lua: adds many tasks to lines: the first of each line joins as any task does, the others are only
 -- counted.
 -- uses: decision, task_score, join_line, wake, bulk_commands
---
 -- A line of `enlist.lua` is a table:
 --   name            the line
 --   descriptor      see `line_data.lua`
@@ -46,7 +45,6 @@ local function add_task(line, id, rank, expires, message, costs)
   end
 end
 
--- Write the tasks behind the first of each line.
 local function write_others(record, lines)
   local all = 0
   for _, line in ipairs(lines) do

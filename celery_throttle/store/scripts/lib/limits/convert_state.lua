@@ -1,8 +1,6 @@
 -- convert_state.lua: converts a state that was written under another definition, or by a clock that was set back
--- since. Twin: `current` in `celery_throttle/algorithms/definition.py`, which explains the rule.
+-- since. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which explains the rule.
 -- uses: state, arithmetic
---
--- Returns the function that does it, for a requirement and its state.
 
 -- For each part of a state the amount in use at a time, without slots: their holders stay as they are. Also the
 -- position of the part of slots, false if there is none.

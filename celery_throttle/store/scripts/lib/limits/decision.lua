@@ -1,6 +1,5 @@
 -- decision.lua: the atomic decision: checks all limits of a call, then takes from all of them or none.
 -- uses: state
---
 -- Twin: `celery_throttle/algorithms/local.py`.
 
 -- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
@@ -50,7 +49,6 @@ local function write_states(requirements)
   end
 end
 
--- Take the cost of every requirement and write it.
 local function commit(requirements, at)
   charge(requirements, at)
   write_states(requirements)

@@ -1,7 +1,6 @@
 -- definition.lua: parses the definition of a limit's name.
 -- uses: tags, meters
 -- uses rarely: algorithm_registry
---
 -- A definition has two parts. `define.lua` writes the first:
 --   B    origin: 'c' defined in the code, 's' set at run time
 --   ddd  since when (us) it is in force, and since when the two definitions before it were

@@ -22,7 +22,6 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
   -- For the reply if all limits allow: units left, microseconds until nothing is in use, the states, and how long
   -- (us) these matter.
   local units, burst, reset, states, durations = math.huge, 0, 0, {}, {}
-  -- For the reply if one refuses.
   local wait, bottleneck, refused_units, refused_burst, refused_reset = 0, 0, 0, 0, 0
   local is_simple = true
   for i = 1, count do

@@ -2,7 +2,6 @@
 -- uses: definition, state, pauses
 -- uses rarely: convert_state
 
--- Load all requirements.
 --   definitions    what the hash of definitions holds, `fields` values for each requirement: for its key, if
 --                  any requirement has a key, and for its name
 --   values         `keys` values for each requirement: its state, the pause of its name, and, if any

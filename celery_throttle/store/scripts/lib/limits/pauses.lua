@@ -1,6 +1,5 @@
 -- pauses.lua: reads pauses.
 -- uses: clock, arithmetic
---
 -- A pause is a string: its end (us), a point, and when (us) it was written. Read as one number this is its end:
 -- earlier versions read it so.
 

@@ -1,6 +1,5 @@
 -- requirements.lua: reads requirements from the keys and arguments of a call.
 -- uses: load_limits, bulk_commands
---
 -- A requirement is a limit, a key of it or none, and a cost. It is a table:
 --   state       key of its state, see `state.lua`
 --   entries     key of what the algorithm keeps besides, see `sliding_log.lua` and `slots.lua`

@@ -1,7 +1,6 @@
 -- state.lua: reads and writes the state of a requirement, see `requirements.lua`.
 -- uses: clock, definition
 -- uses rarely: key_cap
---
 -- A state is a string: since when (d, us) its definition is in force, then for each limit its part: tag (B), size of
 -- the part (H), and what its algorithm keeps.
 

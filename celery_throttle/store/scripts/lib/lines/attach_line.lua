@@ -1,5 +1,5 @@
 -- attach_line.lua: lets a line wait at one of its limits, whose waiting list is due after a wait (us).
--- uses: fair_queue, waiting_list, descriptor, due
+-- uses: fair_queue, waiting_list, descriptor
 -- uses rarely: repair
 
 local function attach_line(line, descriptor, limit_index, wait)

@@ -1,11 +1,9 @@
 -- descriptor.lua: packs the descriptor of a line, see `line_data.lua`.
 
--- The descriptor with the index of the limit at which the line waits.
 local function pack_descriptor(limit_index, descriptor)
   return string.char(limit_index) .. cmsgpack.pack(descriptor)
 end
 
--- Returns the index and the descriptor.
 local function unpack_descriptor(packed)
   return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
 end

@@ -24,7 +24,7 @@
 --   crowds     for each limit with `max-keys`: {its key cap, entries}. Nil if none had it when the line began: then
 --              the line is not counted
 --   fan_out    record of the fan-out whose tasks the line holds; nil if none
---   temporary  the zset of `consumed_queues.lua`, if the broker deletes the queue with its last consumer; nil if not
+--   temporary  the zset of `heartbeat.lua`, if the broker deletes the queue with its last consumer; nil if not
 --   weight     of the line, when it was loaded last; nil for 1
 -- If the server has lost a descriptor, only the waiting list is known: `limits` then has nothing but that at index 0.
 -- Other lost keys are rebuilt, see `repair.lua`.

@@ -1,5 +1,5 @@
 -- line_removal.lua: removes waiting tasks from anywhere in their lines.
--- uses: remove_tasks, descriptor, fair_queue, due
+-- uses: remove_tasks, descriptor, fair_queue
 
 -- Returns the line of a task of a queue, the index of the limit at which it waits, its descriptor, and the packed row
 -- of the task; nil if the task does not wait.

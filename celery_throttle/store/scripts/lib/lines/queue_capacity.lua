@@ -23,7 +23,7 @@ local function measure_capacity(requirement, limit_keys)
   requirement.capacity = capacity
 end
 
--- The index of the first requirement at which no more tasks may wait; nil if there is room at all.
+-- The index of the first requirement at which no more tasks may wait, or nil.
 local function find_full_queue(requirements)
   for i, requirement in ipairs(requirements) do
     if requirement.capacity.room <= 0 then

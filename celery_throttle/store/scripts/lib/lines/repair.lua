@@ -1,6 +1,5 @@
 -- repair.lua: rebuilds what the server has lost of the lines of a queue.
 -- uses: fair_queue, waiting_list, descriptor, end_line
---
 -- Rows tell which tasks wait in a line; descriptors tell which lines wait at a limit. Returns a function of the
 -- queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
 

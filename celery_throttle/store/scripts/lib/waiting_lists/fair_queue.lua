@@ -1,6 +1,5 @@
 -- fair_queue.lua: the order of lines in a waiting list: weighted fair queueing among the lines of one rank.
 -- uses: clock, scores
---
 -- Each dispatch from a line advances its virtual time by STRIDE / weight, and the line whose virtual time is least is
 -- served next. In a score the rank is followed by 28 bits of virtual time and 17 bits that order the lines of one
 -- virtual time by their arrival. Virtual time wraps around to 0. Lines of one rank are never farther apart than one
@@ -17,7 +16,6 @@ local function virtual_time_of(score)
   return math.floor(score % RANK_SPAN / TIME_SPAN)
 end
 
--- The virtual time of one dispatch.
 local function stride_of(descriptor)
   return math.floor(STRIDE / (descriptor.weight or 1))
 end

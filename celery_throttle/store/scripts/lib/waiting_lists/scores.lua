@@ -4,7 +4,6 @@
 -- of lines in a waiting list begin with 8 bits of rank. 45 bits follow: see `task_score.lua` and `fair_queue.lua`. A
 -- double holds a score exactly.
 
--- The distance between the scores of two ranks.
 local RANK_SPAN = 2 ^ 45
 
 -- The rank of a score; nil for nil.

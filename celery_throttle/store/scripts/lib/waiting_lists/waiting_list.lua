@@ -1,6 +1,5 @@
 -- waiting_list.lua: what every change of a line keeps right besides: the backlog of a limit and its waiting lists.
--- uses: line_data
---
+-- uses: clock, line_data
 -- `limit_keys` are the keys of one limit in a descriptor, see `line_data.lua`.
 
 local function change_backlog(limit_keys, change)
@@ -15,6 +14,17 @@ local function register_list(limit_keys, queue)
   redis.call('SADD', limit_keys[WAITED], limit_keys[WAITS])
   local queue_keys = cmsgpack.pack({ queue[DUE], queue[ASKS] })
   return redis.call('HSET', limit_keys[WAITS], limit_keys[WAITING], queue_keys) == 1
+end
+
+-- The due time after a wait (us), as text. A negative wait is a cost that never passes: the task is handed out at
+-- once.
+local function due_time(wait)
+  return format_integer(now + math.max(0, wait))
+end
+
+-- Let a waiting list be due after a wait (us), unless it is due before.
+local function bring_forward(limit_keys, queue, wait)
+  redis.call('ZADD', queue[DUE], 'XX', 'LT', due_time(wait), limit_keys[WAITING])
 end
 
 -- Drop a waiting list if it is empty, which the caller may know. Call this after a line has left it.
