@@ -237,7 +237,7 @@ class ConnectionParts:
         self.prefetch = make_prefetch(consumer)
         self._republisher = Republisher(consumer, self.routing)
         self._pool = pool = make_pool(consumer, timers, self.admit_again)
-        delayed = DelayedTasks(consumer, timers, self._republisher, self.prefetch, self.admit_again)
+        delayed = DelayedTasks(timers, self._republisher, self.prefetch, self.admit_again)
         self.waiting = self._make_waiting(delayed)
         self.gate = Gate(
             throttle,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker import alarm
 from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.hooks import alarm
 
 
 class Loop:

@@ -155,7 +155,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
 def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     """After hours of an outage there would be too many for one call."""
     call, claims = make_call(lines, "q")
-    breaker = call._store.breaker
+    breaker = call.store.breaker
     breaker.watcher = lambda _: None
     breaker.trip(StoreUnavailableError("it is out"))
     for _ in range(60):

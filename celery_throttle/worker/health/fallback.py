@@ -8,6 +8,7 @@ count. ``closed``: nothing passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from celery_throttle.algorithms.local import LocalLimits
@@ -21,10 +22,11 @@ from celery_throttle.limits.requirement import Requirement, has_slots
 from celery_throttle.worker import tuning
 
 
+@dataclass(eq=False)
 class Fallback:
     """Decides from the moment when the server was lost until it is back.
 
-    Args:
+    Attributes:
         limits: the limits in force when the server was lost: of names, and of keys with their own.
         workers: the number of live workers then, this one included.
         held_slots: returns how many slots of a name and key the tasks of this worker hold.
@@ -34,19 +36,13 @@ class Fallback:
             that lasts until ``resume``.
     """
 
-    def __init__(
-        self,
-        limits: Mapping[LimitRef, Sequence[Limit]],
-        workers: int,
-        held_slots: Callable[[LimitRef], int],
-        begins: int = 0,
-        pauses: Mapping[str, float] | None = None,
-    ) -> None:
-        self._limits = limits
-        self._workers = max(1, workers)
-        self._held_slots = held_slots
-        self._begins = begins
-        self._pauses = pauses or {}
+    limits: Mapping[LimitRef, Sequence[Limit]]
+    workers: int
+    held_slots: Callable[[LimitRef], int]
+    begins: int = 0
+    pauses: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._empty_all()
 
     def _empty_all(self) -> None:
@@ -97,7 +93,7 @@ class Fallback:
 
     def _begins_at(self, ref: LimitRef) -> float:
         """Return the time (us) before which nothing is taken from a limit."""
-        return max(self._begins, self._pauses.get(ref.name, 0.0) * MILLION)
+        return max(self.begins, self.pauses.get(ref.name, 0.0) * MILLION)
 
     def _last_try_of(self, requirement: Requirement) -> int:
         return max((self._last_try.get(ref, 0) for ref in requirement.refs), default=0)
@@ -112,16 +108,16 @@ class Fallback:
         return [limit for limit in self._limits_of(ref) if limit.outage != "open"]
 
     def _limits_of(self, ref: LimitRef) -> Sequence[Limit]:
-        own = self._limits.get(ref)
-        return self._limits[LimitRef(ref.name, None)] if own is None else own
+        own = self.limits.get(ref)
+        return self.limits[LimitRef(ref.name, None)] if own is None else own
 
     def _has_slot(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
         """Return whether this worker has a free slot, if the limits have slots.
 
         None if there are fewer slots than workers, so that this worker has no share of them.
         """
-        shares = [limit.burst // self._workers for limit in limits if has_slots(limit)]
-        return None if 0 in shares else all(self._held_slots(ref) < slots for slots in shares)
+        shares = [limit.burst // self.workers for limit in limits if has_slots(limit)]
+        return None if 0 in shares else all(self.held_slots(ref) < slots for slots in shares)
 
     def _ensure_share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
         """Put a share of the limits in force that allows the cost; False if there is none."""
@@ -130,7 +126,7 @@ class Fallback:
         known = self._shares.get(ref)
         if known and all(cost <= own.burst * MILLION for own in known):
             return True
-        shares = tuple(filter(None, (make_share(limit, self._workers, cost) for limit in limits)))
+        shares = tuple(filter(None, (make_share(limit, self.workers, cost) for limit in limits)))
         if len(shares) < len(limits):
             return False
         self._shares[ref] = shares
