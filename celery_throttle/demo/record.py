@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from celery_throttle.limits.limit import Limit
 
@@ -170,16 +170,17 @@ class Summary:
     plain_median_ms: float | None
     plain_p99_ms: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return them for JSON."""
-        return asdict(self)
-
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """Return the percentile by nearest rank, ``share`` from 0 to 1; None if there are no values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def round_steps() -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50 and so on."""
+    return (factor * 10**digits for digits in count() for factor in (1, 2, 5))
 
 
 def format_figure(value: float | None, form: str) -> str:

@@ -16,9 +16,8 @@ from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
 #: Arguments of ``Producer.publish`` that are not part of the message.
-_PUBLISH_OPTIONS = (
-    *("retry", "retry_policy", "timeout", "confirm_timeout"),
-    *("mandatory", "immediate"),
+_PUBLISH_OPTIONS = frozenset(
+    ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
 )
 
 
@@ -46,9 +45,7 @@ class CapturedMessage:
 class CapturingProducer:
     """A producer that captures the messages of tasks. All else is published as ever.
 
-    Args:
-        producer: the kombu producer that publishes.
-        capture: takes each message, and a function that publishes it after all.
+    ``capture`` takes each message, and a function that publishes it after all.
     """
 
     def __init__(
@@ -72,12 +69,10 @@ class CapturingProducer:
 
 def build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     """Return the message that kombu would make of the arguments of ``Producer.publish``."""
-    properties = dict(options)
+    properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
     exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
     serializer, compression = properties.pop("serializer"), properties.pop("compression")
     headers, declare = dict(properties.pop("headers")), properties.pop("declare") or ()
-    for name in _PUBLISH_OPTIONS:
-        properties.pop(name, None)
     expiration = properties.pop("expiration", None)
     if expiration is not None:
         properties["expiration"] = str(int(expiration * 1000))

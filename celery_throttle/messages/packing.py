@@ -146,10 +146,7 @@ def headers(packed: bytes) -> dict[str, Any]:
 def unpack(packed: bytes, accept: Any, claim: MessageClaim) -> ClaimedMessage:
     """Make a message again, which is acknowledged to its claim instead of the broker.
 
-    Args:
-        packed: a message as :func:`pack` returns it.
-        accept: content types that the worker accepts.
-        claim: the claim under which this worker holds the task.
+    ``accept``: the content types that the worker accepts.
 
     Raises:
         UnreadableMessageError: the message cannot be read.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_throttle.demo.record import percentile
 from celery_throttle.limits.cost import MILLION, to_millionths, to_units
@@ -13,18 +13,12 @@ from celery_throttle.simulation.run import SimulatedRun, window
 
 
 class FullestWindow(NamedTuple):
-    """The half-open window in which most units were admitted.
+    """The half-open window in which most units were admitted."""
 
-    Attributes:
-        amount: millionths of a unit; for slots, a million for each.
-        first, stop: the range of its admissions among all.
-        start: microseconds.
-    """
-
-    amount: int
-    first: int
+    amount: int  #: millionths of a unit; for slots, a million for each
+    first: int  #: the range of its admissions among all
     stop: int
-    start: int
+    start: int  #: microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +46,6 @@ class Figures:
     wait_p99_s: float | None
     wait_max_s: float | None
     memory_bytes: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return them for JSON."""
-        return asdict(self)
 
 
 def figures(run: SimulatedRun, memory: int | None = None) -> Figures:

@@ -58,9 +58,6 @@ class WorkerParts:
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
 
-    Args:
-        consumer: Celery's.
-
     Attributes:
         connection: the parts of the present connection to the broker, or the last one if that is
             lost; None before the first.
@@ -144,8 +141,7 @@ class WorkerParts:
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
 
-        Args:
-            for_good: whether the worker shuts down, so that no other connection follows.
+        ``for_good``: the worker shuts down, so no other connection follows.
         """
         if self.connection is None:
             return
@@ -190,8 +186,8 @@ class WorkerParts:
         self.outage.end()
         self._register()
         # A replica that has taken the server's place may have missed the last reports.
-        self.claims.repeat_reports()
-        self.slots.repeat_reports()
+        self.claims.settled.repeat()
+        self.slots.releases.repeat()
         self.call.renew_slots()
         if self.connection is not None and self.connection.is_open:
             self.connection.gate.leave_outage()
@@ -220,9 +216,6 @@ class WorkerParts:
 
 class ConnectionParts:
     """The parts that live as long as one connection to the broker.
-
-    Args:
-        worker: the parts of the worker.
 
     Attributes:
         is_open: whether tasks are polled for: from :meth:`open` until :meth:`close`.
@@ -284,10 +277,7 @@ class ConnectionParts:
 
     def _make_waiting(self, delayed: DelayedTasks) -> WaitingPolicy:
         worker, throttle = self._worker, self._worker.throttle
-
-        def new_token() -> int:
-            return worker.claims.reserve_tokens(1)
-
+        new_token = worker.claims.reserve_tokens
         if throttle.settings.waiting == "broker":
             return BrokerWaitPolicy(throttle, worker.slots, new_token, delayed)
         return ParkingPolicy(

@@ -42,7 +42,7 @@ from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
 
 #: Tasks that are neither in the pool nor on their way to it have no process waiting for them.
 _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
@@ -185,7 +185,7 @@ class Gate:
     def _take_or_park(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
         ahead = self.waiting.in_lines and not limits.slots
-        if ahead and not _may_be_parked(request):
+        if ahead and not may_be_parked(request):
             wait = self._quota.in_hand(need)
             if wait is None:
                 if self._quota.is_better_gathered(need) and self._batch.add(request):
@@ -198,11 +198,8 @@ class Gate:
     def _park(
         self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[bool]:
-        again = _may_be_parked(request)
         try:
-            wait = yield from self.waiting.park(
-                request, limits, need, redelivered=again, may_run=may_run
-            )
+            wait = yield from self.waiting.park(request, limits, need, may_run=may_run)
         except StoreError:
             request.throttle_state.in_doubt = True
             raise
@@ -214,7 +211,7 @@ class Gate:
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         """Decide during an outage. A task that may be in a line must not run here as well."""
         task = request.throttle_state
-        parked = self.waiting.in_lines and _may_be_parked(request)
+        parked = self.waiting.in_lines and may_be_parked(request)
         wait = None if parked else self.outage.wait(need, waited=task.has_waited)
         task.has_waited = bool(wait)
         if wait == 0.0:
@@ -311,15 +308,3 @@ def gate_of(app: Any) -> Gate | None:
     """Return the gate of the worker that runs an app; None if none runs, or it has no limits."""
     gate: Gate | None = getattr(app, "throttle_gate", None)
     return gate
-
-
-def _may_be_parked(request: Any) -> bool:
-    """Return whether a task may be in a line already; then only parking can tell if it is new.
-
-    The broker delivered it before, or the call that parks it failed. A claimed task is no second
-    delivery, whatever its headers say.
-    """
-    task = request.throttle_state
-    if task.in_doubt:
-        return True
-    return bool(request.delivery_info.get("redelivered")) and task.claim is None

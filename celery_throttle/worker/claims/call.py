@@ -29,31 +29,20 @@ from celery_throttle.worker.slots import TaskSlots
 
 
 class Capacity(NamedTuple):
-    """The processes that tasks may be claimed for.
+    """The processes that tasks may be claimed for."""
 
-    Attributes:
-        free: processes that are free now, and for which no task is booked.
-        soon_free: processes that will probably be free within ``SOON_FREE_SECONDS``.
-        contended: whether other tasks wait in this worker for a process. Then no start is booked
-            ahead, as it might find no process when its time comes.
-    """
-
-    free: int
-    soon_free: int = 0
+    free: int  #: processes that are free now, and for which no task is booked
+    soon_free: int = 0  #: processes that will probably be free within `SOON_FREE_SECONDS`
+    #: Whether other tasks wait in this worker for a process. Then no start is booked ahead, as it
+    #: might find no process when its time comes.
     contended: bool = False
 
 
 class ClaimReply(NamedTuple):
-    """The result of a claim call.
+    """The result of a claim call."""
 
-    Attributes:
-        wait: seconds until the next call.
-        dead_worker: name of a worker whose lease has run out, or "".
-        tasks: the claimed tasks.
-    """
-
-    wait: float
-    dead_worker: str = ""
+    wait: float  #: seconds until the next call
+    dead_worker: str = ""  #: name of a worker whose lease has run out
     tasks: Sequence[ClaimedTask] = ()
 
 
@@ -137,7 +126,7 @@ class ClaimCall:
             return None
         free = min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
-        settled, releases = self.claims.take_settled(), self.slots.take_releases()
+        settled, releases = self.claims.settled.take(), self.slots.releases.take()
         first = self.claims.reserve_tokens(count)
         tokens = range(first, first + count)
         call = claim_call(
@@ -163,8 +152,8 @@ class ClaimCall:
             reply: list[Any] = self.store.run(call)
         except StoreError as error:
             self._error_log.log(error)
-            self.claims.restore_settled(settled)
-            self.slots.restore_releases(releases)
+            self.claims.settled.extend(settled)
+            self.slots.releases.extend(releases)
             self.claims.requeue_uncertain(uncertain)
             if isinstance(error, StoreUnavailableError):
                 return None

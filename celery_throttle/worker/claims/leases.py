@@ -25,11 +25,6 @@ class WorkerLeases:
     task runs in the thread of the loop (solo), while the connection to the broker is lost, and
     while the worker shuts down but tasks still run.
 
-    Args:
-        lease: length of the leases in seconds.
-        claims, slots: the claims and slots that this worker holds.
-        call: makes the calls.
-
     Attributes:
         interval: seconds from one renewal to the next.
     """

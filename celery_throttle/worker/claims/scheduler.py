@@ -147,9 +147,9 @@ class Scheduler:
 
     def _report_now(self) -> None:
         """Report what ended. If slots are released and a process is free, also claim for them."""
-        if self.slots.has_releases() and self._count_free() > 0:
+        if self.slots.releases and self._count_free() > 0:
             self._poll()
-        elif self.slots.has_releases() or self.claims.has_settled():
+        elif self.slots.releases or self.claims.settled:
             self.call.report()
 
     def _poll(self) -> None:

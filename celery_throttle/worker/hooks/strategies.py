@@ -35,9 +35,6 @@ class ReceivedBeforeError(Exception):
 class Strategies(dict[str, Strategy]):
     """The strategies of a consumer by the names of tasks. None announces a message twice.
 
-    Args:
-        consumer: Celery's.
-
     Attributes:
         on_message: called first with each message that is given to a strategy, or None.
     """

@@ -127,11 +127,7 @@ class _TimerHeap:
 
 
 class LoopTimers(_TimerHeap):
-    """Timers in kombu's event loop.
-
-    Args:
-        hub: kombu's event loop.
-    """
+    """Timers in kombu's event loop."""
 
     def __init__(self, hub: Any) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ class WorkerQueues:
     """The queues of one worker.
 
     Args:
-        keys: the names in Redis.
         qualify: returns the name of a queue with its broker.
         routing: returns the routing of the present connection to the broker, None before the first.
         unconsumed: deals with queues that no worker consumes.
@@ -77,13 +76,10 @@ class WorkerQueues:
         deleted: Sequence[bytes],
         others: Sequence[bytes],
     ) -> None:
-        """Take over the reply of ``heartbeat.lua``. Thread-safe.
+        """Take over the reply of ``heartbeat.lua`` to a heartbeat with these names. Thread-safe.
 
-        Args:
-            names: names of the queues that the heartbeat named.
-            earlier: for each of these, 1 if tasks wait under its name of earlier versions, else 0.
-            deleted: see :meth:`UnconsumedQueues.update`.
-            others: likewise.
+        ``earlier``: for each, 1 if tasks wait under its name of earlier versions, else 0. For
+        ``deleted`` and ``others`` see :meth:`UnconsumedQueues.update`.
         """
         flags = zip(names, earlier, strict=True)
         self._earlier = frozenset(name for name, has_tasks in flags if has_tasks)

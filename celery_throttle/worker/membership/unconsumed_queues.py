@@ -50,9 +50,7 @@ class UnconsumedQueues:
     def update(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
         """Take over the queues that have had no consumer for long, by their keys ``lines``.
 
-        Args:
-            deleted: queues that the broker deletes with their last consumer.
-            others: queues that the broker keeps.
+        The broker deletes the ``deleted`` ones with their last consumer, and keeps the others.
         """
         now = time.monotonic()
         known = self._since if now - self._updated_at < self._sure_after else {}

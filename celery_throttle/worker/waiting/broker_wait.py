@@ -30,13 +30,7 @@ class BrokerWaitPolicy(WaitingPolicy):
     in_lines = False
 
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,  # noqa: ARG002  # no copy of it waits elsewhere
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
         known, token = request.throttle_state.broker_wait_until, self.token()

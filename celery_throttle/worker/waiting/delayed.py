@@ -29,15 +29,10 @@ _NOWHERE = "a task met a limit, and neither its line nor its queue can be reache
 
 @dataclass(slots=True)
 class _Delay:
-    """One delayed task.
+    """One delayed task."""
 
-    Attributes:
-        timer: ends the delay; None if the end of the outage does.
-        freed_slot: whether its prefetch slot is free meanwhile.
-    """
-
-    timer: Any
-    freed_slot: bool
+    timer: Any  #: ends the delay; None if the end of the outage does
+    freed_slot: bool  #: whether its prefetch slot is free meanwhile
 
 
 @dataclass(eq=False)
@@ -57,12 +52,9 @@ class DelayedTasks:
         return len(self._delays)
 
     def add(self, request: Any, seconds: float | None, broker_wait_until: int = 0) -> None:
-        """Delay a request.
+        """Delay a request for some seconds; None: until the end of the outage.
 
-        Args:
-            request: Celery's.
-            seconds: of the delay; None until the end of the outage.
-            broker_wait_until: when it may run (us, by the server's clock), if the server said so.
+        ``broker_wait_until``: when it may run (us, by the server's clock), if the server said so.
         """
         task = request.throttle_state
         task.delay(broker_wait_until)

@@ -28,7 +28,7 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.slots import read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
+from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late, may_be_parked
 
 
 @dataclass(eq=False)
@@ -43,19 +43,11 @@ class ParkingPolicy(WaitingPolicy):
         self._acknowledging: deque[tuple[float, str]] = deque()
 
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
         refs, token = need.refs, self.token()
-        call = self._park_call(
-            request, limits, need, token, redelivered=redelivered, may_run=may_run
-        )
+        call = self._park_call(request, limits, need, token, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
             self.slots.hold(request, token, read_slot_keys(about))
@@ -75,14 +67,7 @@ class ParkingPolicy(WaitingPolicy):
         return None
 
     def _park_call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        token: int,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, token: int, *, may_run: bool
     ) -> Call:
         queue = self.routing.queue_of(request.message)
         waiter = WaitingTask(
@@ -101,7 +86,7 @@ class ParkingPolicy(WaitingPolicy):
             need,
             str(int(may_run)),
             identity=identity(request),
-            redelivered=redelivered,
+            redelivered=may_be_parked(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
             holder=self.slots.holder(token),
             lease=self.throttle.settings.lease,

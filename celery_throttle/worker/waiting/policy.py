@@ -36,13 +36,7 @@ class WaitingPolicy(ABC):
 
     @abstractmethod
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """Make an attempt to take quota for a task that may run, and else to let it wait.
 
@@ -52,8 +46,7 @@ class WaitingPolicy(ABC):
             StoreError: the server cannot be asked.
             ThrottleError: the task must fail.
 
-        ``redelivered``: whether the task may be waiting already; ``may_run``: whether there is a
-        process for it.
+        ``may_run``: whether there is a process for it.
         """
 
     def acknowledged(self) -> list[str]:
@@ -87,6 +80,18 @@ class WaitingPolicy(ABC):
     def _places(self, refs: Iterable[LimitRef]) -> list[SlotKeys]:
         keys = self.throttle.keys
         return [SlotKeys(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
+
+
+def may_be_parked(request: Any) -> bool:
+    """Return whether a task may be in a line already; then only parking can tell if it is new.
+
+    The broker delivered it before, or the call that parks it failed. A claimed task is no second
+    delivery, whatever its headers say.
+    """
+    task = request.throttle_state
+    if task.in_doubt:
+        return True
+    return bool(request.delivery_info.get("redelivered")) and task.claim is None
 
 
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:
