@@ -20,17 +20,12 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """One action that may block.
+    """One action that may block."""
 
-    Attributes:
-        run: does it, and blocks.
-        arun: does it, or returns an awaitable that does.
-        may_return_awaitable: whether ``run`` may find out that the action is asynchronous. Then
-            :func:`run_steps` returns a coroutine that does the rest.
-    """
-
-    run: Callable[[], Any]
-    arun: Callable[[], Any]
+    run: Callable[[], Any]  #: does it, and blocks
+    arun: Callable[[], Any]  #: does it, or returns an awaitable that does
+    #: Whether `run` may find out that the action is asynchronous. Then :func:`run_steps` returns a
+    #: coroutine that does the rest.
     may_return_awaitable: bool = False
 
 

@@ -95,23 +95,15 @@ def _run(call: GuardedCall[R]) -> Steps[R]:
 
 @dataclass(eq=False)
 class GuardedCall(Generic[R]):
-    """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`end`, as steps.
-
-    Attributes:
-        exchange: how it is sent.
-        max_wait: seconds that it may wait for its limits.
-        retries: how often it may be repeated.
-        delay: seconds that it waits before it acquires.
-        slot: the slot that is held until :meth:`end`, if there is one.
-    """
+    """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`end`, as steps."""
 
     guard: Guard
     exchange: Exchange[R]
     requirement: Requirement
-    max_wait: float
-    retries: int
-    delay: float = 0.0
-    slot: Slot | None = None
+    max_wait: float  #: seconds that it may wait for its limits
+    retries: int  #: how often it may be repeated
+    delay: float = 0.0  #: seconds that it waits before it acquires
+    slot: Slot | None = None  #: held until :meth:`end`
 
     def __post_init__(self) -> None:
         self._limiter = self.guard.limiter

@@ -23,23 +23,16 @@ _PUBLISH_OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`.
+    """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`."""
 
-    Attributes:
-        payload: the body before it was serialized.
-        body, content_type, content_encoding, headers, properties: as in a kombu message.
-        delivery_info: ``exchange`` and ``routing_key``.
-        queues: the queues that it was to be sent to, as far as Celery knows.
-    """
-
-    payload: Any
+    payload: Any  #: the body before it was serialized
     body: str | bytes
     content_type: str
     content_encoding: str
     headers: dict[str, Any]
     properties: dict[str, Any]
-    delivery_info: dict[str, Any]
-    queues: tuple[Queue, ...]
+    delivery_info: dict[str, Any]  #: `exchange` and `routing_key`
+    queues: tuple[Queue, ...]  #: those that it was to be sent to, as far as Celery knows
 
 
 class CapturingProducer:

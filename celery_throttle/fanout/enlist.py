@@ -35,23 +35,15 @@ class LineEntry(NamedTuple):
 
 
 class EnlistReply(NamedTuple):
-    """What became of a batch.
+    """What became of a batch."""
 
-    Attributes:
-        outcome: ``done``, or why the entry after the processed ones could not join: ``hold``,
-            ``crowded``, ``never`` or ``cancelled``; ``unknown``: a limit is not registered, and
-            nothing was done.
-        processed: the number of entries that are done with.
-        sent: how many of these had not been sent before.
-        waiting: tasks of the fan-out that wait now.
-        details: more about the outcome, see ``enlist.lua``.
-    """
-
+    #: ``done``, or why the entry after the processed ones could not join: ``hold``, ``crowded``,
+    #: ``never`` or ``cancelled``; ``unknown``: a limit is not registered, and nothing was done.
     outcome: str
-    processed: int
-    sent: int
-    waiting: int
-    details: Sequence[int]
+    processed: int  #: the number of entries that are done with
+    sent: int  #: how many of these had not been sent before
+    waiting: int  #: tasks of the fan-out that wait now
+    details: Sequence[int]  #: more about the outcome, see `enlist.lua`
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> EnlistReply:

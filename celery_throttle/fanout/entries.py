@@ -32,24 +32,17 @@ _TEMPLATE_USES = 2
 
 @dataclass(eq=False, slots=True)
 class SignatureKind:
-    """All signatures of one task with the same options, apart from their ids.
-
-    Attributes:
-        uses: the number of signatures so far.
-        first: the arguments of the first signature.
-        template: makes their messages; None if Celery has to make each of them.
-        destination: queue and rank, if there is a template.
-    """
+    """All signatures of one task with the same options, apart from their ids."""
 
     task: Task
     name: bytes
     options: Mapping[str, Any]
     limits: TaskLimits
     serializer: str
-    uses: int = 0
-    first: tuple[Any, Any] = ((), None)
-    template: Template | None = None
-    destination: tuple[str, int] = ("", 0)
+    uses: int = 0  #: the number of signatures so far
+    first: tuple[Any, Any] = ((), None)  #: the arguments of the first signature
+    template: Template | None = None  #: makes their messages; None if Celery has to make each
+    destination: tuple[str, int] = ("", 0)  #: queue and rank, if there is a template
 
 
 class EntryBuilder:

@@ -39,25 +39,17 @@ MAX_BATCH_SECONDS = 0.1
 
 @dataclass(eq=False)
 class Publisher:
-    """Sends the tasks of one fan-out.
-
-    Attributes:
-        max_waiting: its tasks that may wait; None for any number.
-        keep: seconds that its record is kept after its last task has left its line.
-        report: called with the number of tasks processed, and of those that wait.
-        processed: tasks that joined their lines, or had been sent before.
-        sent: tasks that joined their lines.
-        cancelled: whether the fan-out has been cancelled meanwhile.
-    """
+    """Sends the tasks of one fan-out."""
 
     throttle: AppLimits
     name: str
-    max_waiting: int | None
-    keep: float
+    max_waiting: int | None  #: its tasks that may wait; None for any number
+    keep: float  #: seconds that its record is kept after its last task has left its line
+    #: Called with the number of tasks processed, and of those that wait.
     report: Callable[[int, int], None] | None
-    processed: int = 0
-    sent: int = 0
-    cancelled: bool = False
+    processed: int = 0  #: tasks that joined their lines, or had been sent before
+    sent: int = 0  #: tasks that joined their lines
+    cancelled: bool = False  #: whether the fan-out has been cancelled meanwhile
 
     def __post_init__(self) -> None:
         self._entries = EntryBuilder(self.throttle, self.name)

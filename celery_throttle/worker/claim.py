@@ -26,28 +26,19 @@ class ClaimHolder(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A task that this worker holds.
-
-    Attributes:
-        claims: all claims of the worker.
-        token: number of the claim among the worker's claims.
-        admitted: whether the quota was taken with the task. If not (the task has expired, was
-            revoked, or can never pass), the gate decides as about any message.
-        waited: seconds that the task spent in its line.
-        slots: the slots that were taken with the task.
-        delivered: whether Celery got the message.
-        started: whether the pool has the task.
-        returned: whether the task left this worker unstarted: requeued, or into quarantine. Then
-            nothing in this worker may run it.
-    """
+    """A task that this worker holds."""
 
     claims: ClaimHolder
-    token: int
+    token: int  #: number of the claim among the worker's claims
+    #: Whether the quota was taken with the task. If not (the task has expired, was revoked, or can
+    #: never pass), the gate decides as about any message.
     admitted: bool
-    waited: float
-    slots: Sequence[SlotKeys]
-    delivered: bool = False
-    started: bool = False
+    waited: float  #: seconds that the task spent in its line
+    slots: Sequence[SlotKeys]  #: those that were taken with the task
+    delivered: bool = False  #: whether Celery got the message
+    started: bool = False  #: whether the pool has the task
+    #: Whether the task left this worker unstarted: requeued, or into quarantine. Then nothing in
+    #: this worker may run it.
     returned: bool = False
 
     @property

@@ -48,24 +48,20 @@ class ClaimReply(NamedTuple):
 
 @dataclass(eq=False)
 class ClaimCall:
-    """Makes the claim calls of one worker, one at a time. Thread-safe.
-
-    Attributes:
-        lease: seconds of the worker's lease.
-        acknowledged: returns the identities of parked messages whose acknowledgement is certain.
-        register_limits: registers limits that the server does not know.
-        replied_at: monotonic time of the server's last reply.
-    """
+    """Makes the claim calls of one worker, one at a time. Thread-safe."""
 
     store: Store
     plans: Plans
-    lease: float
+    lease: float  #: seconds of the worker's lease
     claims: Claims
     slots: TaskSlots
     queues: WorkerQueues
     backoff: Backoff
+    #: Returns the identities of parked messages whose acknowledgement is certain.
     acknowledged: Callable[[], Sequence[str]]
+    #: Registers limits that the server does not know.
     register_limits: Callable[[], None]
+    replied_at: float = 0.0  #: monotonic time of the server's last reply
 
     def __post_init__(self) -> None:
         self._error_log = ErrorLog(
@@ -79,7 +75,6 @@ class ClaimCall:
         self._lock = threading.Lock()
         self._has_registered = False
         self._first_queue = 0
-        self.replied_at = 0.0
 
     def report(self) -> None:
         """Renew the lease, settle claims and release slots; claim nothing."""

@@ -31,17 +31,14 @@ _DAMAGED = "damaged"
 
 @dataclass(eq=False)
 class Quarantine:
-    """Puts tasks of one worker into quarantine, and recalls tasks from there.
-
-    Attributes:
-        task_names: returns the names of the tasks that this worker can run.
-        queues: returns the names of the queues that it consumes, by their keys ``lines``.
-    """
+    """Puts tasks of one worker into quarantine, and recalls tasks from there."""
 
     store: Store
     keys: Keys
     claims: Claims
+    #: Returns the names of the tasks that this worker can run.
     task_names: Callable[[], Collection[str]]
+    #: Returns the names of the queues that it consumes, by their keys ``lines``.
     queues: Callable[[], Mapping[str, str]]
 
     def __post_init__(self) -> None:

@@ -24,17 +24,12 @@ from celery_throttle.worker.error_log import ErrorLog
 
 @dataclass(eq=False)
 class RevokedTasks:
-    """Finds the revoked tasks among those that wait in the queues of one worker.
-
-    Attributes:
-        claims: holds the withdrawn tasks.
-        lease: seconds of the worker's lease.
-        queue_keys: returns the keys of the queues that it consumes, four each.
-    """
+    """Finds the revoked tasks among those that wait in the queues of one worker."""
 
     store: Store
     claims: Claims
-    lease: float
+    lease: float  #: seconds of the worker's lease
+    #: Returns the keys of the queues that it consumes, four each.
     queue_keys: Callable[[], list[str]]
 
     def __post_init__(self) -> None:

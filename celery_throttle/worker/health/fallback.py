@@ -24,22 +24,18 @@ from celery_throttle.worker import tuning
 
 @dataclass(eq=False)
 class Fallback:
-    """Decides from the moment when the server was lost until it is back.
+    """Decides from the moment when the server was lost until it is back."""
 
-    Attributes:
-        limits: the limits in force when the server was lost: of names, and of keys with their own.
-        workers: the number of live workers then, this one included.
-        held_slots: returns how many slots of a name and key the tasks of this worker hold.
-        begins: monotonic time in microseconds before which nothing is taken from limits that count:
-            until then the worker may learn how many workers there are.
-        pauses: names that are paused, and until when in monotonic seconds; infinity for a pause
-            that lasts until ``resume``.
-    """
-
+    #: Those in force when the server was lost: of names, and of keys with their own.
     limits: Mapping[LimitRef, Sequence[Limit]]
-    workers: int
+    workers: int  #: the number of live workers then, this one included
+    #: Returns how many slots of a name and key the tasks of this worker hold.
     held_slots: Callable[[LimitRef], int]
+    #: Monotonic time in microseconds before which nothing is taken from limits that count: until
+    #: then the worker may learn how many workers there are.
     begins: int = 0
+    #: Names that are paused, and until when in monotonic seconds; infinity for a pause that lasts
+    #: until ``resume``.
     pauses: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,11 +101,9 @@ class Fallback:
         return next_try
 
     def _counting_limits(self, ref: LimitRef) -> list[Limit]:
-        return [limit for limit in self._limits_of(ref) if limit.outage != "open"]
-
-    def _limits_of(self, ref: LimitRef) -> Sequence[Limit]:
         own = self.limits.get(ref)
-        return self.limits[LimitRef(ref.name, None)] if own is None else own
+        limits = self.limits[LimitRef(ref.name, None)] if own is None else own
+        return [limit for limit in limits if limit.outage != "open"]
 
     def _has_slot(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
         """Return whether this worker has a free slot, if the limits have slots.

@@ -28,23 +28,18 @@ logger = get_logger(__name__)
 
 @dataclass(eq=False)
 class OutageMode:
-    """Switches one worker to outage mode and back, and decides during an outage.
+    """Switches one worker to outage mode and back, and decides during an outage."""
 
-    Attributes:
-        app: the Celery app, sender of the signal.
-        grace: seconds for which nothing starts if the number of workers is not known
-            (``throttle_outage_grace``).
-        has_limits: whether the app has limits; without them an outage is no error.
-        count: number of outages since the worker started.
-        ended: monotonic time at which the last outage ended; 0.0 if there was none.
-    """
-
-    app: Any
+    app: Any  #: sender of the signal
     keys: Keys
     membership: Membership
     slots: TaskSlots
+    #: Seconds for which nothing starts if the number of workers is not known
+    #: (``throttle_outage_grace``).
     grace: float
-    has_limits: bool
+    has_limits: bool  #: whether the app has limits; without them an outage is no error
+    count: int = 0  #: number of outages since the worker started
+    ended: float = 0.0  #: monotonic time at which the last outage ended; 0.0 if there was none
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,8 +47,6 @@ class OutageMode:
         self._began = 0.0
         self._grace_ends: float | None = None
         self._seconds = 0.0
-        self.count = 0
-        self.ended = 0.0
 
     @property
     def is_on(self) -> bool:

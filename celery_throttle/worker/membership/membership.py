@@ -31,27 +31,20 @@ _PAUSE = b"pause "
 
 @dataclass(eq=False)
 class Membership:
-    """Sends the heartbeats of one worker, at least every third of its lease.
-
-    Attributes:
-        code_limits: the limits of the code, by name.
-        worker: the worker's name.
-        lease: seconds for which a worker counts as alive after a heartbeat.
-        worker_count: the number of live workers, as far as this worker knows it.
-        on_return: called from the thread when a lost server is back.
-        on_quarantined: called from the thread after each heartbeat while tasks are in quarantine.
-        quarantined: number of tasks in quarantine at the last heartbeat.
-    """
+    """Sends the heartbeats of one worker, at least every third of its lease."""
 
     store: Store
     keys: Keys
     code_limits: Mapping[str, Limits]
     worker: str
-    lease: float
+    lease: float  #: seconds for which a worker counts as alive after a heartbeat
     queues: WorkerQueues
     worker_count: WorkerCount
+    #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
+    #: Called from the thread after each heartbeat while tasks are in quarantine.
     on_quarantined: Callable[[], None]
+    quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
 
     def __post_init__(self) -> None:
         self._definitions: Mapping[bytes, bytes] = {}
@@ -62,7 +55,6 @@ class Membership:
         self._reconnect_delay = tuning.RECONNECT_SECONDS
         self._returned_at = 0.0
         self._thread: threading.Thread | None = None
-        self.quarantined = 0
 
     def start(self) -> None:
         """Send the first heartbeat and start the thread; the server need not answer.

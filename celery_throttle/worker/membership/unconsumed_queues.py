@@ -27,24 +27,19 @@ logger = get_logger(__name__)
 
 @dataclass(eq=False)
 class UnconsumedQueues:
-    """Discards or reports the tasks of queues without a consumer, as one worker sees them.
-
-    Attributes:
-        qualify: returns the name of a queue with its broker.
-        lease: seconds of a worker's lease.
-        consumer_lease: seconds for which a worker counts as a consumer after a heartbeat.
-    """
+    """Discards or reports the tasks of queues without a consumer, as one worker sees them."""
 
     keys: Keys
     qualify: Callable[[str], str]
     run_plan: Callable[[Plan[int]], int]
-    lease: float
+    lease: float  #: seconds of a worker's lease
 
     def __post_init__(self) -> None:
         self._sure_after = tuning.UNCONSUMED_LEASES * self.lease
         self._since: dict[bytes, float] = {}
         self._deleted: set[bytes] = set()
         self._updated_at = 0.0
+        #: Seconds for which a worker counts as a consumer after a heartbeat.
         self.consumer_lease = tuning.CONSUMER_LEASES * self.lease
 
     def update(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:

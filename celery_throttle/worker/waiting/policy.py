@@ -21,17 +21,13 @@ from celery_throttle.worker.slots import SlotKeys, TaskSlots
 
 @dataclass(eq=False)
 class WaitingPolicy(ABC):
-    """How tasks of one worker wait.
-
-    Attributes:
-        token: returns a new token of this worker.
-        in_lines: whether waiting tasks are in lines, which every call to the server sees.
-    """
+    """How tasks of one worker wait."""
 
     throttle: AppLimits
     slots: TaskSlots
-    token: Callable[[], int]
+    token: Callable[[], int]  #: returns a new token of this worker
 
+    #: Whether waiting tasks are in lines, which every call to the server sees.
     in_lines: ClassVar[bool] = True
 
     @abstractmethod
