@@ -68,9 +68,7 @@ def run_steps(steps: Steps[T]) -> T:
 async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> T:
     """Carry out steps in an event loop and return their result.
 
-    Args:
-        steps: the steps.
-        pending: the result of the current step, if the steps have begun.
+    ``pending``: the result of the current step, if the steps have begun.
     """
     try:
         action = next(steps).arun if pending is None else lambda: pending

@@ -36,14 +36,10 @@ class Exchange(ABC, Generic[R]):
     """How one client sends one request, and what its response says.
 
     For asyncio, ``send``, ``load`` and ``close`` return awaitables.
-
-    Attributes:
-        send: sends the request and returns the response.
-        loads_body: whether the body is read into memory if the call holds a slot.
     """
 
-    send: Callable[[], Any]
-    loads_body = False
+    send: Callable[[], Any]  #: sends the request and returns the response
+    loads_body = False  #: whether the body is read into memory if the call holds a slot
 
     def is_repeatable(self) -> bool:
         """Whether the request can be sent again: a stream may have been read to its end."""
@@ -93,7 +89,7 @@ def _run(call: GuardedCall[R]) -> Steps[R]:
     return response
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GuardedCall(Generic[R]):
     """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`end`, as steps."""
 

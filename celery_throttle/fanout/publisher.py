@@ -37,7 +37,7 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 MAX_BATCH_SECONDS = 0.1
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Publisher:
     """Sends the tasks of one fan-out."""
 
@@ -111,7 +111,10 @@ class Publisher:
         part, registered, tasks = batch, False, len(batch.entries)
         reply = self._first_reply(begun) or self._run(batch, closed=closed)
         while True:
-            self._count(reply)
+            self.processed += reply.processed
+            self.sent += reply.sent
+            if self.report is not None:
+                self.report(self.processed, reply.waiting)
             batch = batch.part(reply.processed)
             if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
                 self.cancelled = reply.outcome == "cancelled"
@@ -129,12 +132,6 @@ class Publisher:
         replicas = self.throttle.settings.replicas
         if replicas and tasks:
             retry_outage(lambda: self.throttle.store.confirm(replicas), self.name)
-
-    def _count(self, reply: EnlistReply) -> None:
-        self.processed += reply.processed
-        self.sent += reply.sent
-        if self.report is not None:
-            self.report(self.processed, reply.waiting)
 
     def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
         try:

@@ -33,7 +33,7 @@ OUTCOMES = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FanOutOutcomes:
     """Gathers the outcomes of one worker's tasks and reports them. Thread-safe."""
 

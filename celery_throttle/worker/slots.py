@@ -6,6 +6,7 @@ A release may reach the server late or twice without harm: the slot's lease runs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.operations.settle import Plans
@@ -30,19 +31,17 @@ def read_slot_keys(reply: Sequence[bytes]) -> list[SlotKeys]:
     return [SlotKeys(*pair) for pair in zip(names[::2], names[1::2], strict=True)]
 
 
+@dataclass(eq=False, repr=False)
 class TaskSlots:
-    """The slots that the tasks of one worker hold. Thread-safe.
+    """The slots that the tasks of one worker hold. Thread-safe."""
 
-    Attributes:
-        worker: the worker's name.
-        on_released: called when slots are to be released, from the thread in which the task ended.
-        releases: the slots that the server has yet to learn of.
-    """
+    worker: str
+    #: Called when slots are to be released, from the thread in which the task ended.
+    on_released: Callable[[], None]
 
-    def __init__(self, worker: str, on_released: Callable[[], None]) -> None:
-        self.worker = worker
-        self.on_released = on_released
+    def __post_init__(self) -> None:
         self._held: dict[Any, tuple[str, Sequence[SlotKeys]]] = {}
+        #: The slots whose release the server has yet to learn of.
         self.releases: ReportQueue[Release] = ReportQueue()
 
     def __len__(self) -> int:

@@ -57,15 +57,12 @@ class WorkerParts:
     """The parts that live as long as one worker.
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
-
-    Attributes:
-        connection: the parts of the present connection to the broker, or the last one if that is
-            lost; None before the first.
     """
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
         self.throttle: AppLimits = consumer.app.throttle
+        #: Of the present connection to the broker, or the last one if that is lost.
         self.connection: ConnectionParts | None = None
         throttle, settings = self.throttle, self.throttle.settings
         store, keys, plans, lease = throttle.store, throttle.keys, throttle.plans, settings.lease
@@ -215,16 +212,13 @@ class WorkerParts:
 
 
 class ConnectionParts:
-    """The parts that live as long as one connection to the broker.
-
-    Attributes:
-        is_open: whether tasks are polled for: from :meth:`open` until :meth:`close`.
-    """
+    """The parts that live as long as one connection to the broker."""
 
     def __init__(self, worker: WorkerParts) -> None:
         self._worker = worker
         self._consumer = consumer = worker.consumer
         throttle, timers = worker.throttle, worker.timers
+        #: Whether tasks are polled for: from :meth:`open` until :meth:`close`.
         self.is_open = False
         self.routing = Routing(consumer)
         self.prefetch = make_prefetch(consumer)
@@ -261,12 +255,7 @@ class ConnectionParts:
             slots=worker.slots,
             revoked=worker.revoked,
             dispatcher=Dispatcher(
-                consumer,
-                worker.claims,
-                worker.quarantine,
-                pool=pool,
-                timers=timers,
-                outcomes=worker.outcomes,
+                consumer, worker.claims, worker.quarantine, pool, timers, worker.outcomes
             ),
             wakeup=self.wakeup,
             outage=worker.outage,

@@ -20,7 +20,7 @@ from celery_throttle.worker.health.backoff import Backoff
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Batch:
     """Gathers requests that come fast, but one by one, so that they ask in one call."""
 
@@ -57,7 +57,7 @@ class Batch:
             self._admitting = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NextRound:
     """Decides requests in the next round of the worker's loop.
 

@@ -48,7 +48,7 @@ from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
 _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Gate:
     """Decides about the requests of one worker."""
 

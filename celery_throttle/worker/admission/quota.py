@@ -48,7 +48,7 @@ class _Ahead:
     begun: PendingCall
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Quota:
     """Takes and caches the quota of one worker."""
 

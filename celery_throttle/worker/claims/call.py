@@ -46,7 +46,7 @@ class ClaimReply(NamedTuple):
     tasks: Sequence[ClaimedTask] = ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ClaimCall:
     """Makes the claim calls of one worker, one at a time. Thread-safe."""
 

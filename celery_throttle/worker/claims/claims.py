@@ -40,13 +40,7 @@ class ClaimedTask(NamedTuple):
 class Claims:
     """All claims of one worker. Thread-safe.
 
-    Args:
-        on_settled: called when a claim was settled, from the thread that acknowledged its task.
-
-    Attributes:
-        worker: the worker's name.
-        keys: the keys of all workers with their leases, and of the claims of this worker.
-        settled: the settled claims that the server has yet to learn of.
+    ``on_settled`` is called when a claim was settled, from the thread that acknowledged its task.
     """
 
     def __init__(
@@ -55,6 +49,7 @@ class Claims:
         self._store = store
         self._keys = keys
         self.worker = worker
+        #: The keys of all workers with their leases, and of the claims of this worker.
         self.keys = (keys.workers, keys.claims(worker))
         self._on_settled = on_settled
         self._held: dict[int, Claim] = {}

@@ -36,7 +36,7 @@ class _Delivery(NamedTuple):
     starts_at: float
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Dispatcher:
     """Dispatches the claimed tasks of one worker over one connection to the broker."""
 

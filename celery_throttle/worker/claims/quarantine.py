@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 _DAMAGED = "damaged"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Quarantine:
     """Puts tasks of one worker into quarantine, and recalls tasks from there."""
 

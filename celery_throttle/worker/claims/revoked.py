@@ -22,7 +22,7 @@ from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RevokedTasks:
     """Finds the revoked tasks among those that wait in the queues of one worker."""
 

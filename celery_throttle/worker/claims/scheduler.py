@@ -30,7 +30,7 @@ from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Scheduler:
     """Polls over one connection to the broker, from its construction until :meth:`stop`.
 

@@ -16,7 +16,7 @@ from celery_throttle.store.script import pack_command
 _ERRORS = (RedisError, OSError)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WakeupListener:
     """A subscription to the channel of this worker.
 

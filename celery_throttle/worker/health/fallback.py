@@ -22,7 +22,7 @@ from celery_throttle.limits.requirement import Requirement, has_slots
 from celery_throttle.worker import tuning
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Fallback:
     """Decides from the moment when the server was lost until it is back."""
 
@@ -51,10 +51,8 @@ class Fallback:
     def wait(self, requirement: Requirement, now: int, *, waited: bool) -> int | None:
         """Take what a task requires, or return how long the task has to wait before its next try.
 
-        Args:
-            requirement: the limits and costs of the task.
-            now: monotonic time in microseconds.
-            waited: whether the task has waited as long as the last call returned.
+        ``now`` is the monotonic time in microseconds; ``waited``: whether the task has waited as
+        long as the last call returned.
 
         Returns:
             0 if the units were taken and the task may run. Otherwise microseconds, which grow with

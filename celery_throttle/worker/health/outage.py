@@ -26,7 +26,7 @@ from celery_throttle.worker.slots import TaskSlots
 logger = get_logger(__name__)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OutageMode:
     """Switches one worker to outage mode and back, and decides during an outage."""
 

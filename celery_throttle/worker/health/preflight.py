@@ -66,9 +66,7 @@ def _missing_rights(store: Store, keys: Keys) -> str:
 def find_problems(facts: Mapping[str, str], prefix: str) -> Iterator[str]:
     """Yield what is wrong with a server, by its own ``INFO``.
 
-    Args:
-        facts: the fields of the sections memory, persistence, replication and cluster.
-        prefix: prefix of all names in Redis.
+    ``facts``: the fields of the sections memory, persistence, replication and cluster.
     """
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory", "0") != "0" and policy != "noeviction":

@@ -29,7 +29,7 @@ from celery_throttle.worker.membership.worker_count import WorkerCount
 _PAUSE = b"pause "
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Membership:
     """Sends the heartbeats of one worker, at least every third of its lease."""
 

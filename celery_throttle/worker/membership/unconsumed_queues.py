@@ -25,7 +25,7 @@ from celery_throttle.worker import tuning
 logger = get_logger(__name__)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnconsumedQueues:
     """Discards or reports the tasks of queues without a consumer, as one worker sees them."""
 

@@ -21,7 +21,7 @@ from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BrokerWaitPolicy(WaitingPolicy):
     """Lets tasks wait at the broker, or in this worker where the broker cannot delay messages."""
 

@@ -35,7 +35,7 @@ class _Delay:
     freed_slot: bool  #: whether its prefetch slot is free meanwhile
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DelayedTasks:
     """The delayed tasks of one connection to the broker; when it is lost, Celery drops them all."""
 

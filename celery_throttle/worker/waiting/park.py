@@ -31,7 +31,7 @@ from celery_throttle.worker.waiting.announcements import announce_wait, turn_awa
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late, may_be_parked
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ParkingPolicy(WaitingPolicy):
     """Parks tasks in their lines."""
 

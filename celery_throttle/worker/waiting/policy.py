@@ -19,7 +19,7 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.slots import SlotKeys, TaskSlots
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WaitingPolicy(ABC):
     """How tasks of one worker wait."""
 

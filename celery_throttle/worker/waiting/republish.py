@@ -32,12 +32,7 @@ _TRANSPORT_PROPERTIES = (
 
 
 class Republisher:
-    """Sends messages back to their queues, for one connection to the broker.
-
-    Attributes:
-        unacked_seconds: seconds for which a message may stay unacknowledged, half of what the
-            broker allows.
-    """
+    """Sends messages back to their queues, for one connection to the broker."""
 
     def __init__(self, consumer: Any, routing: Routing) -> None:
         self._consumer = consumer
@@ -48,6 +43,7 @@ class Republisher:
         default = tuning.VISIBILITY_TIMEOUT_SECONDS
         if self._amqp:
             default = tuning.RABBITMQ_CONSUMER_TIMEOUT_SECONDS
+        #: How long a message may stay unacknowledged: half of what the broker allows.
         self.unacked_seconds = float(options.get("visibility_timeout", default)) / 2
         self._errors = (*consumer.connection_errors, *consumer.channel_errors)
         self._connection: Any = None
