@@ -14,12 +14,9 @@ class MissingExtraError(click.ClickException):
 
 @contextmanager
 def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
-    """Context for the import of an optional package.
+    """Context for the import of an optional package, for a feature that the message names.
 
-    Args:
-        package: the package that is imported.
-        feature: what needs it, for the message.
-        extra: the extra of this package that installs it.
+    ``extra``: the extra of this package that installs it.
 
     Raises:
         MissingExtraError: it is not installed.

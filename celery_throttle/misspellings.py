@@ -34,15 +34,10 @@ class ThrottleWarning(UserWarning):
 
 
 class Misspelling(NamedTuple):
-    """A misspelt name.
+    """A misspelt name."""
 
-    Attributes:
-        text: the message: the name, and what to write instead.
-        certain: whether the name begins with ``throttle_``, as no other package's names do.
-    """
-
-    text: str
-    certain: bool
+    text: str  #: the message: the name, and what to write instead
+    certain: bool  #: whether the name begins with `throttle_`, as no other package's names do
 
 
 def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:

@@ -167,17 +167,11 @@ class Settings:
             )
         return publish
 
-    def check(self) -> None:
-        """Read all settings except the URL, which an app without limits does not need.
-
-        Raises:
-            ConfigurationError, LimitError: a setting is wrong, or does not exist.
-        """
-        for error in self.mistakes():
-            raise error
-
     def mistakes(self) -> Iterator[ThrottleError]:
-        """Yield the errors of :meth:`check`, one for each setting."""
+        """Yield an error for each setting that is wrong, or does not exist.
+
+        Except for the URL, which an app without limits does not need.
+        """
         for one in misspellings.find_in_settings(self._conf, _NAMES):
             if one.certain:
                 yield ConfigurationError(one.text)

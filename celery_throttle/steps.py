@@ -20,17 +20,12 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """One action that may block.
+    """One action that may block."""
 
-    Attributes:
-        run: does it, and blocks.
-        arun: does it, or returns an awaitable that does.
-        may_return_awaitable: whether ``run`` may find out that the action is asynchronous. Then
-            :func:`run_steps` returns a coroutine that does the rest.
-    """
-
-    run: Callable[[], Any]
-    arun: Callable[[], Any]
+    run: Callable[[], Any]  #: does it, and blocks
+    arun: Callable[[], Any]  #: does it, or returns an awaitable that does
+    #: Whether `run` may find out that the action is asynchronous. Then :func:`run_steps` returns a
+    #: coroutine that does the rest.
     may_return_awaitable: bool = False
 
 
@@ -73,9 +68,7 @@ def run_steps(steps: Steps[T]) -> T:
 async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> T:
     """Carry out steps in an event loop and return their result.
 
-    Args:
-        steps: the steps.
-        pending: the result of the current step, if the steps have begun.
+    ``pending``: the result of the current step, if the steps have begun.
     """
     try:
         action = next(steps).arun if pending is None else lambda: pending

@@ -479,7 +479,7 @@ def test_a_setting_of_the_wrong_kind(app: Celery, name: str, value: Any) -> None
     assert repr(value) in str(caught.value)
     if name != "url":
         with pytest.raises(ConfigurationError, match=f"throttle_{name}"):
-            throttle.settings.check()
+            raise next(throttle.settings.mistakes())
 
 
 def test_a_bad_limit_in_the_configuration(app: Celery) -> None:

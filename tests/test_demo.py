@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import psutil
@@ -233,7 +233,7 @@ def record(limit: str, tasks: int, ran: int) -> Record:
 def test_figures_follow_from_what_was_written_down() -> None:
     made = record("40/s burst 2", 81, 81)
     made.add(b"delivered 7")
-    figures = made.summary().as_dict()
+    figures = asdict(made.summary())
     assert figures == {
         "limit": "40/s burst 2",
         "server": "valkey 9",
@@ -252,7 +252,7 @@ def test_figures_follow_from_what_was_written_down() -> None:
 
 
 def test_without_any_task_there_are_no_figures() -> None:
-    figures: dict[str, Any] = Record(Limit.parse("40/s"), 400).summary().as_dict()
+    figures = asdict(Record(Limit.parse("40/s"), 400).summary())
     assert figures["quota_used"] is figures["wait_median_s"] is figures["plain_p99_ms"] is None
 
 

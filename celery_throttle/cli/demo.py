@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -92,7 +93,7 @@ def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path 
         sys.exit(INTERRUPTED_EXIT_CODE)
     summary = record.summary()
     if as_json:
-        click.echo(json.dumps(summary.as_dict(), indent=2))
+        click.echo(json.dumps(asdict(summary), indent=2))
     if summary.tasks_ran < tasks:
         raise DemoError(f"only {summary.tasks_ran} of {tasks} tasks ran in time")
 

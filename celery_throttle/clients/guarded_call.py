@@ -11,6 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -35,14 +36,10 @@ class Exchange(ABC, Generic[R]):
     """How one client sends one request, and what its response says.
 
     For asyncio, ``send``, ``load`` and ``close`` return awaitables.
-
-    Attributes:
-        send: sends the request and returns the response.
-        loads_body: whether the body is read into memory if the call holds a slot.
     """
 
-    send: Callable[[], Any]
-    loads_body = False
+    send: Callable[[], Any]  #: sends the request and returns the response
+    loads_body = False  #: whether the body is read into memory if the call holds a slot
 
     def is_repeatable(self) -> bool:
         """Whether the request can be sent again: a stream may have been read to its end."""
@@ -78,9 +75,7 @@ def call_steps(guard: Guard, exchange: Exchange[R], *args: Any, **kwargs: Any) -
             limits are ``outage open``; nothing was sent.
     """
     requirement = guard.requirement(*args, **kwargs)
-    return _run(
-        GuardedCall(guard, exchange, requirement, max_wait=guard.max_wait, retries=guard.retry_429)
-    )
+    return _run(GuardedCall(guard, exchange, requirement, guard.max_wait, guard.retry_429))
 
 
 def _run(call: GuardedCall[R]) -> Steps[R]:
@@ -94,51 +89,39 @@ def _run(call: GuardedCall[R]) -> Steps[R]:
     return response
 
 
+@dataclass(eq=False, repr=False)
 class GuardedCall(Generic[R]):
-    """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`end`, as steps.
+    """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`end`, as steps."""
 
-    Attributes:
-        exchange: how it is sent.
-        slot: the slot that is held until :meth:`end`, if there is one.
-    """
+    guard: Guard
+    exchange: Exchange[R]
+    requirement: Requirement
+    max_wait: float  #: seconds that it may wait for its limits
+    retries: int  #: how often it may be repeated
+    delay: float = 0.0  #: seconds that it waits before it acquires
+    slot: Slot | None = None  #: held until :meth:`end`
 
-    def __init__(
-        self,
-        guard: Guard,
-        exchange: Exchange[R],
-        requirement: Requirement,
-        *,
-        max_wait: float,
-        retries: int,
-        delay: float = 0.0,
-    ) -> None:
-        self.exchange = exchange
-        self.slot: Slot | None = None
-        self._guard = guard
-        self._limiter = guard.limiter
-        self._requirement = requirement
-        self._max_wait = max_wait
-        self._retries = retries
-        self._delay = delay
+    def __post_init__(self) -> None:
+        self._limiter = self.guard.limiter
         self._pause: float | None = None
         self._acquired: Acquisition | None = None
         self._began = 0.0
 
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
-        if self._delay:
-            yield plan_step(self._limiter, _sleep(self._delay))
+        if self.delay:
+            yield plan_step(self._limiter, _sleep(self.delay))
         try:
-            if self._guard.takes_slots:
-                slot = Slot(self._limiter, self._requirement, self._max_wait, _LEASE_SECONDS)
+            if self.guard.takes_slots:
+                slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
                 yield enter_step(slot)
                 self.slot, self._acquired = slot, slot.acquisition
             else:
-                mode = "take" if self._guard.usage is None else "reserve"
-                plan = self._limiter.acquire_plan(self._requirement, self._max_wait, mode=mode)
+                mode = "take" if self.guard.usage is None else "reserve"
+                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
                 self._acquired = yield plan_step(self._limiter, plan)
         except StoreUnavailableError:
-            if not self._guard.fails_open:
+            if not self.guard.fails_open:
                 raise
         self._began = time.monotonic()
 
@@ -157,8 +140,8 @@ class GuardedCall(Generic[R]):
         try:
             feedback = exchange.feedback(response, time.monotonic() - self._began)
             refused = feedback is not None and feedback.refused
-            repeats = refused and self._retries > 0 and exchange.is_repeatable()
-            if repeats or self._guard.usage is not None or (self.slot and exchange.loads_body):
+            repeats = refused and self.retries > 0 and exchange.is_repeatable()
+            if repeats or self.guard.usage is not None or (self.slot and exchange.loads_body):
                 yield _step(lambda: exchange.load(response))
             if feedback is not None:
                 yield from self._report(feedback, response)
@@ -174,7 +157,7 @@ class GuardedCall(Generic[R]):
         """Let the limits learn, and settle the cost. A failure must not lose the response."""
         try:
             actual = None
-            if self._acquired is not None and (usage := self._guard.usage) is not None:
+            if self._acquired is not None and (usage := self.guard.usage) is not None:
                 actual = 0
                 if not feedback.refused:
                     actual = yield _step(lambda: usage(self.exchange.payload(response)))
@@ -186,12 +169,12 @@ class GuardedCall(Generic[R]):
 
     def _learn(self, feedback: Heard, actual: Any) -> Plan[None]:
         plans = self._limiter.plans
-        requirement = self._guard.learning(self._requirement)
+        requirement = self.guard.learning(self.requirement)
         says = feedback.refused or feedback.stop or feedback.left is not None
-        if requirement and (says or self._guard.is_adaptive):
+        if requirement and (says or self.guard.is_adaptive):
             self._pause = yield from plans.learn(requirement, feedback)
             if self._pause:
-                self._guard.log_pause(self._pause)
+                self.guard.log_pause(self._pause)
         if self._acquired is not None and actual is not None:
             yield from plans.settle(self._acquired, actual)
 
@@ -206,19 +189,12 @@ class GuardedCall(Generic[R]):
         pause = self._pause
         if pause is None:
             pause = DEFAULT_STOP_SECONDS if refusal.stop is None else refusal.stop
-        if not self._limiter.may_resend(self._requirement, self._acquired, pause, self._retries):
+        if not self._limiter.may_resend(self.requirement, self._acquired, pause, self.retries):
             return None
         # Limits that did not learn of the refusal do not delay the call themselves.
         delay = pause if self._pause is None else 0.0
-        max_wait = self._guard.max_wait + (pause if pause < inf else 0.0)
-        call = GuardedCall(
-            self._guard,
-            self.exchange,
-            self._requirement,
-            max_wait=max_wait,
-            retries=self._retries - 1,
-            delay=delay,
-        )
+        max_wait = self.guard.max_wait + (pause if pause < inf else 0.0)
+        call = replace(self, max_wait=max_wait, retries=self.retries - 1, delay=delay)
         try:
             yield from call.begin()
         except Throttled:

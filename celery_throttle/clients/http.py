@@ -42,20 +42,8 @@ class HttpGuard(Guard):
         LimitError: an argument is not as above.
     """
 
-    def __init__(
-        self,
-        limit: LimitHandles,
-        *,
-        key: Callable[..., Any] | None = None,
-        cost: Any = None,
-        max_wait: float = 0.0,
-        usage: Callable[[Any], Any] | None = None,
-        unit: Units | None = None,
-        retry_429: int = 0,
-    ) -> None:
-        super().__init__(
-            limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429
-        )
+    def __init__(self, limit: LimitHandles, *, unit: Units | None = None, **options: Any) -> None:
+        super().__init__(limit, **options)
         names = self.names()
         units = unit.values() if isinstance(unit, Mapping) else [unit or REQUESTS]
         if unit == "" or not all(isinstance(one, str) and one for one in units):
@@ -96,13 +84,7 @@ class HttpGuard(Guard):
 
 
 class HttpExchange(Exchange[R]):
-    """One request of an HTTP client. A subclass knows the client's classes.
-
-    Args:
-        guard: the limits.
-        request: the client's request.
-        send: sends it.
-    """
+    """One request of an HTTP client. A subclass knows the client's classes."""
 
     def __init__(self, guard: HttpGuard, request: Any, send: Callable[[], Any]) -> None:
         self.guard = guard

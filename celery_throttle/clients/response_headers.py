@@ -81,20 +81,14 @@ class ApiQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitInfo:
-    """What one response says about limits.
+    """What one response says about limits."""
 
-    Attributes:
-        refused: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``: without
-            one they say nothing about limits.
-        retry_after: Seconds to wait, 0 to ``MAX_DELAY_SECONDS``; None if unknown.
-        quotas: Its quotas, one per unit and header.
-        warnings: A message for each header that was ignored or bounded.
-    """
-
+    #: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``: without one they say
+    #: nothing about limits.
     refused: bool
-    retry_after: float | None
-    quotas: tuple[ApiQuota, ...]
-    warnings: tuple[str, ...]
+    retry_after: float | None  #: seconds to wait, 0 to `MAX_DELAY_SECONDS`; None if unknown
+    quotas: tuple[ApiQuota, ...]  #: one per unit and header
+    warnings: tuple[str, ...]  #: a message for each header that was ignored or bounded
 
 
 def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:

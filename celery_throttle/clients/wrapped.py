@@ -27,19 +27,9 @@ Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], 
 ErrorReader = Callable[[Exception, float], Heard | None]
 
 
-def wrap(
-    limit: LimitHandles,
-    function: F,
-    *,
-    key: Callable[..., Any] | None = None,
-    cost: Any = None,
-    max_wait: float = 0.0,
-    usage: Callable[[Any], Any] | None = None,
-    refused: Refused = (),
-    retry_429: int = 0,
-) -> F:
-    """See :meth:`celery_throttle.handle.LimitHandle.wrap`."""
-    guard = Guard(limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429)
+def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
+    """See :meth:`celery_throttle.handle.LimitHandle.wrap`; ``options`` are those of a Guard."""
+    guard = Guard(limit, **options)
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
     read_error = _error_reader(refused)

@@ -7,6 +7,8 @@ from itertools import groupby
 
 from rich.text import Text
 
+from celery_throttle.demo.record import round_steps
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _LINE = "▁"
 
@@ -57,9 +59,4 @@ def draw_axis(width: int, span: float, color: str) -> list[Text]:
 def _step(span: float, width: int) -> float:
     """Return a round number of seconds between two labels that leaves room for each."""
     least = span * 6 / width
-    size = 1.0
-    while True:
-        for factor in (1, 2, 5):
-            if size * factor >= least:
-                return size * factor
-        size *= 10
+    return next(step for step in round_steps() if step >= least)

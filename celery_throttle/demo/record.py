@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
 from celery_throttle.limits.limit import Limit
 
@@ -24,37 +24,26 @@ PLAIN_TASKS_PER_SECOND = 10
 SEND_RATE_FACTOR = 10
 
 
+@dataclass(eq=False)
 class Record:
-    """One run: its plan, and the events that the workers recorded.
+    """One run: its plan, and the events that the workers recorded."""
 
-    Attributes:
-        limit, tasks: the plan: the number of tasks under this limit.
-        server: name and version of the server.
-        now: seconds since the begin.
-        sent: number of limited tasks sent.
-        plain_sent: number of plain tasks sent.
-        delivered: task id to number of deliveries by the broker, of limited tasks.
-        starts: times when limited tasks started, in order.
-        waits: seconds from sending to start, of each limited task.
-        plain: times of sending and start, of each plain task.
-        waiting: pairs of a time and the number of tasks in the line.
-        ended: whether the run has ended.
-    """
-
-    def __init__(self, limit: Limit, tasks: int) -> None:
-        self.limit = limit
-        self.tasks = tasks
-        self.server = ""
-        self.began = 0.0
-        self.now = 0.0
-        self.sent = 0
-        self.plain_sent = 0
-        self.delivered: Counter[str] = Counter()
-        self.starts: list[float] = []
-        self.waits: list[float] = []
-        self.plain: list[tuple[float, float]] = []
-        self.waiting: list[tuple[float, int]] = []
-        self.ended = False
+    limit: Limit
+    tasks: int  #: the plan: the number of tasks under this limit
+    server: str = ""  #: name and version of the server
+    began: float = 0.0
+    now: float = 0.0  #: seconds since the begin
+    sent: int = 0  #: number of limited tasks sent
+    plain_sent: int = 0
+    #: Task id to number of deliveries by the broker, of limited tasks.
+    delivered: Counter[str] = field(default_factory=Counter)
+    starts: list[float] = field(default_factory=list)  #: of limited tasks, in order
+    waits: list[float] = field(default_factory=list)  #: seconds to the start of each limited task
+    #: Times of sending and start, of each plain task.
+    plain: list[tuple[float, float]] = field(default_factory=list)
+    #: Pairs of a time and the number of tasks in the line.
+    waiting: list[tuple[float, int]] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def rate(self) -> float:
@@ -141,38 +130,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run; None for what was not measured.
-
-    Attributes:
-        limit: the limit as text.
-        server: name and version of the server.
-        tasks, tasks_ran: numbers of limited tasks, and of those that ran.
-        quota_used: see :meth:`Record.quota_used`.
-        fullest_second: the most starts in any one second.
-        fullest_second_allowed: what the limit allows in a second: burst and rate.
-        deliveries_per_task: see :meth:`Record.deliveries_per_task`.
-        wait_median_s, wait_longest_s: from sending a limited task to its start.
-        plain_tasks: number of plain tasks that were sent while limited tasks waited.
-        plain_median_ms, plain_p99_ms: from sending one of these to its start.
-    """
+    """The figures of a run; None for what was not measured."""
 
     limit: str
     server: str
     tasks: int
     tasks_ran: int
-    quota_used: float | None
-    fullest_second: int
-    fullest_second_allowed: int
+    quota_used: float | None  #: see :meth:`Record.quota_used`
+    fullest_second: int  #: the most starts in any one second
+    fullest_second_allowed: int  #: what the limit allows in a second: burst and rate
     deliveries_per_task: float | None
-    wait_median_s: float | None
+    wait_median_s: float | None  #: from sending a limited task to its start
     wait_longest_s: float | None
-    plain_tasks: int
-    plain_median_ms: float | None
+    plain_tasks: int  #: number of plain tasks that were sent while limited tasks waited
+    plain_median_ms: float | None  #: from sending one of these to its start
     plain_p99_ms: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return them for JSON."""
-        return asdict(self)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -180,6 +152,11 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def round_steps() -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50 and so on."""
+    return (factor * 10**digits for digits in count() for factor in (1, 2, 5))
 
 
 def format_figure(value: float | None, form: str) -> str:

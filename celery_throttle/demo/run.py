@@ -27,7 +27,7 @@ GRACE_SECONDS = 15.0
 def run_demo(url: str | None, limit: Limit, tasks: int, view: View) -> Record:
     """Run the demo and return its record."""
     record = Record(limit, tasks)
-    view.show(record)
+    view(record)
     with Stage(url, limit) as stage:
         record.server = stage.server
         record.began = time.monotonic()
@@ -37,9 +37,9 @@ def run_demo(url: str | None, limit: Limit, tasks: int, view: View) -> Record:
             stage.check()
             _send(stage, record)
             _read(stage, record)
-            view.show(record)
+            view(record)
     record.ended = True
-    view.show(record)
+    view(record)
     return record
 
 

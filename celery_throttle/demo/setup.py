@@ -18,17 +18,11 @@ LIMIT = "demo"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One run of the demo.
+    """One run of the demo."""
 
-    Attributes:
-        url: the server: broker, limits and events. It may hold a password.
-        name: a random name, of the queue and in all keys on the server.
-        limit: the limit as text.
-    """
-
-    url: str
-    name: str
-    limit: str
+    url: str  #: the server: broker, limits and events; it may hold a password
+    name: str  #: random: the queue's, and in all keys on the server
+    limit: str  #: the limit as text
 
     @property
     def prefix(self) -> str:

@@ -36,11 +36,7 @@ _WORKER_OPTIONS = (
 
 
 class Stage:
-    """Context: the server and the workers.
-
-    Args:
-        url: the server; None starts a private one.
-        limit: the limit of the limited tasks.
+    """Context: the server, a private one if ``url`` is None, and the workers.
 
     Attributes:
         server: name and version of the server.

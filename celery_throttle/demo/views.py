@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from celery_throttle.demo import demo_extra
 from celery_throttle.demo.record import PLAIN_TASKS_PER_SECOND, Record, Summary, format_figure
@@ -17,11 +16,8 @@ from celery_throttle.demo.record import PLAIN_TASKS_PER_SECOND, Record, Summary,
 MIN_COLUMNS, MIN_ROWS = 72, 24
 
 
-class View(Protocol):
-    """Shows one record repeatedly: while the run goes on, and once when it has ended."""
-
-    def show(self, record: Record) -> None:
-        """Show it."""
+#: Shows one record; called repeatedly while the run goes on, and once when it has ended.
+View = Callable[[Record], None]
 
 
 @contextmanager
@@ -32,14 +28,19 @@ def open_view(*, as_json: bool, svg: Path | None) -> Iterator[View]:
         if svg is not None:
             with demo_extra("rich"):
                 from celery_throttle.demo.picture import SvgFile  # noqa: PLC0415  # an extra
-            views.append(SvgFile(svg))
+            views.append(SvgFile(svg).show)
         if not as_json and _can_draw():
             with demo_extra("rich"):
                 from celery_throttle.demo.picture import LivePicture  # noqa: PLC0415  # an extra
-            views.append(ends.enter_context(LivePicture()))
+            views.append(ends.enter_context(LivePicture()).show)
         elif not as_json:
-            views.append(TextView())
-        yield _CombinedView(views)
+            views.append(TextView().show)
+
+        def show(record: Record) -> None:
+            for view in views:
+                view(record)
+
+        yield show
 
 
 def _can_draw() -> bool:
@@ -52,15 +53,6 @@ def _can_draw() -> bool:
         and columns >= MIN_COLUMNS
         and rows >= MIN_ROWS
     )
-
-
-class _CombinedView:
-    def __init__(self, views: Sequence[View]) -> None:
-        self._views = views
-
-    def show(self, record: Record) -> None:
-        for view in self._views:
-            view.show(record)
 
 
 class TextView:

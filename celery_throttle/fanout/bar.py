@@ -29,11 +29,7 @@ FORECAST_TIME_SHARE = 1 / 20
 
 @contextmanager
 def send_bar(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while tasks are sent.
-
-    Args:
-        name: the name of the fan-out.
-        expected: the number of tasks; 0 if it is unknown.
+    """Show a bar while tasks are sent; ``expected`` is their number, 0 if it is unknown.
 
     Yields a function that takes the number of tasks processed, and of those that wait.
     """
@@ -56,10 +52,7 @@ def watch(
 ) -> Progress:
     """Show a bar until a fan-out is complete.
 
-    Args:
-        name: the name of the fan-out.
-        forecast: returns its forecast.
-        wait: waits until it is complete, and calls a function with its progress meanwhile.
+    ``wait`` waits until then, and calls a function with the progress meanwhile.
     """
     with _bar() as bar:
         row = bar.add_task(name, total=None, text="")

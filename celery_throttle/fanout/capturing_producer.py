@@ -16,39 +16,29 @@ from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
 #: Arguments of ``Producer.publish`` that are not part of the message.
-_PUBLISH_OPTIONS = (
-    *("retry", "retry_policy", "timeout", "confirm_timeout"),
-    *("mandatory", "immediate"),
+_PUBLISH_OPTIONS = frozenset(
+    ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`.
+    """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`."""
 
-    Attributes:
-        payload: the body before it was serialized.
-        body, content_type, content_encoding, headers, properties: as in a kombu message.
-        delivery_info: ``exchange`` and ``routing_key``.
-        queues: the queues that it was to be sent to, as far as Celery knows.
-    """
-
-    payload: Any
+    payload: Any  #: the body before it was serialized
     body: str | bytes
     content_type: str
     content_encoding: str
     headers: dict[str, Any]
     properties: dict[str, Any]
-    delivery_info: dict[str, Any]
-    queues: tuple[Queue, ...]
+    delivery_info: dict[str, Any]  #: `exchange` and `routing_key`
+    queues: tuple[Queue, ...]  #: those that it was to be sent to, as far as Celery knows
 
 
 class CapturingProducer:
     """A producer that captures the messages of tasks. All else is published as ever.
 
-    Args:
-        producer: the kombu producer that publishes.
-        capture: takes each message, and a function that publishes it after all.
+    ``capture`` takes each message, and a function that publishes it after all.
     """
 
     def __init__(
@@ -72,12 +62,10 @@ class CapturingProducer:
 
 def build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     """Return the message that kombu would make of the arguments of ``Producer.publish``."""
-    properties = dict(options)
+    properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
     exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
     serializer, compression = properties.pop("serializer"), properties.pop("compression")
     headers, declare = dict(properties.pop("headers")), properties.pop("declare") or ()
-    for name in _PUBLISH_OPTIONS:
-        properties.pop(name, None)
     expiration = properties.pop("expiration", None)
     if expiration is not None:
         properties["expiration"] = str(int(expiration * 1000))

@@ -19,17 +19,11 @@ _CACHE_SIZE = 2048
 
 
 class Destination(NamedTuple):
-    """A line.
+    """A line."""
 
-    Attributes:
-        queue: its queue, named with the broker.
-        refs: its limits and keys.
-        line: its key in Redis.
-    """
-
-    queue: str
+    queue: str  #: named with its broker
     refs: tuple[LimitRef, ...]
-    line: str
+    line: str  #: its key in Redis
 
 
 class DestinationResolver:

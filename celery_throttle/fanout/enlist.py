@@ -16,7 +16,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import Keys, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 
-# LimitHandles of one call, as the server does nothing else meanwhile. Bytes are those of messages.
+# Bounds of one call, as the server does nothing else meanwhile. Bytes are those of messages.
 MAX_BATCH_TASKS, MAX_BATCH_BYTES, MAX_BATCH_LINES = 200, 400_000, 50
 
 # The head of an entry: index of its line, number, rank, when it expires (us).
@@ -24,43 +24,26 @@ _HEAD = struct.Struct("<HBBd")
 
 
 class LineEntry(NamedTuple):
-    """A task that joins its line.
-
-    Attributes:
-        destination: its line.
-        task_id: the id of the task.
-        rank: the rank of its priority, 0 to 255, the lowest first.
-        expires: when, in microseconds since the epoch; 0 for never.
-        packed: its message.
-        costs: for each limit, in millionths of a unit.
-    """
+    """A task that joins its line."""
 
     destination: Destination
     task_id: str
-    rank: int
-    expires: int
-    packed: bytes
-    costs: tuple[int, ...]
+    rank: int  #: of its priority: 0 to 255, the lowest first
+    expires: int  #: microseconds since the epoch; 0 for never
+    packed: bytes  #: its message
+    costs: tuple[int, ...]  #: for each limit, in millionths of a unit
 
 
 class EnlistReply(NamedTuple):
-    """What became of a batch.
+    """What became of a batch."""
 
-    Attributes:
-        outcome: ``done``, or why the entry after the processed ones could not join: ``hold``,
-            ``crowded``, ``never`` or ``cancelled``; ``unknown``: a limit is not registered, and
-            nothing was done.
-        processed: the number of entries that are done with.
-        sent: how many of these had not been sent before.
-        waiting: tasks of the fan-out that wait now.
-        details: more about the outcome, see ``enlist.lua``.
-    """
-
+    #: ``done``, or why the entry after the processed ones could not join: ``hold``, ``crowded``,
+    #: ``never`` or ``cancelled``; ``unknown``: a limit is not registered, and nothing was done.
     outcome: str
-    processed: int
-    sent: int
-    waiting: int
-    details: Sequence[int]
+    processed: int  #: the number of entries that are done with
+    sent: int  #: how many of these had not been sent before
+    waiting: int  #: tasks of the fan-out that wait now
+    details: Sequence[int]  #: more about the outcome, see `enlist.lua`
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> EnlistReply:
@@ -118,13 +101,9 @@ class EnlistBatch:
         return part
 
     def call(self, fan_out: str, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
-        """Return the call.
+        """Return the call; for the arguments see :class:`Publisher`.
 
-        Args:
-            fan_out: the name of the fan-out.
-            max_waiting: tasks of the fan-out that may wait; None for any number.
-            keep: seconds that its record is kept after its last task has left its line.
-            closed: whether no more tasks will come.
+        ``closed``: no more tasks will come.
         """
         keys = self._keys
         names = [keys.limits, keys.fan_out(fan_out)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -29,29 +30,19 @@ _CANVAS = ("celery.chain", "celery.group", "celery.chord")
 _TEMPLATE_USES = 2
 
 
+@dataclass(eq=False, slots=True)
 class SignatureKind:
-    """All signatures of one task with the same options, apart from their ids.
+    """All signatures of one task with the same options, apart from their ids."""
 
-    Args:
-        task, options, limits: of these signatures.
-
-    Attributes:
-        uses: the number of signatures so far.
-        first: the arguments of the first signature.
-        template: makes their messages; None if Celery has to make each of them.
-        destination: queue and rank, if there is a template.
-    """
-
-    def __init__(self, task: Task, options: Mapping[str, Any], limits: TaskLimits) -> None:
-        self.task = task
-        self.name = str(task.name).encode()
-        self.options = options
-        self.limits = limits
-        self.uses = 0
-        self.first: tuple[Any, Any] = (), {}
-        self.serializer = options.get("serializer") or task.serializer
-        self.template: Template | None = None
-        self.destination = "", 0
+    task: Task
+    name: bytes
+    options: Mapping[str, Any]
+    limits: TaskLimits
+    serializer: str
+    uses: int = 0  #: the number of signatures so far
+    first: tuple[Any, Any] = ((), None)  #: the arguments of the first signature
+    template: Template | None = None  #: makes their messages; None if Celery has to make each
+    destination: tuple[str, int] = ("", 0)  #: queue and rank, if there is a template
 
 
 class EntryBuilder:
@@ -147,7 +138,8 @@ class EntryBuilder:
                     f"{where} has {option} {shown(options[option])}; a task in a line starts when "
                     f"its limits allow it: remove {option}"
                 )
-        return SignatureKind(task, options, limits)
+        serializer = options.get("serializer") or task.serializer
+        return SignatureKind(task, name.encode(), options, limits, serializer)
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from celery.canvas import Signature
 
@@ -36,53 +37,36 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 MAX_BATCH_SECONDS = 0.1
 
 
+@dataclass(eq=False, repr=False)
 class Publisher:
-    """Sends the tasks of one fan-out.
+    """Sends the tasks of one fan-out."""
 
-    Args:
-        throttle: the app's limits.
-        name: the name of the fan-out.
-        max_waiting: its tasks that may wait; None for any number.
-        keep: seconds that its record is kept after its last task has left its line.
-        report: called with the number of tasks processed, and of those that wait.
+    throttle: AppLimits
+    name: str
+    max_waiting: int | None  #: its tasks that may wait; None for any number
+    keep: float  #: seconds that its record is kept after its last task has left its line
+    #: Called with the number of tasks processed, and of those that wait.
+    report: Callable[[int, int], None] | None
+    processed: int = 0  #: tasks that joined their lines, or had been sent before
+    sent: int = 0  #: tasks that joined their lines
+    cancelled: bool = False  #: whether the fan-out has been cancelled meanwhile
 
-    Attributes:
-        processed: tasks that joined their lines, or had been sent before.
-        sent: tasks that joined their lines.
-        cancelled: whether the fan-out has been cancelled meanwhile.
-    """
-
-    def __init__(
-        self,
-        throttle: AppLimits,
-        name: str,
-        *,
-        max_waiting: int | None,
-        keep: float,
-        report: Callable[[int, int], None] | None,
-    ) -> None:
-        self._throttle = throttle
-        self._name = name
-        self._max_waiting = max_waiting
-        self._keep = keep
-        self._report = report
-        self.processed = self.sent = 0
-        self._entries = EntryBuilder(throttle, name)
+    def __post_init__(self) -> None:
+        self._entries = EntryBuilder(self.throttle, self.name)
         self._in_flight: tuple[EnlistBatch, bool, PendingCall | None] | None = None
-        self.cancelled = False
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Send all tasks, or those before the first that raises an error."""
-        self._send(EnlistBatch(self._throttle.keys))
+        self._send(EnlistBatch(self.throttle.keys))
         self._settle()  # creates the record, however long the first signature takes
         if self.cancelled:
-            raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
-        batch, began = EnlistBatch(self._throttle.keys), time.monotonic()
+            raise FanOutError(f"fan-out {self.name!r} was cancelled; allowed: another name")
+        batch, began = EnlistBatch(self.throttle.keys), time.monotonic()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
                 if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    full, batch = batch, EnlistBatch(self._throttle.keys)
+                    full, batch = batch, EnlistBatch(self.throttle.keys)
                     self._send(full)
                     if not self.processed or not full.is_full():
                         # The first reply says whether scripts or limits are missing. And if
@@ -111,13 +95,13 @@ class Publisher:
         """Begin a call, so that the next batch is built while the server works."""
         self._settle()
         try:
-            begun = self._throttle.store.begin(self._call(batch, closed=closed))
+            begun = self.throttle.store.begin(self._call(batch, closed=closed))
         except StoreUnavailableError:  # _settle() sends it again
             begun = None
         self._in_flight = batch, closed, begun
 
     def _call(self, batch: EnlistBatch, *, closed: bool) -> Call:
-        return batch.call(self._name, max_waiting=self._max_waiting, keep=self._keep, closed=closed)
+        return batch.call(self.name, max_waiting=self.max_waiting, keep=self.keep, closed=closed)
 
     def _settle(self) -> None:
         """Wait until the whole batch in flight has joined its lines."""
@@ -127,7 +111,10 @@ class Publisher:
         part, registered, tasks = batch, False, len(batch.entries)
         reply = self._first_reply(begun) or self._run(batch, closed=closed)
         while True:
-            self._count(reply)
+            self.processed += reply.processed
+            self.sent += reply.sent
+            if self.report is not None:
+                self.report(self.processed, reply.waiting)
             batch = batch.part(reply.processed)
             if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
                 self.cancelled = reply.outcome == "cancelled"
@@ -142,34 +129,28 @@ class Publisher:
             registered = reply.outcome == "unknown"
             last = len(part.entries) == len(batch.entries)
             reply = self._run(part, closed=closed and last)
-        replicas = self._throttle.settings.replicas
+        replicas = self.throttle.settings.replicas
         if replicas and tasks:
-            retry_outage(lambda: self._throttle.store.confirm(replicas), self._name)
-
-    def _count(self, reply: EnlistReply) -> None:
-        self.processed += reply.processed
-        self.sent += reply.sent
-        if self._report is not None:
-            self._report(self.processed, reply.waiting)
+            retry_outage(lambda: self.throttle.store.confirm(replicas), self.name)
 
     def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
         try:
-            return None if begun is None else EnlistReply.read(self._throttle.store.finish(begun))
+            return None if begun is None else EnlistReply.read(self.throttle.store.finish(begun))
         except StoreUnavailableError:
             return None
 
     def _run(self, batch: EnlistBatch, *, closed: bool) -> EnlistReply:
         call = self._call(batch, closed=closed)
-        return retry_outage(lambda: EnlistReply.read(self._throttle.store.run(call)), self._name)
+        return retry_outage(lambda: EnlistReply.read(self.throttle.store.run(call)), self.name)
 
     def _register(self, batch: EnlistBatch, reply: EnlistReply, *, again: bool) -> None:
         """Register limits that the server does not know."""
         index, now = reply.details
         refs = [ref for _, ref in batch.refs]
         if again:
-            raise unknown_limit_error(refs[index - 1].name, self._throttle.limits)
-        plans = self._throttle.plans
-        retry_outage(lambda: self._throttle.run_plan(plans.register_missing(refs, now)), self._name)
+            raise unknown_limit_error(refs[index - 1].name, self.throttle.limits)
+        plans = self.throttle.plans
+        retry_outage(lambda: self.throttle.run_plan(plans.register_missing(refs, now)), self.name)
 
     def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
         """Wait for room for the next entry. Raises if there will never be any."""

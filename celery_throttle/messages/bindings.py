@@ -12,13 +12,8 @@ from kombu.transport.virtual.exchange import TopicExchange
 def is_bound(queue: Queue, exchange: str, routing_key: str, driver_type: str) -> bool:
     """Return whether a message with this routing key goes from an exchange to a queue.
 
-    False for exchanges that do not route by key (fanout, headers).
-
-    Args:
-        queue: the queue with its bindings.
-        exchange: name of the exchange that the message was sent to; "" is the default exchange.
-        routing_key: routing key of the message.
-        driver_type: type of the broker's transport, such as "amqp" or "redis".
+    False for exchanges that do not route by key (fanout, headers). "" is the default exchange.
+    ``driver_type``: that of the broker's transport, such as "amqp" or "redis".
     """
     if not exchange:
         return bool(queue.name == routing_key)

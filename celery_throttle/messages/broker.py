@@ -20,10 +20,8 @@ def broker_identity(connection: Connection) -> str:
 
     It consists of what keeps apps apart in Celery: the kind of the transport, the virtual host or
     the database, and the prefix of keys or queues. It has neither the host, as a broker may have
-    several names, nor user and password. It has exactly one slash.
-
-    Args:
-        connection: connection to the broker; it need not be established.
+    several names, nor user and password. It has exactly one slash. The connection need not be
+    established.
     """
     transport: Any = connection.get_transport_cls()
     kind = str(transport.driver_type)
@@ -50,9 +48,8 @@ def _virtual_host(connection: Connection, kind: str) -> str:
 def broker_url(conf: Any) -> str:
     """Return the URL of the broker; that of a Redis as :mod:`celery_throttle.store.url` reads it.
 
-    Args:
-        conf: ``app.conf``. Beside the URL, ``broker_use_ssl`` has the options of TLS, and
-            ``broker_transport_options`` the name of the master that the Sentinels watch.
+    Beside the URL in ``app.conf``, ``broker_use_ssl`` has the options of TLS, and
+    ``broker_transport_options`` the name of the master that the Sentinels watch.
 
     Raises:
         ConfigurationError: the broker is known to Sentinels, and no master is named.

@@ -58,13 +58,10 @@ def pack(
     *,
     received: bool = False,
 ) -> bytes:
-    """Pack a message of kombu's, or any object with the same attributes.
+    """Pack a message of kombu's, or any object with the same attributes, and more headers.
 
-    Args:
-        message: the message.
-        more: headers to add.
-        queue: the queue that the message came from, if its ``delivery_info`` does not say so.
-        received: whether a worker has received the message, and Celery has announced that.
+    ``queue``: that of the message, if its ``delivery_info`` does not say so; ``received``: whether
+    a worker has received the message, and Celery has announced that.
     """
     return join(pack_head(message, more, queue, received=received), message.body)
 
@@ -146,10 +143,7 @@ def headers(packed: bytes) -> dict[str, Any]:
 def unpack(packed: bytes, accept: Any, claim: MessageClaim) -> ClaimedMessage:
     """Make a message again, which is acknowledged to its claim instead of the broker.
 
-    Args:
-        packed: a message as :func:`pack` returns it.
-        accept: content types that the worker accepts.
-        claim: the claim under which this worker holds the task.
+    ``accept``: the content types that the worker accepts.
 
     Raises:
         UnreadableMessageError: the message cannot be read.
@@ -184,17 +178,11 @@ def is_claimed(message: Any) -> bool:
 
 
 class ClaimedMessage(Message):
-    """A message out of a line. Celery acknowledges it like any other.
-
-    Attributes:
-        claim: the claim under which this worker holds the task.
-        throttle_queue: the queue that it came from; None if that is not known.
-        received: whether a worker has received it before, and Celery has announced that.
-    """
+    """A message out of a line. Celery acknowledges it like any other."""
 
     claim: MessageClaim
-    throttle_queue: str | None = None
-    received: bool
+    throttle_queue: str | None = None  #: the queue that it came from, if that is known
+    received: bool  #: whether a worker has received it before, and Celery has announced that
 
     def ack(self, multiple: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  # as in kombu
         """Settle the claim."""

@@ -26,8 +26,7 @@ def rank_of(priority: Any, driver_type: str) -> int:
 class Routing:
     """The queues of one consumer, and the queue and rank of each message that it gets.
 
-    Args:
-        consumer: Celery's, connected to the broker, before it consumes.
+    It must be made after Celery's consumer has connected, and before it consumes.
     """
 
     def __init__(self, consumer: Any) -> None:

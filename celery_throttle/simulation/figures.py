@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_throttle.demo.record import percentile
 from celery_throttle.limits.cost import MILLION, to_millionths, to_units
@@ -13,49 +13,29 @@ from celery_throttle.simulation.run import SimulatedRun, window
 
 
 class FullestWindow(NamedTuple):
-    """The half-open window in which most units were admitted.
+    """The half-open window in which most units were admitted."""
 
-    Attributes:
-        amount: millionths of a unit; for slots, a million for each.
-        first, stop: the range of its admissions among all.
-        start: microseconds.
-    """
-
-    amount: int
-    first: int
+    amount: int  #: millionths of a unit; for slots, a million for each
+    first: int  #: the range of its admissions among all
     stop: int
-    start: int
+    start: int  #: microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of one limit; None for what does not apply.
-
-    Attributes:
-        limit: the limit as text.
-        admitted, refused: numbers of arrivals.
-        fullest_window: the most units that started in any window of ``window_s``; for slots, the
-            most that were held at once.
-        window_s: the period of the limit in seconds; None for slots.
-        wait_p50_s, wait_p95_s, wait_p99_s, wait_max_s: seconds from arrival to start, of admitted
-            arrivals.
-        memory_bytes: the memory of one key on the server, at its largest.
-    """
+    """The figures of one limit; None for what does not apply."""
 
     limit: str
     admitted: int
     refused: int
+    #: The most units that started in any window of `window_s`; for slots, held at once.
     fullest_window: int | float
-    window_s: float | None
-    wait_p50_s: float | None
+    window_s: float | None  #: the period of the limit in seconds; None for slots
+    wait_p50_s: float | None  #: seconds from arrival to start, of admitted arrivals
     wait_p95_s: float | None
     wait_p99_s: float | None
     wait_max_s: float | None
-    memory_bytes: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return them for JSON."""
-        return asdict(self)
+    memory_bytes: int | None = None  #: of one key on the server, at its largest
 
 
 def figures(run: SimulatedRun, memory: int | None = None) -> Figures:

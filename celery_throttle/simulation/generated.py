@@ -23,17 +23,11 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """The parts of a text that says what to generate.
-
-    Attributes:
-        text: the whole text.
-        fields: the fields between the commas.
-        options: the options of the form ``name=value``.
-    """
+    """The parts of a text that says what to generate."""
 
     text: str
-    fields: tuple[str, ...]
-    options: Mapping[str, str]
+    fields: tuple[str, ...]  #: what is between the commas
+    options: Mapping[str, str]  #: those of the form `name=value`
 
     @classmethod
     def parse(cls, text: str) -> TraceSpec:
@@ -117,21 +111,13 @@ def _edges(spec: TraceSpec) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """One kind of trace.
+    """One kind of trace."""
 
-    Attributes:
-        form: an example of its text.
-        fields: their number; None for any number.
-        options: the names of its options.
-        times: generates the times of arrival.
-        description: for the help.
-    """
-
-    form: str
-    fields: int | None
-    options: tuple[str, ...]
-    times: Callable[[TraceSpec], Iterator[int]]
-    description: str
+    form: str  #: an example of its text
+    fields: int | None  #: their number; None for any number
+    options: tuple[str, ...]  #: their names
+    times: Callable[[TraceSpec], Iterator[int]]  #: generates the times of arrival
+    description: str  #: for the help
 
 
 GENERATORS: Mapping[str, Generator] = {

@@ -41,17 +41,11 @@ _MEASUREMENTS = 15
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        bytes: the memory of one key of each limit; None if it was not measured.
-        server: name and version of the server; None if none could be started.
-        missing: why none could be started.
-    """
-
-    bytes: tuple[int | None, ...]
-    server: str | None = None
-    missing: str = ""
+    bytes: tuple[int | None, ...]  #: of one key of each limit; None if it was not measured
+    server: str | None = None  #: name and version of the server; None if none could be started
+    missing: str = ""  #: why none could be started
 
 
 def measure(runs: Sequence[SimulatedRun]) -> MemoryUsage:

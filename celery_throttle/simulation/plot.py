@@ -7,6 +7,7 @@ of that time that was refused. The fullest window of a limit is shaded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
+from celery_throttle.demo.record import round_steps
 from celery_throttle.limits.cost import MILLION, to_millionths
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.grammar import CONCURRENCY
@@ -71,7 +73,10 @@ class Bins:
             trace.arrivals[-1].time, *(start for run in runs for start, _ in run.admitted[-1:])
         )
         self.origin = trace.origin
-        self.width = _width(max(last + 1 - self.origin, 1))
+        #: Microseconds per column.
+        self.width = next(
+            width for width in round_steps() if width * _MAX_COLUMNS > last - self.origin
+        )
         self.count = (last - self.origin) // self.width + 1
 
     def after(self, columns: float) -> float:
@@ -84,16 +89,6 @@ class Bins:
         for time, arrival in arrivals:
             sums[(time - self.origin) // self.width] += to_millionths(arrival.cost)
         return [amount / MILLION for amount in sums]
-
-
-def _width(span: int) -> int:
-    """Return microseconds per column: 1, 2 or 5 times a power of ten."""
-    size = 1
-    while True:
-        for factor in (1, 2, 5):
-            if size * factor * _MAX_COLUMNS >= span:
-                return size * factor
-        size *= 10
 
 
 def save(simulation: Simulation, path: Path) -> None:
@@ -128,8 +123,8 @@ def _axis(trace: Trace, bins: Bins) -> str:
 
 def _set_ticks(lane: Axes, span: int) -> None:
     """Set ticks at round times, up to a number of microseconds."""
-    powers = (factor * 10**digits for digits in range(7) for factor in (1, 2, 5))
-    steps = (*powers, 10 * MICROSECONDS, *(step * MICROSECONDS for step in _TICK_STEPS))
+    below_10_s = islice(round_steps(), 21)
+    steps = (*below_10_s, 10 * MICROSECONDS, *(step * MICROSECONDS for step in _TICK_STEPS))
     step = next((step for step in steps if step * _MAX_TICKS >= span), span)
     ticks = range(0, span + 1, step)
     lane.set_xticks(

@@ -36,17 +36,11 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOutcome:
-    """The outcome of one arrival.
-
-    Attributes:
-        arrival: the request.
-        start: when it may start, in microseconds; None if it was refused for good.
-        retry_after: of a refusal, microseconds until it could pass; None if unknown.
-    """
+    """The outcome of one arrival."""
 
     arrival: Arrival
-    start: int | None
-    retry_after: int | None = None
+    start: int | None  #: microseconds; None if it was refused for good
+    retry_after: int | None = None  #: of a refusal, microseconds until it could pass, if known
 
     @property
     def wait(self) -> int | None:
@@ -56,17 +50,11 @@ class ArrivalOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The outcomes of a trace at one limit.
-
-    Attributes:
-        limit: the limit.
-        outcomes: one for each arrival, in their order.
-        slot_us: microseconds that each arrival holds its slot; 0 for other limits.
-    """
+    """The outcomes of a trace at one limit."""
 
     limit: Limit
-    outcomes: tuple[ArrivalOutcome, ...]
-    slot_us: int = 0
+    outcomes: tuple[ArrivalOutcome, ...]  #: one for each arrival, in their order
+    slot_us: int = 0  #: microseconds that each arrival holds its slot; 0 for other limits
 
     @property
     def admitted(self) -> list[tuple[int, Arrival]]:
@@ -80,13 +68,9 @@ class SimulatedRun:
 
 
 def run_trace(trace: Trace, limit: Limit, mode: Mode = Mode.DROP, slot_us: int = 0) -> SimulatedRun:
-    """Run a trace against a limit.
+    """Run a trace against a limit that is unused before.
 
-    Args:
-        trace: the requests.
-        limit: the limit, unused before.
-        mode: what becomes of refused requests.
-        slot_us: microseconds that each request holds its slot, if the limit has slots.
+    ``slot_us``: microseconds that each request holds its slot, if the limit has slots.
 
     Raises:
         SimulationError: a cost is above the burst, or there are slots and ``slot_us`` is 0.

@@ -35,16 +35,10 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Arrivals in the order of their times.
+    """Arrivals in the order of their times."""
 
-    Attributes:
-        name: the text of the user.
-        arrivals: at least one.
-        form: the form of their times.
-    """
-
-    name: str
-    arrivals: tuple[Arrival, ...]
+    name: str  #: the text of the user
+    arrivals: tuple[Arrival, ...]  #: at least one
     form: TimeForm = TimeForm.SECONDS
 
     @classmethod

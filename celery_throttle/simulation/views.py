@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,19 +24,12 @@ _WORDS = {Mode.DROP: "a refused one is gone", Mode.WAIT: "a refused one waits in
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The runs of a trace.
-
-    Attributes:
-        trace: the trace.
-        mode: what became of refused arrivals.
-        runs: one for each limit.
-        memory: of one key of each limit; None if it was not requested.
-    """
+    """The runs of a trace."""
 
     trace: Trace
-    mode: Mode
-    runs: Sequence[SimulatedRun]
-    memory: MemoryUsage | None = None
+    mode: Mode  #: what became of refused arrivals
+    runs: Sequence[SimulatedRun]  #: one for each limit
+    memory: MemoryUsage | None = None  #: of one key of each limit; None if it was not requested
 
     @property
     def figures(self) -> list[Figures]:
@@ -46,7 +39,7 @@ class Simulation:
 
     def as_dict(self, *, each: bool = False) -> dict[str, Any]:
         """Return it for JSON; with ``each``, including the outcome of each arrival."""
-        limits = [one.as_dict() for one in self.figures]
+        limits = [asdict(one) for one in self.figures]
         if each:
             for limit, run in zip(limits, self.runs, strict=True):
                 limit["starts_us"] = [one.start for one in run.outcomes]

@@ -109,9 +109,7 @@ class AppLimits(Limiter):
     ) -> TaskLimits | None:
         """Read and check the limits of a task: its own, or those of the route for its name.
 
-        Args:
-            task: the task.
-            known: the limits that exist; those of the settings by default.
+        ``known`` are the limits that exist; those of the settings by default.
 
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
@@ -138,9 +136,7 @@ class AppLimits(Limiter):
     def _route(self, name: str) -> Spec | None:
         try:
             routes = self.settings.routes
-        except (
-            ConfigurationError
-        ):  # not an error of a task: a worker does not start, and check() reports it
+        except ConfigurationError:  # a worker does not start then, and check() reports it
             return None
         if name in routes:
             return routes[name]

@@ -17,12 +17,7 @@ from celery_throttle.settings import Spec
 
 
 def warn_of_rate_limit(task: Any, spec: Spec) -> None:
-    """Warn if a task has a ``rate_limit``, its own or the app's ``task_default_rate_limit``.
-
-    Args:
-        task: the task or its class.
-        spec: its limits, as they are written.
-    """
+    """Warn if a task has a ``rate_limit``, its own or the app's ``task_default_rate_limit``."""
     written = task.rate_limit
     with suppress(TypeError, ValueError):  # Celery reports a wrong rate_limit itself
         if written is None or not rate(str(written)):

@@ -43,9 +43,6 @@ class SwallowedWaits:
     """Warns of the tasks of one app.
 
     A worker makes it before its pool forks, so that its processes warn once together.
-
-    Args:
-        app: the app.
     """
 
     def __init__(self, app: Any) -> None:

@@ -28,25 +28,15 @@ FAN_OUT_HEADER = "throttle_fan_out"
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """The limits that a task declares, read and checked.
-
-    Attributes:
-        scopes: the limits and key templates.
-        reader: reads the arguments that make keys.
-        costs: the cost of each scope in millionths of a unit; None if an argument has it.
-        cost_reader: reads these arguments.
-        fixed: the requirement of every call, if it does not depend on arguments.
-        slots: indexes of the limits that have slots, which are released at the end of the task.
-        max_wait: seconds; see :class:`ThrottledTask`, also for ``drop`` and ``track``.
-    """
+    """The limits that a task declares, read and checked."""
 
     scopes: tuple[KeyTemplate, ...]
-    reader: ArgumentReader
-    costs: tuple[int | None, ...]
-    cost_reader: ArgumentReader
-    fixed: Requirement | None
-    slots: tuple[int, ...]
-    max_wait: float | None
+    reader: ArgumentReader  #: reads the arguments that make keys
+    costs: tuple[int | None, ...]  #: of each scope, in millionths of a unit; None: an argument's
+    cost_reader: ArgumentReader  #: reads these arguments
+    fixed: Requirement | None  #: of every call, if it does not depend on arguments
+    slots: tuple[int, ...]  #: indexes of limits with slots, released at the end of the task
+    max_wait: float | None  #: seconds; see :class:`ThrottledTask`, also for `drop` and `track`
     drop: bool
     track: bool
 

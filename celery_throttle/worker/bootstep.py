@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from celery import bootsteps
@@ -31,7 +30,11 @@ class ThrottleStep(bootsteps.StartStopStep):
             for task in tasks:  # any task may meet a limit in its body
                 install(task)
         if throttle.limits:
-            _warn_of_rate_limits(throttle, tasks)
+            for task in tasks:
+                spec = throttle.spec_of(task)
+                # Limits by a route; others were checked where the task is defined.
+                if spec is not None and getattr(task, "throttle", None) is None:
+                    warn_of_rate_limit(task, spec)
             check_store(throttle.store, throttle.keys, throttle.settings.checks)
 
     def create(self, c: Any) -> WorkerParts:  # type: ignore[override]  # the base returns what it made
@@ -57,11 +60,3 @@ class ThrottleStep(bootsteps.StartStopStep):
     def info(self, _c: Any) -> dict[str, Any]:  # type: ignore[override]  # the base returns None
         """Return what ``celery inspect stats`` shows under ``throttle``."""
         return {"throttle": self.obj.stats()} if self.obj else {}
-
-
-def _warn_of_rate_limits(throttle: Any, tasks: Iterable[Any]) -> None:
-    """Warn of tasks with limits by a route; others were checked where they are defined."""
-    for task in tasks:
-        spec = throttle.spec_of(task)
-        if spec is not None and getattr(task, "throttle", None) is None:
-            warn_of_rate_limit(task, spec)

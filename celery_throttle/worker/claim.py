@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from celery_throttle.worker.slots import SlotKeys
@@ -23,56 +24,36 @@ class ClaimHolder(Protocol):
         """Put tasks back at the heads of their lines."""
 
 
+@dataclass(eq=False, slots=True)
 class Claim:
-    """A task that this worker holds.
+    """A task that this worker holds."""
 
-    Attributes:
-        token: number of the claim among the worker's claims.
-        admitted: whether the quota was taken with the task. If not (the task has expired, was
-            revoked, or can never pass), the gate decides as about any message.
-        waited: seconds that the task spent in its line.
-        slots: the slots that were taken with the task.
-        delivered: whether Celery got the message.
-        started: whether the pool has the task.
-        returned: whether the task left this worker unstarted: requeued, or into quarantine. Then
-            nothing in this worker may run it.
-    """
-
-    __slots__ = (
-        *("_claims", "admitted", "delivered", "returned", "slots", "started", "token", "waited"),
-    )
-
-    def __init__(
-        self,
-        claims: ClaimHolder,
-        token: int,
-        *,
-        admitted: bool,
-        waited: float,
-        slots: Sequence[SlotKeys],
-    ) -> None:
-        self._claims = claims
-        self.token = token
-        self.admitted = admitted
-        self.waited = waited
-        self.slots = slots
-        self.delivered = False
-        self.started = False
-        self.returned = False
+    claims: ClaimHolder
+    token: int  #: number of the claim among the worker's claims
+    #: Whether the quota was taken with the task. If not (the task has expired, was revoked, or can
+    #: never pass), the gate decides as about any message.
+    admitted: bool
+    waited: float  #: seconds that the task spent in its line
+    slots: Sequence[SlotKeys]  #: those that were taken with the task
+    delivered: bool = False  #: whether Celery got the message
+    started: bool = False  #: whether the pool has the task
+    #: Whether the task left this worker unstarted: requeued, or into quarantine. Then nothing in
+    #: this worker may run it.
+    returned: bool = False
 
     @property
     def name(self) -> str:
         """A name that no other claim of any worker has."""
-        return f"{self._claims.worker} {self.token}"
+        return f"{self.claims.worker} {self.token}"
 
     def start(self) -> bool:
         """Record that the pool gets the task; False if the task has left this worker."""
-        return self._claims.start(self)
+        return self.claims.start(self)
 
     def settle(self) -> None:
         """Record that the task is done."""
-        self._claims.settle(self)
+        self.claims.settle(self)
 
     def requeue(self) -> None:
         """Put the task back at the head of its line."""
-        self._claims.requeue([self])
+        self.claims.requeue([self])

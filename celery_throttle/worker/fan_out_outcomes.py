@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.errors import StoreError
@@ -32,18 +33,16 @@ OUTCOMES = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class FanOutOutcomes:
-    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe.
+    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe."""
 
-    Args:
-        store, keys: the server and the names in Redis.
-        report_in: called with the seconds after which :meth:`report` should be called.
-    """
+    store: Store
+    keys: Keys
+    #: Called with the seconds after which :meth:`report` should be called.
+    report_in: Callable[[float], None]
 
-    def __init__(self, store: Store, keys: Keys, report_in: Callable[[float], None]) -> None:
-        self._store = store
-        self._keys = keys
-        self._report_in = report_in
+    def __post_init__(self) -> None:
         #: Name of the fan-out, id of the task, and outcome.
         self._gathered: deque[tuple[str, str, str]] = deque()
         self._lock = threading.Lock()
@@ -52,16 +51,11 @@ class FanOutOutcomes:
         )
 
     def record(self, headers: Mapping[str, Any], outcome: str) -> None:
-        """Record that a task has ended.
-
-        Args:
-            headers: the headers of its message; without a fan-out in them nothing is recorded.
-            outcome: ``DONE``, ``FAILED`` or ``REVOKED``.
-        """
+        """Record how a task has ended, if the headers of its message name a fan-out."""
         name = headers.get(FAN_OUT_HEADER)
         if name is not None:
             self._gathered.append((str(name), str(headers.get("id")), outcome))
-            self._report_in(tuning.OUTCOME_REPORT_SECONDS)
+            self.report_in(tuning.OUTCOME_REPORT_SECONDS)
 
     def report(self) -> None:
         """Report all outcomes; if the server cannot be reached, later."""
@@ -74,7 +68,7 @@ class FanOutOutcomes:
                 except StoreError as error:
                     self._error_log.log(error)
                     self._gathered.extendleft(reversed(batch))
-                    self._report_in(tuning.OUTCOME_RETRY_SECONDS)
+                    self.report_in(tuning.OUTCOME_RETRY_SECONDS)
                     return
 
     def _report(self, batch: list[tuple[str, str, str]]) -> None:
@@ -83,4 +77,4 @@ class FanOutOutcomes:
             for fan_out, task_id, outcome in batch:
                 if fan_out == name:
                     args += (task_id, outcome)
-            self._store.run(Call(script("record_outcomes"), [self._keys.fan_out(name)], args))
+            self.store.run(Call(script("record_outcomes"), [self.keys.fan_out(name)], args))

@@ -5,25 +5,20 @@ A release may reach the server late or twice without harm: the slot's lease runs
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.script import Call
-from celery_throttle.worker.recent_reports import RecentReports
+from celery_throttle.worker.report_queue import ReportQueue
 
 
 class SlotKeys(NamedTuple):
-    """The keys of a limit with slots.
+    """The keys of a limit with slots."""
 
-    Attributes:
-        entries: key of the holders.
-        waiting_lists: key of the waiting lists of tasks at the limit.
-    """
-
-    entries: str
-    waiting_lists: str
+    entries: str  #: key of the holders
+    waiting_lists: str  #: key of the waiting lists of tasks at the limit
 
 
 #: A slot to release: its entries, its waiting lists and its holder, as ``claim.lua`` takes them.
@@ -36,27 +31,25 @@ def read_slot_keys(reply: Sequence[bytes]) -> list[SlotKeys]:
     return [SlotKeys(*pair) for pair in zip(names[::2], names[1::2], strict=True)]
 
 
+@dataclass(eq=False, repr=False)
 class TaskSlots:
-    """The slots that the tasks of one worker hold. Thread-safe.
+    """The slots that the tasks of one worker hold. Thread-safe."""
 
-    Args:
-        worker: the worker's name.
-        on_released: called when slots are to be released, from the thread in which the task ended.
-    """
+    worker: str
+    #: Called when slots are to be released, from the thread in which the task ended.
+    on_released: Callable[[], None]
 
-    def __init__(self, worker: str, on_released: Callable[[], None]) -> None:
-        self._worker = worker
-        self._on_released = on_released
+    def __post_init__(self) -> None:
         self._held: dict[Any, tuple[str, Sequence[SlotKeys]]] = {}
-        self._releases: deque[Release] = deque()
-        self._recent_reports: RecentReports[Release] = RecentReports()
+        #: The slots whose release the server has yet to learn of.
+        self.releases: ReportQueue[Release] = ReportQueue()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def holder(self, token: int) -> str:
         """Return the name under which a task holds slots: see ``release_slots.lua``."""
-        return f"{self._worker} {token}"
+        return f"{self.worker} {token}"
 
     def holds(self, request: Any) -> bool:
         """Return whether a task has slots."""
@@ -85,26 +78,8 @@ class TaskSlots:
 
     def release(self, holder: str, slots: Iterable[SlotKeys]) -> None:
         """Release slots with the next report, if the holder has them at all."""
-        self._releases.extend((keys.entries, keys.waiting_lists, holder) for keys in slots)
-        self._on_released()
-
-    def has_releases(self) -> bool:
-        """Return whether the server has yet to learn of slots to release."""
-        return bool(self._releases)
-
-    def take_releases(self) -> list[Release]:
-        """Return the slots to report now; :meth:`restore_releases` if the report fails."""
-        releases = [self._releases.popleft() for _ in range(len(self._releases))]
-        self._recent_reports.add(releases)
-        return releases
-
-    def restore_releases(self, releases: Iterable[Release]) -> None:
-        """Report these once more: the server may not have received them."""
-        self._releases.extend(releases)
-
-    def repeat_reports(self) -> None:
-        """Report the recent releases once more: the server may have lost them."""
-        self._releases.extend(self._recent_reports.recent())
+        self.releases.extend((keys.entries, keys.waiting_lists, holder) for keys in slots)
+        self.on_released()
 
     def renew_call(self, plans: Plans, lease: float) -> Call | None:
         """Return the call that renews all leases for some seconds; None if no slot is held."""

@@ -54,37 +54,26 @@ class Status(Enum):
 class TaskState:
     """The state of one task in this worker.
 
-    Args:
-        request: Celery's request. Headers of ours are taken out of its message.
-
-    Attributes:
-        status: where the task is.
-        claim: the claim under which this worker holds it; None if its message is the broker's.
-        in_doubt: whether a call failed that may have parked the task.
-        has_waited: whether it has waited for its share of a limit during an outage.
-        broker_wait_until: when it may come again from the broker (us, by the server's clock); 0 if
-            the server has not said so yet.
-        requested: the limits that its runs requested in the body.
-        refusals: how often an API refused its runs, by the limits of the request.
-        requirement: what its arguments require, once it was read.
-        joined: its limits together with those it requested, once they were joined, and the units
-            that its next run begins with.
-        outcome: how it ended, as Celery's event says; empty if it has not ended.
-        comes_again: whether it was requeued, so the outcome is not final.
+    Headers of ours are taken out of the message of its request. What most tasks leave as it is
+    costs them nothing here.
     """
 
-    # What most tasks leave as it is costs them nothing here.
+    #: The claim under which this worker holds it; None if its message is the broker's.
     claim: Claim | None = None
     status = Status.RECEIVED
-    in_doubt = False
-    has_waited = False
+    in_doubt = False  #: whether a call failed that may have parked the task
+    has_waited = False  #: whether it has waited for its share of a limit during an outage
+    #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
-    requested: Sequence[Item] = ()
+    requested: Sequence[Item] = ()  #: the limits that its runs requested in the body
+    #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
-    requirement: Requirement | None = None
+    requirement: Requirement | None = None  #: what its arguments require, once it was read
+    #: Its limits together with those it requested, once they were joined, and the units that its
+    #: next run begins with.
     joined: tuple[TaskLimits, Sequence[Item]] | None = None
-    outcome = ""
-    comes_again = False
+    outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
+    comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0
 
     def __init__(self, request: Any) -> None:

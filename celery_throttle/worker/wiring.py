@@ -57,18 +57,12 @@ class WorkerParts:
     """The parts that live as long as one worker.
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
-
-    Args:
-        consumer: Celery's.
-
-    Attributes:
-        connection: the parts of the present connection to the broker, or the last one if that is
-            lost; None before the first.
     """
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
         self.throttle: AppLimits = consumer.app.throttle
+        #: Of the present connection to the broker, or the last one if that is lost.
         self.connection: ConnectionParts | None = None
         throttle, settings = self.throttle, self.throttle.settings
         store, keys, plans, lease = throttle.store, throttle.keys, throttle.plans, settings.lease
@@ -144,8 +138,7 @@ class WorkerParts:
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
 
-        Args:
-            for_good: whether the worker shuts down, so that no other connection follows.
+        ``for_good``: the worker shuts down, so no other connection follows.
         """
         if self.connection is None:
             return
@@ -190,8 +183,8 @@ class WorkerParts:
         self.outage.end()
         self._register()
         # A replica that has taken the server's place may have missed the last reports.
-        self.claims.repeat_reports()
-        self.slots.repeat_reports()
+        self.claims.settled.repeat()
+        self.slots.releases.repeat()
         self.call.renew_slots()
         if self.connection is not None and self.connection.is_open:
             self.connection.gate.leave_outage()
@@ -219,25 +212,19 @@ class WorkerParts:
 
 
 class ConnectionParts:
-    """The parts that live as long as one connection to the broker.
-
-    Args:
-        worker: the parts of the worker.
-
-    Attributes:
-        is_open: whether tasks are polled for: from :meth:`open` until :meth:`close`.
-    """
+    """The parts that live as long as one connection to the broker."""
 
     def __init__(self, worker: WorkerParts) -> None:
         self._worker = worker
         self._consumer = consumer = worker.consumer
         throttle, timers = worker.throttle, worker.timers
+        #: Whether tasks are polled for: from :meth:`open` until :meth:`close`.
         self.is_open = False
         self.routing = Routing(consumer)
         self.prefetch = make_prefetch(consumer)
         self._republisher = Republisher(consumer, self.routing)
         self._pool = pool = make_pool(consumer, timers, self.admit_again)
-        delayed = DelayedTasks(consumer, timers, self._republisher, self.prefetch, self.admit_again)
+        delayed = DelayedTasks(timers, self._republisher, self.prefetch, self.admit_again)
         self.waiting = self._make_waiting(delayed)
         self.gate = Gate(
             throttle,
@@ -268,12 +255,7 @@ class ConnectionParts:
             slots=worker.slots,
             revoked=worker.revoked,
             dispatcher=Dispatcher(
-                consumer,
-                worker.claims,
-                worker.quarantine,
-                pool=pool,
-                timers=timers,
-                outcomes=worker.outcomes,
+                consumer, worker.claims, worker.quarantine, pool, timers, worker.outcomes
             ),
             wakeup=self.wakeup,
             outage=worker.outage,
@@ -284,10 +266,7 @@ class ConnectionParts:
 
     def _make_waiting(self, delayed: DelayedTasks) -> WaitingPolicy:
         worker, throttle = self._worker, self._worker.throttle
-
-        def new_token() -> int:
-            return worker.claims.reserve_tokens(1)
-
+        new_token = worker.claims.reserve_tokens
         if throttle.settings.waiting == "broker":
             return BrokerWaitPolicy(throttle, worker.slots, new_token, delayed)
         return ParkingPolicy(

@@ -330,7 +330,7 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     assert pool.started == [request]
     pool.gate.end(request)
     assert released
-    assert slots.take_releases() == [("entries", "waits", "worker 7")]
+    assert slots.releases.take() == [("entries", "waits", "worker 7")]
 
 
 def test_tasks_that_come_fast_but_one_by_one_are_gathered(bench: Bench, task: Any) -> None:

@@ -16,6 +16,7 @@ from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.pool import _PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
+from celery_throttle.worker.report_queue import ReportQueue
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -73,8 +74,8 @@ class OneProcess:
             replied_at=0.0,
             booked=list,
             recent_starts=lambda: self.recent_starts,
-            has_releases=lambda: False,
-            has_settled=lambda: False,
+            releases=(),
+            settled=(),
             withdraw=list,
             listen=lambda: None,
             is_on=False,
@@ -136,7 +137,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     app = Celery("asks", broker="memory://", set_as_current=False)
     throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
-    slots: Any = SimpleNamespace(take_releases=list, release_again=lambda _: None)
+    slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
     consumed: Any = SimpleNamespace(keys=lambda: [(lines.keys.queue(name),) for name in queues])
     call = ClaimCall(
         throttle.store,
@@ -155,7 +156,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
 def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     """After hours of an outage there would be too many for one call."""
     call, claims = make_call(lines, "q")
-    breaker = call._store.breaker
+    breaker = call.store.breaker
     breaker.watcher = lambda _: None
     breaker.trip(StoreUnavailableError("it is out"))
     for _ in range(60):

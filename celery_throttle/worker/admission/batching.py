@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.worker import tuning
@@ -19,24 +20,16 @@ from celery_throttle.worker.health.backoff import Backoff
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
 
 
+@dataclass(eq=False, repr=False)
 class Batch:
-    """Gathers requests that come fast, but one by one, so that they ask in one call.
+    """Gathers requests that come fast, but one by one, so that they ask in one call."""
 
-    Args:
-        admit_again: brings a request to the gate once more.
-        call_later: see :data:`CallLater`.
-        waiting: returns the requests that wait for a process; those ask together already.
-    """
+    admit_again: Callable[[Any], None]
+    call_later: CallLater
+    #: Returns the requests that wait for a process; those ask together already.
+    waiting: Callable[[], Iterable[Any]]
 
-    def __init__(
-        self,
-        admit_again: Callable[[Any], None],
-        call_later: CallLater,
-        waiting: Callable[[], Iterable[Any]],
-    ) -> None:
-        self._admit_again = admit_again
-        self._call_later = call_later
-        self._waiting = waiting
+    def __post_init__(self) -> None:
         self._requests: deque[Any] = deque()
         self._admitting = False
 
@@ -45,25 +38,26 @@ class Batch:
 
     def add(self, request: Any) -> bool:
         """Gather a request; False if it should ask now."""
-        if self._admitting or any(self._waiting()):
+        if self._admitting or any(self.waiting()):
             return False
         request.throttle_state.gather()
         self._requests.append(request)
         if len(self._requests) > tuning.QUOTA_BATCH_SIZE:
             self._admit_all()
         elif len(self._requests) == 1:
-            self._call_later(tuning.GATHER_SECONDS, self._admit_all, ())
+            self.call_later(tuning.GATHER_SECONDS, self._admit_all, ())
         return True
 
     def _admit_all(self) -> None:
         self._admitting = True
         try:
             while self._requests:
-                self._admit_again(self._requests.popleft())
+                self.admit_again(self._requests.popleft())
         finally:
             self._admitting = False
 
 
+@dataclass(eq=False, repr=False)
 class NextRound:
     """Decides requests in the next round of the worker's loop.
 
@@ -71,25 +65,16 @@ class NextRound:
     gate at once, before the end of the task that had the process is known; its slot is for the
     first in line. So do all requests while the server is slow, and tasks that met a limit in their
     bodies, from whatever thread they ended in.
-
-    Args:
-        decide: decides some requests; those that may run come to the gate once more.
-        call_later: see :data:`CallLater`.
-        backoff: limits the time that calls to the server take from the loop.
-        call_soon: calls a function in the worker's loop, from any thread.
     """
 
-    def __init__(
-        self,
-        decide: Callable[[Sequence[Any]], None],
-        call_later: CallLater,
-        backoff: Backoff,
-        call_soon: Callable[..., Any],
-    ) -> None:
-        self._decide = decide
-        self._call_later = call_later
-        self._backoff = backoff
-        self._call_soon = call_soon
+    #: Decides some requests; those that may run come to the gate once more.
+    decide: Callable[[Sequence[Any]], None]
+    call_later: CallLater
+    backoff: Backoff
+    #: Calls a function in the worker's loop, from any thread.
+    call_soon: Callable[..., Any]
+
+    def __post_init__(self) -> None:
         self._requests: deque[Any] = deque()
         self._lock = threading.Lock()
         self._expected = False
@@ -101,7 +86,7 @@ class NextRound:
             self._requests.append(request)
             first, self._expected = not self._expected, True
         if first:
-            self._call_soon(self._backoff.run_or_queue, self._decide_some)
+            self.call_soon(self.backoff.run_or_queue, self._decide_some)
 
     def decide_all(self) -> None:
         """Decide at once the requests that nobody else has: there are no more rounds."""
@@ -109,16 +94,16 @@ class NextRound:
             with suppress(IndexError):  # another thread was faster
                 request = self._requests.popleft()
                 if request.acknowledged:
-                    self._decide([request])
+                    self.decide([request])
 
     def _decide_some(self) -> None:
         count = min(tuning.ROUND_SIZE, len(self._requests))
         some = [self._requests.popleft() for _ in range(count)]
         try:
-            self._decide(some)
+            self.decide(some)
         finally:
             with self._lock:
                 self._expected = bool(self._requests)
             if self._expected:
                 args = (self._decide_some,)
-                self._call_later(tuning.NEXT_ROUND_SECONDS, self._backoff.run_or_queue, args)
+                self.call_later(tuning.NEXT_ROUND_SECONDS, self.backoff.run_or_queue, args)

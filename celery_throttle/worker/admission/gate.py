@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -41,58 +42,38 @@ from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
 
 #: Tasks that are neither in the pool nor on their way to it have no process waiting for them.
 _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
 
 
+@dataclass(eq=False, repr=False)
 class Gate:
-    """Decides about the requests of one worker.
+    """Decides about the requests of one worker."""
 
-    Args:
-        throttle: the app's limits.
-        waiting: what becomes of tasks that may not run now.
-        slots: the slots that running tasks hold.
-        outage: decides while the server is lost.
-        delayed: where tasks wait during an outage.
-        backoff: limits the time that calls to the server take from the loop.
-        pool: the worker's pool.
-        outcomes: reports the outcomes of tasks in fan-outs.
-        admit_again: brings a request to the gate once more.
-        call_later: see :data:`~celery_throttle.worker.admission.batching.CallLater`.
-        call_soon: calls a function in the worker's loop, from any thread.
-    """
+    throttle: AppLimits
+    waiting: WaitingPolicy
+    slots: TaskSlots
+    outage: OutageMode
+    delayed: DelayedTasks
+    backoff: Backoff
+    pool: WorkerPool
+    outcomes: FanOutOutcomes
+    #: Brings a request to the gate once more.
+    admit_again: Callable[[Any], None]
+    call_later: CallLater
+    #: Calls a function in the worker's loop, from any thread.
+    call_soon: Callable[..., Any]
 
-    def __init__(
-        self,
-        throttle: AppLimits,
-        waiting: WaitingPolicy,
-        slots: TaskSlots,
-        *,
-        outage: OutageMode,
-        delayed: DelayedTasks,
-        backoff: Backoff,
-        pool: WorkerPool,
-        outcomes: FanOutOutcomes,
-        admit_again: Callable[[Any], None],
-        call_later: CallLater,
-        call_soon: Callable[..., Any],
-    ) -> None:
-        self._outcomes = outcomes
-        self._throttle = throttle
-        self._slots = slots
-        self._waiting = waiting
-        self._outage = outage
-        self._delayed = delayed
-        self._backoff = backoff
-        self._admit_again = admit_again
-        self._call_later = call_later
-        self._batch = Batch(admit_again, call_later, pool.queued_requests)
-        self._recovery = Recovery(throttle.store, outage, delayed)
+    def __post_init__(self) -> None:
+        throttle, backoff, pool = self.throttle, self.backoff, self.pool
+        self._batch = Batch(self.admit_again, self.call_later, pool.queued_requests)
+        self._recovery = Recovery(throttle.store, self.outage, self.delayed)
         self._pipeline = Pipeline(throttle.store, backoff)
-        self._next_round = NextRound(self._decide_together, call_later, backoff, call_soon)
-        self._pool = pool
+        self._next_round = NextRound(
+            self._decide_together, self.call_later, backoff, self.call_soon
+        )
         self._stopped = False
         self._quota = Quota(throttle, backoff, lambda: chain(self._batch, pool.queued_requests()))
         # Without an event loop, requests come here in several threads or greenlets.
@@ -104,7 +85,7 @@ class Gate:
 
     def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Decide, and note whether the request is left in this worker without being on its way."""
-        uncounted = self._pool.uncounted
+        uncounted = self.pool.uncounted
         if uncounted:
             uncounted.discard(request)
         with self._deciding:
@@ -115,7 +96,7 @@ class Gate:
         return admitted
 
     def _admits(self, request: Any) -> bool:
-        if self._slots.holds(request):
+        if self.slots.holds(request):
             return True
         task = request.throttle_state
         wait = task.return_to_gate(tuning.BOOKING_HORIZON_SECONDS)
@@ -126,7 +107,7 @@ class Gate:
             state.task_ready(request)
             return False
         if claim is not None and claim.admitted:
-            self._slots.hold(request, claim.token, claim.slots)
+            self.slots.hold(request, claim.token, claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
         return self._recovery.decided(request, self._decide)
@@ -134,16 +115,16 @@ class Gate:
     def end(self, request: Any) -> None:
         """Record that a task has ended, in whatever way, or was not started after all."""
         request.throttle_state.end()
-        self._slots.end(request)
-        if self._pool.uncounted:
-            self._pool.uncounted.discard(request)
-        self._pool.on_exit()
+        self.slots.end(request)
+        if self.pool.uncounted:
+            self.pool.uncounted.discard(request)
+        self.pool.on_exit()
 
     def report_outcome(self, request: Any) -> None:
         """Report the outcome of a task, once, if it has ended for good."""
         task = request.throttle_state
         if task.outcome and not task.comes_again:
-            self._outcomes.record(request.request_dict, task.outcome)
+            self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
 
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
@@ -155,9 +136,9 @@ class Gate:
         # They belong to that run: whoever revokes the task would end another one.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
-        self._pool.uncounted.add(request)
+        self.pool.uncounted.add(request)
         try:
-            add_requested(self._throttle, request, requested)
+            add_requested(self.throttle, request, requested)
         except ThrottleError as error:
             self._recovery.failed(request, error)
             return
@@ -171,40 +152,40 @@ class Gate:
 
     def leave_outage(self) -> None:
         """The server decides again: tasks that wait in this worker may join their lines."""
-        self._delayed.admit_all()
+        self.delayed.admit_all()
 
     def stats(self) -> dict[str, int]:
         """Return the number of tasks that wait in this worker, unacknowledged."""
-        return {"postponed": len(self._delayed)}
+        return {"postponed": len(self.delayed)}
 
     def stop(self) -> None:
         """Let go of all tasks that the pool does not have."""
         self._stopped = True
         self._next_round.decide_all()
-        self._delayed.forget()
-        for request in list(self._pool.uncounted):
+        self.delayed.forget()
+        for request in list(self.pool.uncounted):
             claim = request.throttle_state.claim
             if claim is not None:
                 claim.requeue()
 
     def _decide(self, request: Any) -> bool:
-        limits = limits_of(self._throttle, request)
+        limits = limits_of(self.throttle, request)
         if limits is None:
             return True
         need = requirement_of(limits, request)
-        if not self._pool.enter(request):
+        if not self.pool.enter(request):
             return False
-        if self._outage.is_on:
+        if self.outage.is_on:
             return self._decide_alone(request, limits, need)
-        if (limits.slots and not self._pool.has_room()) or self._backoff.is_resting():
+        if (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
             self._next_round.add(request)
             return False
         return self._take_or_park(request, limits, need)
 
     def _take_or_park(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
-        ahead = self._waiting.in_lines and not limits.slots
-        if ahead and not _may_be_parked(request):
+        ahead = self.waiting.in_lines and not limits.slots
+        if ahead and not may_be_parked(request):
             wait = self._quota.in_hand(need)
             if wait is None:
                 if self._quota.is_better_gathered(need) and self._batch.add(request):
@@ -217,11 +198,8 @@ class Gate:
     def _park(
         self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[bool]:
-        again = _may_be_parked(request)
         try:
-            wait = yield from self._waiting.park(
-                request, limits, need, redelivered=again, may_run=may_run
-            )
+            wait = yield from self.waiting.park(request, limits, need, may_run=may_run)
         except StoreError:
             request.throttle_state.in_doubt = True
             raise
@@ -233,13 +211,13 @@ class Gate:
     def _decide_alone(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
         """Decide during an outage. A task that may be in a line must not run here as well."""
         task = request.throttle_state
-        parked = self._waiting.in_lines and _may_be_parked(request)
-        wait = None if parked else self._outage.wait(need, waited=task.has_waited)
+        parked = self.waiting.in_lines and may_be_parked(request)
+        wait = None if parked else self.outage.wait(need, waited=task.has_waited)
         task.has_waited = bool(wait)
         if wait == 0.0:
-            self._waiting.hold_slots(request, limits, need)
+            self.waiting.hold_slots(request, limits, need)
             return True
-        self._delayed.add(request, wait)
+        self.delayed.add(request, wait)
         return False
 
     def _decide_together(self, requests: Sequence[Any]) -> None:
@@ -250,19 +228,19 @@ class Gate:
                 self._leave(request)
             return
         results: Sequence[bool | Exception | None] = [None] * len(requests)
-        if not self._outage.is_on:
+        if not self.outage.is_on:
             results = self._park_together(requests)
         for request, result in zip(requests, results, strict=True):
             if self._decided(request, partial(self._conclude, result)):
                 request.throttle_state.schedule(0.0)
-                self._admit_again(request)
+                self.admit_again(request)
 
     def _leave(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
         try:
             self._pipeline.run_one(self._attempt(request, may_run=False))
         except StoreError as error:
-            if not self._delayed.send_back(request):
+            if not self.delayed.send_back(request):
                 fail(request, error)
         except Exception as error:  # noqa: BLE001  # of a result backend, say
             self._recovery.failed(request, error)
@@ -279,7 +257,7 @@ class Gate:
         return bool(revoked)
 
     def _park_together(self, requests: Sequence[Any]) -> list[bool | Exception]:
-        free = self._pool.count_free()
+        free = self.pool.count_free()
         with self._deciding:
             return self._pipeline.run(
                 [
@@ -289,7 +267,7 @@ class Gate:
             )
 
     def _attempt(self, request: Any, *, may_run: bool) -> Attempt[bool]:
-        limits = limits_of(self._throttle, request)
+        limits = limits_of(self.throttle, request)
         if limits is None:  # they were taken away meanwhile
             return True
         need = requirement_of(limits, request)
@@ -304,9 +282,9 @@ class Gate:
         return result
 
     def _decide_again(self, request: Any) -> bool:
-        limits = limits_of(self._throttle, request)
-        if limits is None or not self._outage.is_on:
-            attempt = self._attempt(request, may_run=self._pool.has_room())
+        limits = limits_of(self.throttle, request)
+        if limits is None or not self.outage.is_on:
+            attempt = self._attempt(request, may_run=self.pool.has_room())
             return self._pipeline.run_one(attempt)
         return self._decide_alone(request, limits, requirement_of(limits, request))
 
@@ -314,7 +292,7 @@ class Gate:
         """Start a request whose units are taken, at most 20 ms ahead."""
         if seconds > tuning.WAIT_IN_PLACE_SECONDS:
             request.throttle_state.schedule(seconds)
-            self._call_later(seconds, self._admit_again, (request,))
+            self.call_later(seconds, self.admit_again, (request,))
             return False
         if seconds > 0:
             time.sleep(seconds)
@@ -330,15 +308,3 @@ def gate_of(app: Any) -> Gate | None:
     """Return the gate of the worker that runs an app; None if none runs, or it has no limits."""
     gate: Gate | None = getattr(app, "throttle_gate", None)
     return gate
-
-
-def _may_be_parked(request: Any) -> bool:
-    """Return whether a task may be in a line already; then only parking can tell if it is new.
-
-    The broker delivered it before, or the call that parks it failed. A claimed task is no second
-    delivery, whatever its headers say.
-    """
-    task = request.throttle_state
-    if task.in_doubt:
-        return True
-    return bool(request.delivery_info.get("redelivered")) and task.claim is None

@@ -20,12 +20,7 @@ T = TypeVar("T")
 
 
 class Pipeline:
-    """Runs attempts.
-
-    Args:
-        store: the server.
-        backoff: limits the time that calls to the server take from the loop.
-    """
+    """Runs attempts."""
 
     def __init__(self, store: Store, backoff: Backoff) -> None:
         self._store = store

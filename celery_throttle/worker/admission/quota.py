@@ -41,34 +41,23 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A call that was sent ahead.
+    """A call that was sent ahead."""
 
-    Attributes:
-        since: monotonic time when it was sent.
-        wants: what it takes.
-        begun: reads its reply.
-    """
-
-    since: float
+    since: float  #: monotonic time when it was sent
     wants: Sequence[GateRequest]
     begun: PendingCall
 
 
+@dataclass(eq=False, repr=False)
 class Quota:
-    """Takes and caches the quota of one worker.
+    """Takes and caches the quota of one worker."""
 
-    Args:
-        throttle: the app's limits.
-        backoff: limits the time that calls to the server take from the loop.
-        waiting: returns the requests that wait for a process, the next first.
-    """
+    throttle: AppLimits
+    backoff: Backoff
+    #: Returns the requests that wait for a process, the next first.
+    waiting: Callable[[], Iterable[Any]]
 
-    def __init__(
-        self, throttle: AppLimits, backoff: Backoff, waiting: Callable[[], Iterable[Any]]
-    ) -> None:
-        self._throttle = throttle
-        self._backoff = backoff
-        self._waiting = waiting
+    def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
         self._full: dict[Requirement, float] = {}
         self._demand = Demand()
@@ -135,15 +124,15 @@ class Quota:
         """Take units for a task that has a process, and for the tasks after it."""
         wants = [want, *self._soon(want.requirement.refs, now)]
         refs = [ref for want in wants for ref in want.requirement.refs]
-        plans, store = self._throttle.plans, self._throttle.store
+        plans, store = self.throttle.plans, self.throttle.store
         call = plans.gate_call(wants, AHEAD)
         try:
             replies = store.run(call)
             if replies[0][0] == ReplyStatus.UNKNOWN:
-                self._throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
+                self.throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
                 replies = store.run(call)
         finally:
-            self._backoff.record_calls(now)
+            self.backoff.record_calls(now)
         replied = time.monotonic()
         self._round_trip = replied - now
         self._keep(wants, replies, replied, 0.0)
@@ -156,24 +145,24 @@ class Quota:
         second of them has none yet.
         """
         wants = [want] if want.times > tuning.QUOTA_BATCH_SIZE else []
-        following = list(islice(self._waiting(), 2))
+        following = list(islice(self.waiting(), 2))
         if following and self._want_of(following[-1], now) is not None:
             wants += self._soon([ref for want in wants for ref in want.requirement.refs], now)
         if wants:
-            call = self._throttle.plans.gate_call(wants, AHEAD)
+            call = self.throttle.plans.gate_call(wants, AHEAD)
             with suppress(StoreError):  # a later call raises it
-                self._ahead = _Ahead(now, wants, self._throttle.store.begin(call))
+                self._ahead = _Ahead(now, wants, self.throttle.store.begin(call))
 
     def _collect(self, ahead: _Ahead) -> None:
         """Read the reply to a call that was sent ahead. A later call raises its errors."""
         self._ahead = None
         began = time.monotonic()
         try:
-            replies = self._throttle.store.finish(ahead.begun)
+            replies = self.throttle.store.finish(ahead.begun)
         except StoreError:
             return
         finally:
-            self._backoff.record_calls(began)
+            self.backoff.record_calls(began)
         replied = time.monotonic()
         self._round_trip = replied - began
         self._keep(ahead.wants, replies, ahead.since, replied - ahead.since)
@@ -211,7 +200,7 @@ class Quota:
         """
         most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
-        for request in self._waiting():
+        for request in self.waiting():
             if most <= 0:
                 return
             want = self._want_of(request, now)
@@ -225,7 +214,7 @@ class Quota:
         if not _is_certain(request):
             return None
         try:
-            limits = limits_of(self._throttle, request)
+            limits = limits_of(self.throttle, request)
             if limits is None or limits.slots:
                 return None
             need = requirement_of(limits, request)

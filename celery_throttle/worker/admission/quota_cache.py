@@ -14,28 +14,19 @@ from celery_throttle.worker import tuning
 
 @dataclass(slots=True)
 class Block:
-    """Units taken in one call.
+    """Units taken in one call."""
 
-    Attributes:
-        since: monotonic time from which the 20 ms count: that of the call, or of its reply if a
-            task waited for it.
-        units: number of units.
-        at_once: how many of them may be used at once.
-        later: seconds from ``since`` until the first of the others may be used.
-        step: seconds from each of the others to the next.
-        good_for: seconds for which units may be used: less than 20 ms where a window ends.
-        used: how many are used.
-        then: the next block, for when this one is used up.
-    """
-
+    #: Monotonic time from which the 20 ms count: that of the call, or of its reply if a task waited
+    #: for it.
     since: float
     units: int
-    at_once: int
-    later: float
-    step: float
+    at_once: int  #: how many of them may be used at once
+    later: float  #: seconds from `since` until the first of the others may be used
+    step: float  #: seconds from each of the others to the next
+    #: Seconds for which units may be used: less than 20 ms where a window ends.
     good_for: float = tuning.BOOKING_HORIZON_SECONDS
     used: int = 0
-    then: Block | None = None
+    then: Block | None = None  #: the next block, for when this one is used up
 
     def left(self, now: float) -> int:
         """Return how many units may still be used."""

@@ -23,13 +23,7 @@ logger = get_logger(__name__)
 
 
 class Recovery:
-    """Runs decisions of the gate. If the server fails, tries again, then begins an outage.
-
-    Args:
-        store: the server.
-        outage: begins when the server is lost.
-        delayed: where tasks wait after an error.
-    """
+    """Runs decisions of the gate. If the server fails, tries again, then begins an outage."""
 
     def __init__(self, store: Store, outage: OutageMode, delayed: DelayedTasks) -> None:
         self._store = store

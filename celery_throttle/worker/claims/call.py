@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
@@ -28,73 +29,41 @@ from celery_throttle.worker.slots import TaskSlots
 
 
 class Capacity(NamedTuple):
-    """The processes that tasks may be claimed for.
+    """The processes that tasks may be claimed for."""
 
-    Attributes:
-        free: processes that are free now, and for which no task is booked.
-        soon_free: processes that will probably be free within ``SOON_FREE_SECONDS``.
-        contended: whether other tasks wait in this worker for a process. Then no start is booked
-            ahead, as it might find no process when its time comes.
-    """
-
-    free: int
-    soon_free: int = 0
+    free: int  #: processes that are free now, and for which no task is booked
+    soon_free: int = 0  #: processes that will probably be free within `SOON_FREE_SECONDS`
+    #: Whether other tasks wait in this worker for a process. Then no start is booked ahead, as it
+    #: might find no process when its time comes.
     contended: bool = False
 
 
 class ClaimReply(NamedTuple):
-    """The result of a claim call.
+    """The result of a claim call."""
 
-    Attributes:
-        wait: seconds until the next call.
-        dead_worker: name of a worker whose lease has run out, or "".
-        tasks: the claimed tasks.
-    """
-
-    wait: float
-    dead_worker: str = ""
+    wait: float  #: seconds until the next call
+    dead_worker: str = ""  #: name of a worker whose lease has run out
     tasks: Sequence[ClaimedTask] = ()
 
 
+@dataclass(eq=False, repr=False)
 class ClaimCall:
-    """Makes the claim calls of one worker, one at a time. Thread-safe.
+    """Makes the claim calls of one worker, one at a time. Thread-safe."""
 
-    Args:
-        store: the server.
-        plans: makes the calls that renew slots; has the names in Redis.
-        lease: seconds of the worker's lease.
-        claims, slots: the claims and slots that this worker holds.
-        queues: the queues that it consumes.
-        backoff: learns how long calls take.
-        acknowledged: returns the identities of parked messages whose acknowledgement is certain.
-        register_limits: registers limits that the server does not know.
+    store: Store
+    plans: Plans
+    lease: float  #: seconds of the worker's lease
+    claims: Claims
+    slots: TaskSlots
+    queues: WorkerQueues
+    backoff: Backoff
+    #: Returns the identities of parked messages whose acknowledgement is certain.
+    acknowledged: Callable[[], Sequence[str]]
+    #: Registers limits that the server does not know.
+    register_limits: Callable[[], None]
+    replied_at: float = 0.0  #: monotonic time of the server's last reply
 
-    Attributes:
-        replied_at: monotonic time of the server's last reply.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        plans: Plans,
-        lease: float,
-        claims: Claims,
-        slots: TaskSlots,
-        *,
-        queues: WorkerQueues,
-        backoff: Backoff,
-        acknowledged: Callable[[], Sequence[str]],
-        register_limits: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._plans = plans
-        self._lease = lease
-        self._claims = claims
-        self._slots = slots
-        self._queues = queues
-        self._backoff = backoff
-        self._acknowledged = acknowledged
-        self._register_limits = register_limits
+    def __post_init__(self) -> None:
         self._error_log = ErrorLog(
             "The server refuses claims; tasks stay in their lines, and this worker tries again "
             "every second."
@@ -106,7 +75,6 @@ class ClaimCall:
         self._lock = threading.Lock()
         self._has_registered = False
         self._first_queue = 0
-        self.replied_at = 0.0
 
     def report(self) -> None:
         """Renew the lease, settle claims and release slots; claim nothing."""
@@ -115,8 +83,7 @@ class ClaimCall:
     def claim(self, capacity: Callable[[], Capacity]) -> ClaimReply | None:
         """Claim tasks that are due; report as well. None if the server cannot be reached.
 
-        Args:
-            capacity: returns the processes to claim for; called when no other call is on its way.
+        ``capacity`` is called when no other call is on its way.
         """
         with self._lock:
             return self._run(capacity())
@@ -124,10 +91,10 @@ class ClaimCall:
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
         with self._lock:
-            call = self._slots.renew_call(self._plans, self._lease)
+            call = self.slots.renew_call(self.plans, self.lease)
             try:
                 if call is not None:
-                    self._store.run(call)
+                    self.store.run(call)
             except StoreError as error:  # the next renewal may succeed
                 self._slot_error_log.log(error)
 
@@ -138,62 +105,62 @@ class ClaimCall:
 
     def queue_keys(self) -> list[str]:
         """Return the keys of the queues that this worker consumes, four each."""
-        return _flatten(self._queues.keys())
+        return _flatten(self.queues.keys())
 
     def _rotated_queue_keys(self) -> list[str]:
         """Return the same keys, with another queue first each time.
 
         Otherwise the last queues would starve where more is due than there are free processes.
         """
-        queues = self._queues.keys()
+        queues = self.queues.keys()
         self._first_queue = (self._first_queue + 1) % max(1, len(queues))
         return _flatten(queues[self._first_queue :] + queues[: self._first_queue])
 
     def _run(self, capacity: Capacity) -> ClaimReply | None:
-        if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
+        if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
         free = min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
-        settled, releases = self._claims.take_settled(), self._slots.take_releases()
-        first = self._claims.reserve_tokens(count)
+        settled, releases = self.claims.settled.take(), self.slots.releases.take()
+        first = self.claims.reserve_tokens(count)
         tokens = range(first, first + count)
         call = claim_call(
-            self._plans.keys,
-            self._claims.worker,
+            self.plans.keys,
+            self.claims.worker,
             self._rotated_queue_keys() if count else (),
             tokens,
-            lease=self._lease,
+            lease=self.lease,
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
             free=free,
             horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
             soon_free_horizon=tuning.SOON_FREE_BOOKING_SECONDS,
             settled=settled,
             releases=releases,
-            acknowledged=self._acknowledged(),
+            acknowledged=self.acknowledged(),
             registered=self._has_registered,
         )
         uncertain = range(0)
         began = time.monotonic()
         try:
-            self._claims.requeue_pending()
+            self.claims.requeue_pending()
             uncertain = tokens
-            reply: list[Any] = self._store.run(call)
+            reply: list[Any] = self.store.run(call)
         except StoreError as error:
             self._error_log.log(error)
-            self._claims.restore_settled(settled)
-            self._slots.restore_releases(releases)
-            self._claims.requeue_uncertain(uncertain)
+            self.claims.settled.extend(settled)
+            self.slots.releases.extend(releases)
+            self.claims.requeue_uncertain(uncertain)
             if isinstance(error, StoreUnavailableError):
                 return None
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS)
         finally:
-            self._backoff.record_calls(began)
+            self.backoff.record_calls(began)
         self.replied_at = time.monotonic()
         wait, dead_worker, *rows = reply
-        tasks = [self._claims.receive(row) for row in rows]
+        tasks = [self.claims.receive(row) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
-            self._register_limits()
+            self.register_limits()
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,36 +23,24 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.error_log import ErrorLog
-from celery_throttle.worker.recent_reports import RecentReports
+from celery_throttle.worker.report_queue import ReportQueue
 from celery_throttle.worker.slots import read_slot_keys
 
 logger = get_logger(__name__)
 
 
 class ClaimedTask(NamedTuple):
-    """A task that came out of its line.
-
-    Attributes:
-        claim: the claim under which this worker holds the task.
-        starts_in: seconds until the task may start.
-        packed: the message; see :mod:`celery_throttle.messages.packing`.
-    """
+    """A task that came out of its line."""
 
     claim: Claim
-    starts_in: float
-    packed: bytes
+    starts_in: float  #: seconds until the task may start
+    packed: bytes  #: the message; see `messages/packing.py`
 
 
 class Claims:
     """All claims of one worker. Thread-safe.
 
-    Args:
-        store, keys: the server and the names in Redis.
-        worker: the worker's name.
-        on_settled: called when a claim was settled, from the thread that acknowledged its task.
-
-    Attributes:
-        keys: the keys of all workers with their leases, and of the claims of this worker.
+    ``on_settled`` is called when a claim was settled, from the thread that acknowledged its task.
     """
 
     def __init__(
@@ -62,12 +49,12 @@ class Claims:
         self._store = store
         self._keys = keys
         self.worker = worker
+        #: The keys of all workers with their leases, and of the claims of this worker.
         self.keys = (keys.workers, keys.claims(worker))
         self._on_settled = on_settled
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released.
-        self._settled: deque[int] = deque()
-        self._recent_reports: RecentReports[int] = RecentReports()
+        self.settled: ReportQueue[int] = ReportQueue()
         #: Tokens; negative if the message was not delivered.
         self._to_requeue: list[int] = []
         self._error_log = ErrorLog(
@@ -91,7 +78,7 @@ class Claims:
         """Return the claims whose tasks the pool has, or had."""
         return [claim for claim in self if claim.started]
 
-    def reserve_tokens(self, count: int) -> int:
+    def reserve_tokens(self, count: int = 1) -> int:
         """Reserve some tokens, and return the first of them."""
         with self._lock:
             first, self._next = self._next, self._next + count
@@ -124,26 +111,8 @@ class Claims:
     def settle(self, claim: Claim) -> None:
         """See :meth:`Claim.settle`."""
         if self._held.pop(claim.token, None) is not None:
-            self._settled.append(claim.token if claim.started else -claim.token)
+            self.settled.append(claim.token if claim.started else -claim.token)
             self._on_settled()
-
-    def has_settled(self) -> bool:
-        """Return whether the server has yet to learn of settled claims."""
-        return bool(self._settled)
-
-    def take_settled(self) -> list[int]:
-        """Return the tokens to report as settled; :meth:`restore_settled` if the report fails."""
-        settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        self._recent_reports.add(settled)
-        return settled
-
-    def restore_settled(self, tokens: Iterable[int]) -> None:
-        """Report these tokens once more: the server may not have received them."""
-        self._settled.extend(tokens)
-
-    def repeat_reports(self) -> None:
-        """Report the recently settled claims once more: the server may have lost them."""
-        self._settled.extend(self._recent_reports.recent())
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery.exceptions import InvalidTaskError
@@ -35,34 +36,16 @@ class _Delivery(NamedTuple):
     starts_at: float
 
 
+@dataclass(eq=False, repr=False)
 class Dispatcher:
-    """Dispatches the claimed tasks of one worker over one connection to the broker.
+    """Dispatches the claimed tasks of one worker over one connection to the broker."""
 
-    Args:
-        consumer: Celery's.
-        claims: the claims of this worker.
-        quarantine: where tasks go for which this worker has no code.
-        pool: the worker's pool.
-        timers: the worker's timers.
-        outcomes: reports the outcomes of tasks in fan-outs.
-    """
-
-    def __init__(
-        self,
-        consumer: Any,
-        claims: Claims,
-        quarantine: Quarantine,
-        *,
-        pool: WorkerPool,
-        timers: Timers,
-        outcomes: FanOutOutcomes,
-    ) -> None:
-        self._consumer = consumer
-        self._claims = claims
-        self._quarantine = quarantine
-        self._pool = pool
-        self._timers = timers
-        self._outcomes = outcomes
+    consumer: Any
+    claims: Claims
+    quarantine: Quarantine
+    pool: WorkerPool
+    timers: Timers
+    outcomes: FanOutOutcomes
 
     def dispatch(self, task: ClaimedTask) -> None:
         """Give a task to Celery when its start has come."""
@@ -75,17 +58,17 @@ class Dispatcher:
         except Exception:  # of a result backend, say, that is told of a revoked task
             logger.exception("A task from a line could not be handed over")
             if not claim.started:
-                self._quarantine.put_until_heartbeat(claim)
+                self.quarantine.put_until_heartbeat(claim)
 
     def _read(self, task: ClaimedTask) -> None:
         if task.claim.returned:  # the worker was told to stop meanwhile
             return
-        consumer = self._consumer
+        consumer = self.consumer
         try:
             message = packing.unpack(task.packed, consumer.task_consumer.accept, task.claim)
             name = read_task_name(message)
         except packing.UnreadableMessageError:
-            self._quarantine.put(task.claim, task.packed, None)
+            self.quarantine.put(task.claim, task.packed, None)
             return
         except (ContentDisallowed, DecodeError) as error:
             consumer.on_decode_error(message, error)
@@ -96,30 +79,30 @@ class Dispatcher:
             self._record_failure(message)
             return
         if name not in consumer.strategies:
-            self._quarantine.put(task.claim, task.packed, name)
+            self.quarantine.put(task.claim, task.packed, name)
             return
         delivery = _Delivery(task.claim, message, time.monotonic() + task.starts_in)
         if task.starts_in > 0:
             args = (task.claim, self._start, delivery)
-            self._timers.call_after(task.starts_in, self._run_step, args)
+            self.timers.call_after(task.starts_in, self._run_step, args)
         else:
             self._start(delivery)
 
     def _start(self, delivery: _Delivery) -> None:
         """Deliver a task that may start; requeue it if no process is free within 20 ms."""
-        if self._pool.count_free() > 0:
+        if self.pool.count_free() > 0:
             self._deliver(delivery)
         else:
             claim = delivery.claim
-            self._pool.call_when_free(lambda: self._run_step(claim, self._deliver, delivery))
-            self._timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
+            self.pool.call_when_free(lambda: self._run_step(claim, self._deliver, delivery))
+            self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
 
     def _requeue(self, claim: Claim) -> None:
-        self._claims.requeue([claim], unless_started=True)
+        self.claims.requeue([claim], unless_started=True)
 
     def _deliver(self, delivery: _Delivery) -> None:
         claim, message, starts_at = delivery
-        consumer = self._consumer
+        consumer = self.consumer
         if claim.returned:
             return
         if time.monotonic() > starts_at + tuning.BOOKING_HORIZON_SECONDS:
@@ -154,7 +137,7 @@ class Dispatcher:
 
     def _record_failure(self, message: packing.ClaimedMessage) -> None:
         """Record the failure of a task that no worker will ever run."""
-        self._outcomes.record(message.headers, FAILED)
+        self.outcomes.record(message.headers, FAILED)
 
 
 def read_task_name(message: packing.ClaimedMessage) -> str:

@@ -24,17 +24,10 @@ class WorkerLeases:
     The worker's timer calls :meth:`renew`. A thread does so when the timer stands still: while a
     task runs in the thread of the loop (solo), while the connection to the broker is lost, and
     while the worker shuts down but tasks still run.
-
-    Args:
-        lease: length of the leases in seconds.
-        claims, slots: the claims and slots that this worker holds.
-        call: makes the calls.
-
-    Attributes:
-        interval: seconds from one renewal to the next.
     """
 
     def __init__(self, lease: float, claims: Claims, slots: TaskSlots, call: ClaimCall) -> None:
+        #: Seconds from one renewal to the next.
         self.interval = lease / 3
         self._claims = claims
         self._slots = slots

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 
@@ -28,29 +29,19 @@ logger = get_logger(__name__)
 _DAMAGED = "damaged"
 
 
+@dataclass(eq=False, repr=False)
 class Quarantine:
-    """Puts tasks of one worker into quarantine, and recalls tasks from there.
+    """Puts tasks of one worker into quarantine, and recalls tasks from there."""
 
-    Args:
-        store, keys: the server and the names in Redis.
-        claims: the claims of this worker.
-        task_names: returns the names of the tasks that this worker can run.
-        queues: returns the names of the queues that it consumes, by their keys ``lines``.
-    """
+    store: Store
+    keys: Keys
+    claims: Claims
+    #: Returns the names of the tasks that this worker can run.
+    task_names: Callable[[], Collection[str]]
+    #: Returns the names of the queues that it consumes, by their keys ``lines``.
+    queues: Callable[[], Mapping[str, str]]
 
-    def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        claims: Claims,
-        task_names: Callable[[], Collection[str]],
-        queues: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._store = store
-        self._keys = keys
-        self._claims = claims
-        self._task_names = task_names
-        self._queues = queues
+    def __post_init__(self) -> None:
         self._logged: set[str] = set()
         self._error_log = ErrorLog(
             "The server refuses to recall tasks from quarantine; they wait, and this worker tries "
@@ -59,13 +50,7 @@ class Quarantine:
         self._next_report_at = 0.0
 
     def put(self, claim: Claim, packed: bytes, name: str | None) -> None:
-        """Put a task into quarantine.
-
-        Args:
-            claim: the claim of the task.
-            packed: its message.
-            name: its name; None if even that cannot be read.
-        """
+        """Put a task into quarantine; its ``name`` is None if even that cannot be read."""
         version = packing.version_of(packed)
         if not name and version in packing.VERSIONS:
             version = _DAMAGED
@@ -73,11 +58,11 @@ class Quarantine:
         if label not in self._logged:
             self._logged.add(label)
             logger.warning("No code here for %s: left to a worker that has it", _describe(label))
-        self._claims.quarantine(claim, label)
+        self.claims.quarantine(claim, label)
 
     def put_until_heartbeat(self, claim: Claim) -> None:
         """Put a task into quarantine until the next heartbeat of any worker."""
-        self._claims.quarantine(claim, f"{packing.VERSIONS[-1]} ")
+        self.claims.quarantine(claim, f"{packing.VERSIONS[-1]} ")
 
     def recall(self) -> None:
         """Requeue the tasks that this worker can run, and report the others. Thread-safe."""
@@ -87,11 +72,11 @@ class Quarantine:
             self._error_log.log(error)
 
     def _recall(self) -> None:
-        task_names, queues, key = self._task_names(), self._queues(), self._keys.quarantine
+        task_names, queues, key = self.task_names(), self.queues(), self.keys.quarantine
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = self._store.run(Call(script("list_quarantined"), [key], [cursor]))
+            cursor, rows = self.store.run(Call(script("list_quarantined"), [key], [cursor]))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
@@ -100,7 +85,7 @@ class Quarantine:
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                self._store.run(Call(script("recall_quarantined"), [key], ["", *ids]))
+                self.store.run(Call(script("recall_quarantined"), [key], ["", *ids]))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ read, some at each poll.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from celery.worker import state
 
@@ -21,23 +22,17 @@ from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 
 
+@dataclass(eq=False, repr=False)
 class RevokedTasks:
-    """Finds the revoked tasks among those that wait in the queues of one worker.
+    """Finds the revoked tasks among those that wait in the queues of one worker."""
 
-    Args:
-        store: the server.
-        claims: holds the withdrawn tasks.
-        lease: seconds of the worker's lease.
-        queue_keys: returns the keys of the queues that it consumes, four each.
-    """
+    store: Store
+    claims: Claims
+    lease: float  #: seconds of the worker's lease
+    #: Returns the keys of the queues that it consumes, four each.
+    queue_keys: Callable[[], list[str]]
 
-    def __init__(
-        self, store: Store, claims: Claims, lease: float, queue_keys: Callable[[], list[str]]
-    ) -> None:
-        self._store = store
-        self._claims = claims
-        self._lease = lease
-        self._queue_keys = queue_keys
+    def __post_init__(self) -> None:
         self._error_log = ErrorLog(
             "The server refuses to withdraw revoked tasks from their lines; they wait, and this "
             "worker tries again."
@@ -78,27 +73,27 @@ class RevokedTasks:
         return next(self._search, [])
 
     def _find_stamped(self) -> Iterator[list[str]]:
-        for messages in self._queue_keys()[1::4]:
+        for messages in self.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, rows = self._store.run(Call(script("scan_messages"), [messages], [cursor]))
+                cursor, rows = self.store.run(Call(script("scan_messages"), [messages], [cursor]))
                 yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
 
     def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
         tasks: list[ClaimedTask] = []
-        names = [*self._claims.keys, *self._queue_keys()]
+        names = [*self.claims.keys, *self.queue_keys()]
         for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
             batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
-            first = self._claims.reserve_tokens(len(batch))
-            args: list[Argument] = ["", self._claims.worker, to_us(self._lease), first, *batch]
+            first = self.claims.reserve_tokens(len(batch))
+            args: list[Argument] = ["", self.claims.worker, to_us(self.lease), first, *batch]
             try:
-                rows = self._store.run(Call(script("withdraw"), names, args))
+                rows = self.store.run(Call(script("withdraw"), names, args))
             except StoreError:
-                self._claims.requeue_uncertain(range(first, first + len(batch)))
+                self.claims.requeue_uncertain(range(first, first + len(batch)))
                 raise
-            tasks += map(self._claims.receive, rows)
+            tasks += map(self.claims.receive, rows)
         return tasks
 
 

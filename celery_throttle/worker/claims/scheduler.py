@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from celery.worker import state
@@ -29,51 +30,30 @@ from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 
 
+@dataclass(eq=False, repr=False)
 class Scheduler:
     """Polls over one connection to the broker, from its construction until :meth:`stop`.
 
     With an event loop all methods run in the loop's thread, except those that are thread-safe.
     Without one, the thread of the timers polls.
 
-    Args:
-        consumer: Celery's.
-        timers: the worker's timers.
-        pool: the worker's pool.
-        call: makes the claim calls.
-        claims, slots: the claims and slots that this worker holds.
-        revoked: withdraws revoked tasks from their lines.
-        dispatcher: gives the claimed tasks to Celery.
-        wakeup: the worker's subscription, which each poll renews if it was cut.
-        outage: knows whether the server is lost.
-        backoff: limits the time that calls to the server take from the loop.
+    ``wakeup`` is the worker's subscription, which each poll renews if it was cut.
     """
 
-    def __init__(
-        self,
-        consumer: Any,
-        timers: Timers,
-        pool: WorkerPool,
-        *,
-        call: ClaimCall,
-        claims: Claims,
-        slots: TaskSlots,
-        revoked: RevokedTasks,
-        dispatcher: Dispatcher,
-        wakeup: WakeupListener,
-        outage: OutageMode,
-        backoff: Backoff,
-    ) -> None:
-        self._consumer = consumer
-        self._timers = timers
-        self._pool = pool
-        self._call = call
-        self._claims = claims
-        self._slots = slots
-        self._revoked = revoked
-        self._dispatcher = dispatcher
-        self._wakeup = wakeup
-        self._outage = outage
-        self._backoff = backoff
+    consumer: Any
+    timers: Timers
+    pool: WorkerPool
+    call: ClaimCall
+    claims: Claims
+    slots: TaskSlots
+    revoked: RevokedTasks
+    dispatcher: Dispatcher
+    wakeup: WakeupListener
+    outage: OutageMode
+    backoff: Backoff
+
+    def __post_init__(self) -> None:
+        timers, backoff = self.timers, self.backoff
         self._poll_alarm = Alarm(timers, lambda: backoff.run_or_queue(self._poll_or_queue))
         self._settle_alarm = Alarm(timers, self._report)
         self._release_alarm = Alarm(timers, self._report)
@@ -95,19 +75,19 @@ class Scheduler:
 
     def on_wakeup(self) -> None:
         """Poll soon: a line has begun elsewhere."""
-        recent = time.monotonic() - self._call.replied_at < tuning.MIN_WAKEUP_INTERVAL_SECONDS
+        recent = time.monotonic() - self.call.replied_at < tuning.MIN_WAKEUP_INTERVAL_SECONDS
         self.poll_in(tuning.MIN_WAKEUP_INTERVAL_SECONDS if recent else 0)
 
     def on_released(self) -> None:
         """Report released slots: another task may be waiting for one. Thread-safe."""
         if not self._is_running:
-            self._call.report()
+            self.call.report()
         elif (
-            self._consumer.hub is not None
+            self.consumer.hub is not None
             and threading.get_ident() == self._thread
-            and not self._pool.runs_inline  # or the next task would run before this one has ended
+            and not self.pool.runs_inline  # or the next task would run before this one has ended
             and self._count_free() > 0
-            and time.monotonic() - self._call.replied_at > tuning.RELEASE_REPORT_SECONDS
+            and time.monotonic() - self.call.replied_at > tuning.RELEASE_REPORT_SECONDS
         ):
             self._report()
         else:  # together with others that end now
@@ -118,7 +98,7 @@ class Scheduler:
         if self._is_running:
             self._settle_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         else:
-            self._call.report()
+            self.call.report()
 
     def _poll_or_queue(self) -> None:
         """Poll if a process is free; otherwise queue for one with the tasks that wait for it."""
@@ -128,18 +108,18 @@ class Scheduler:
             self._is_queued = True
             self._queued_at = time.monotonic()
             if self._more_are_due:
-                self._timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._scale_up_if_queued)
-            self._pool.call_when_free(self._on_process_free)
+                self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._scale_up_if_queued)
+            self.pool.call_when_free(self._on_process_free)
 
     def _scale_up_if_queued(self) -> None:
         queued_for = time.monotonic() - self._queued_at
         if self._is_queued and self._is_running and queued_for > tuning.BOOKING_HORIZON_SECONDS / 2:
-            scale_up(self._consumer.controller)
+            scale_up(self.consumer.controller)
 
     def _on_process_free(self) -> None:
         self._is_queued = False
         if self._count_free() > 0:
-            self._backoff.run_or_queue(self._poll_or_queue)
+            self.backoff.run_or_queue(self._poll_or_queue)
         elif self._is_running:
             # The free processes are for booked tasks, and nothing reports the ends of these.
             self.poll_in(tuning.POOL_CHECK_SECONDS)
@@ -148,10 +128,10 @@ class Scheduler:
         """Return the number of free processes for which no task is booked."""
         if not self._is_running or _is_stop_requested():
             return 0
-        return self._pool.count_free() - len(self._claims.booked())
+        return self.pool.count_free() - len(self.claims.booked())
 
     def _capacity(self) -> Capacity:
-        contended = self._pool.is_contended()
+        contended = self.pool.is_contended()
         return Capacity(self._count_free(), 0 if contended else self._count_soon_free(), contended)
 
     def _count_soon_free(self) -> int:
@@ -159,36 +139,36 @@ class Scheduler:
 
         A task that is claimed for one of them starts within 20 ms, or goes back to its line.
         """
-        starts = self._claims.recent_starts()
+        starts = self.claims.recent_starts()
         return int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
 
     def _report(self) -> None:
-        self._backoff.run_or_queue(self._report_now)
+        self.backoff.run_or_queue(self._report_now)
 
     def _report_now(self) -> None:
         """Report what ended. If slots are released and a process is free, also claim for them."""
-        if self._slots.has_releases() and self._count_free() > 0:
+        if self.slots.releases and self._count_free() > 0:
             self._poll()
-        elif self._slots.has_releases() or self._claims.has_settled():
-            self._call.report()
+        elif self.slots.releases or self.claims.settled:
+            self.call.report()
 
     def _poll(self) -> None:
         """Claim the tasks that are due, for the free processes."""
-        for task in self._revoked.withdraw():
-            self._dispatcher.dispatch(task)
-        reply = self._call.claim(self._capacity)
+        for task in self.revoked.withdraw():
+            self.dispatcher.dispatch(task)
+        reply = self.call.claim(self._capacity)
         if reply is None:
             # At the end of an outage, `poll_in(0)` follows.
-            lost = self._outage.is_on
+            lost = self.outage.is_on
             self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
         self._more_are_due = bool(reply.tasks) and not reply.wait
         for task in reply.tasks:
-            self._dispatcher.dispatch(task)
-        since_outage = time.monotonic() - self._outage.ended
+            self.dispatcher.dispatch(task)
+        since_outage = time.monotonic() - self.outage.ended
         if reply.dead_worker and since_outage > tuning.RECLAIM_GRACE_SECONDS:
-            self._claims.reclaim(reply.dead_worker)
-        self._wakeup.listen()
+            self.claims.reclaim(reply.dead_worker)
+        self.wakeup.listen()
         self.poll_in(reply.wait)
 
 

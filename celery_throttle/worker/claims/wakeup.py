@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,53 +16,48 @@ from celery_throttle.store.script import pack_command
 _ERRORS = (RedisError, OSError)
 
 
+@dataclass(eq=False, repr=False)
 class WakeupListener:
     """A subscription to the channel of this worker.
 
-    With an event loop, the hub watches the connection; without one, a thread does.
-
-    Args:
-        store: the server.
-        channel: the worker's channel.
-        hub: kombu's event loop, if the worker has one.
-        on_wakeup: called, from the hub or the thread, when the worker should poll.
+    With an event loop, kombu's ``hub`` watches the connection; without one, a thread does.
     """
 
-    def __init__(
-        self, store: Store, channel: str, hub: Any | None, on_wakeup: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._channel = channel
-        self._hub = hub
-        self._on_wakeup = on_wakeup
+    store: Store
+    channel: str
+    hub: Any | None
+    #: Called, from the hub or the thread, when the worker should poll.
+    on_wakeup: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._connection: Any = None
         self._generation = self._socket = 0
         self._is_closed = False
 
     def listen(self) -> None:
         """Subscribe, unless that is done already. If the server is lost, a later call retries."""
-        subscribed = self._connection is not None and self._generation == self._store.generation
-        if subscribed or self._is_closed or self._store.breaker.is_open:
+        subscribed = self._connection is not None and self._generation == self.store.generation
+        if subscribed or self._is_closed or self.store.breaker.is_open:
             return
         self._disconnect()  # the server has moved, so this connection may stay silent
         try:
-            connection = self._store.connection()
+            connection = self.store.connection()
         except StoreError:
             return
-        self._generation = self._store.generation
+        self._generation = self.store.generation
         try:
             connection.send_packed_command(
-                [pack_command("SUBSCRIBE", self._channel)], check_health=False
+                [pack_command("SUBSCRIBE", self.channel)], check_health=False
             )
             connection.read_response()
         except _ERRORS:
             connection.disconnect()
             return
         self._connection = connection
-        if self._hub is not None:
+        if self.hub is not None:
             # Kept, as a cut connection does not know its socket, and the hub must forget that.
             self._socket = connection._sock.fileno()  # noqa: SLF001  # redis-py does not show it
-            self._hub.add_reader(self._socket, self._read)
+            self.hub.add_reader(self._socket, self._read)
         else:
             threading.Thread(
                 target=self._watch, args=(connection,), name="throttle-wake", daemon=True
@@ -75,9 +71,9 @@ class WakeupListener:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         # A thread that watches the connection closes it by itself, within a second.
-        if connection is None or self._hub is None:
+        if connection is None or self.hub is None:
             return
-        self._hub.remove_reader(self._socket)
+        self.hub.remove_reader(self._socket)
         connection.disconnect()
 
     def _read(self) -> None:
@@ -86,17 +82,17 @@ class WakeupListener:
                 self._connection.read_response()
         except _ERRORS:
             self._disconnect()
-        self._on_wakeup()
+        self.on_wakeup()
 
     def _watch(self, connection: Any) -> None:
         try:
             while connection is self._connection:
                 if connection.can_read(1.0):
                     connection.read_response()
-                    self._on_wakeup()
+                    self.on_wakeup()
         except _ERRORS:
             if connection is self._connection:
                 self._connection = None
-            self._on_wakeup()
+            self.on_wakeup()
         finally:
             connection.disconnect()

@@ -16,9 +16,6 @@ class Backoff:
 
     However slow the server is, tasks without limits have about half of the loop. Functions that
     call the server during a rest are queued, and run one by one in the order in which they came.
-
-    Args:
-        timers: the worker's timers, which run the queued functions.
     """
 
     def __init__(self, timers: Timers) -> None:

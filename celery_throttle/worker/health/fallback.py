@@ -8,6 +8,7 @@ count. ``closed``: nothing passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from celery_throttle.algorithms.local import LocalLimits
@@ -21,32 +22,23 @@ from celery_throttle.limits.requirement import Requirement, has_slots
 from celery_throttle.worker import tuning
 
 
+@dataclass(eq=False, repr=False)
 class Fallback:
-    """Decides from the moment when the server was lost until it is back.
+    """Decides from the moment when the server was lost until it is back."""
 
-    Args:
-        limits: the limits in force when the server was lost: of names, and of keys with their own.
-        workers: the number of live workers then, this one included.
-        held_slots: returns how many slots of a name and key the tasks of this worker hold.
-        begins: monotonic time in microseconds before which nothing is taken from limits that count:
-            until then the worker may learn how many workers there are.
-        pauses: names that are paused, and until when in monotonic seconds; infinity for a pause
-            that lasts until ``resume``.
-    """
+    #: Those in force when the server was lost: of names, and of keys with their own.
+    limits: Mapping[LimitRef, Sequence[Limit]]
+    workers: int  #: the number of live workers then, this one included
+    #: Returns how many slots of a name and key the tasks of this worker hold.
+    held_slots: Callable[[LimitRef], int]
+    #: Monotonic time in microseconds before which nothing is taken from limits that count: until
+    #: then the worker may learn how many workers there are.
+    begins: int = 0
+    #: Names that are paused, and until when in monotonic seconds; infinity for a pause that lasts
+    #: until ``resume``.
+    pauses: Mapping[str, float] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        limits: Mapping[LimitRef, Sequence[Limit]],
-        workers: int,
-        held_slots: Callable[[LimitRef], int],
-        begins: int = 0,
-        pauses: Mapping[str, float] | None = None,
-    ) -> None:
-        self._limits = limits
-        self._workers = max(1, workers)
-        self._held_slots = held_slots
-        self._begins = begins
-        self._pauses = pauses or {}
+    def __post_init__(self) -> None:
         self._empty_all()
 
     def _empty_all(self) -> None:
@@ -59,10 +51,8 @@ class Fallback:
     def wait(self, requirement: Requirement, now: int, *, waited: bool) -> int | None:
         """Take what a task requires, or return how long the task has to wait before its next try.
 
-        Args:
-            requirement: the limits and costs of the task.
-            now: monotonic time in microseconds.
-            waited: whether the task has waited as long as the last call returned.
+        ``now`` is the monotonic time in microseconds; ``waited``: whether the task has waited as
+        long as the last call returned.
 
         Returns:
             0 if the units were taken and the task may run. Otherwise microseconds, which grow with
@@ -97,7 +87,7 @@ class Fallback:
 
     def _begins_at(self, ref: LimitRef) -> float:
         """Return the time (us) before which nothing is taken from a limit."""
-        return max(self._begins, self._pauses.get(ref.name, 0.0) * MILLION)
+        return max(self.begins, self.pauses.get(ref.name, 0.0) * MILLION)
 
     def _last_try_of(self, requirement: Requirement) -> int:
         return max((self._last_try.get(ref, 0) for ref in requirement.refs), default=0)
@@ -109,19 +99,17 @@ class Fallback:
         return next_try
 
     def _counting_limits(self, ref: LimitRef) -> list[Limit]:
-        return [limit for limit in self._limits_of(ref) if limit.outage != "open"]
-
-    def _limits_of(self, ref: LimitRef) -> Sequence[Limit]:
-        own = self._limits.get(ref)
-        return self._limits[LimitRef(ref.name, None)] if own is None else own
+        own = self.limits.get(ref)
+        limits = self.limits[LimitRef(ref.name, None)] if own is None else own
+        return [limit for limit in limits if limit.outage != "open"]
 
     def _has_slot(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
         """Return whether this worker has a free slot, if the limits have slots.
 
         None if there are fewer slots than workers, so that this worker has no share of them.
         """
-        shares = [limit.burst // self._workers for limit in limits if has_slots(limit)]
-        return None if 0 in shares else all(self._held_slots(ref) < slots for slots in shares)
+        shares = [limit.burst // self.workers for limit in limits if has_slots(limit)]
+        return None if 0 in shares else all(self.held_slots(ref) < slots for slots in shares)
 
     def _ensure_share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:
         """Put a share of the limits in force that allows the cost; False if there is none."""
@@ -130,7 +118,7 @@ class Fallback:
         known = self._shares.get(ref)
         if known and all(cost <= own.burst * MILLION for own in known):
             return True
-        shares = tuple(filter(None, (make_share(limit, self._workers, cost) for limit in limits)))
+        shares = tuple(filter(None, (make_share(limit, self.workers, cost) for limit in limits)))
         if len(shares) < len(limits):
             return False
         self._shares[ref] = shares

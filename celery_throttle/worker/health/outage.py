@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -25,47 +26,27 @@ from celery_throttle.worker.slots import TaskSlots
 logger = get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class OutageMode:
-    """Switches one worker to outage mode and back, and decides during an outage.
+    """Switches one worker to outage mode and back, and decides during an outage."""
 
-    Args:
-        app: the Celery app, sender of the signal.
-        keys: the names in Redis.
-        membership: knows the number of workers and the limits in force, and calls the server until
-            it is back.
-        slots: the slots that the tasks of this worker hold.
-        grace: seconds for which nothing starts if the number of workers is not known
-            (``throttle_outage_grace``).
-        has_limits: whether the app has limits; without them an outage is no error.
+    app: Any  #: sender of the signal
+    keys: Keys
+    membership: Membership
+    slots: TaskSlots
+    #: Seconds for which nothing starts if the number of workers is not known
+    #: (``throttle_outage_grace``).
+    grace: float
+    has_limits: bool  #: whether the app has limits; without them an outage is no error
+    count: int = 0  #: number of outages since the worker started
+    ended: float = 0.0  #: monotonic time at which the last outage ended; 0.0 if there was none
 
-    Attributes:
-        count: number of outages since the worker started.
-        ended: monotonic time at which the last outage ended; 0.0 if there was none.
-    """
-
-    def __init__(
-        self,
-        app: Any,
-        keys: Keys,
-        membership: Membership,
-        slots: TaskSlots,
-        *,
-        grace: float,
-        has_limits: bool,
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._membership = membership
-        self._slots = slots
-        self._grace = grace
-        self._has_limits = has_limits
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._fallback: Fallback | None = None
         self._began = 0.0
         self._grace_ends: float | None = None
         self._seconds = 0.0
-        self.count = 0
-        self.ended = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -75,27 +56,27 @@ class OutageMode:
     def begin(self, error: StoreError) -> None:
         """Begin an outage: the server does not answer. Thread-safe."""
         # Also during an outage: the server may just have been back, which is not known here yet.
-        self._membership.reconnect()
+        self.membership.reconnect()
         with self._lock:
             if self._fallback is not None:
                 return
             self._began = time.monotonic()
-            workers = self._membership.worker_count.known
-            grace = 0.0 if workers else self._grace
+            workers = self.membership.worker_count.known
+            grace = 0.0 if workers else self.grace
             self._grace_ends = self._began + grace if grace else None
             self._fallback = Fallback(
-                self._membership.limits(),
+                self.membership.limits(),
                 workers or 1,
-                lambda ref: self._slots.count(self._keys.entries(ref)),
+                lambda ref: self.slots.count(self.keys.entries(ref)),
                 to_us(self._began + grace),
-                self._membership.pauses(),
+                self.membership.pauses(),
             )
             self.count += 1
         self._log_begin(error, workers, grace)
         self._send_signal("outage")
 
     def _log_begin(self, error: StoreError, workers: int | None, grace: float) -> None:
-        if not self._has_limits:
+        if not self.has_limits:
             logger.info("No task leaves its line until the server is back: %s", error)
         elif grace:
             logger.error(
@@ -115,7 +96,7 @@ class OutageMode:
             )
 
     def _source_of_count(self, workers: int | None) -> str:
-        if self._membership.worker_count.is_reported:
+        if self.membership.worker_count.is_reported:
             return ""
         known = "is not from the server but stored or configured" if workers else "is not known"
         return f"; the number of workers {known}"
@@ -141,7 +122,7 @@ class OutageMode:
             self.ended = time.monotonic()
             self._seconds += self.ended - self._began
         logger.log(
-            logging.WARNING if self._has_limits else logging.INFO,
+            logging.WARNING if self.has_limits else logging.INFO,
             "The server is back after %.1f s and decides again",
             self.ended - self._began,
         )
@@ -169,4 +150,4 @@ class OutageMode:
         return {"mode": mode, "outages": self.count, "seconds": round(seconds, 1)}
 
     def _send_signal(self, mode: str) -> None:
-        signals.throttle_mode_changed.send(sender=self._app, mode=mode, count=self.count)
+        signals.throttle_mode_changed.send(sender=self.app, mode=mode, count=self.count)

@@ -17,12 +17,8 @@ logger = get_logger(__name__)
 def check_store(store: Store, keys: Keys, checks: str) -> None:
     """Warn of a server that may lose or evict tasks, or refuse it.
 
-    A missing right is logged as an error: scripts fail where they need it.
-
-    Args:
-        store: the server.
-        keys: the names in Redis.
-        checks: the setting ``throttle_checks``: "off", "warn" or "error".
+    A missing right is logged as an error: scripts fail where they need it. ``checks`` is the
+    setting ``throttle_checks``: "off", "warn" or "error".
 
     Raises:
         ConfigurationError: a check has failed and ``checks`` is "error"; the message says what to
@@ -70,9 +66,7 @@ def _missing_rights(store: Store, keys: Keys) -> str:
 def find_problems(facts: Mapping[str, str], prefix: str) -> Iterator[str]:
     """Yield what is wrong with a server, by its own ``INFO``.
 
-    Args:
-        facts: the fields of the sections memory, persistence, replication and cluster.
-        prefix: prefix of all names in Redis.
+    ``facts``: the fields of the sections memory, persistence, replication and cluster.
     """
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory", "0") != "0" and policy != "noeviction":

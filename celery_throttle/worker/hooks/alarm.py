@@ -11,12 +11,7 @@ from celery_throttle.worker.hooks.timers import Timers
 
 
 class Alarm:
-    """Calls a function once, at the earliest of the times set since its last call. Thread-safe.
-
-    Args:
-        timers: the worker's timers, which make the call.
-        function: the function to call.
-    """
+    """Calls a function once, at the earliest of the times set since its last call. Thread-safe."""
 
     def __init__(self, timers: Timers, function: Callable[[], None]) -> None:
         self._timers = timers

@@ -52,13 +52,7 @@ class WorkerPool(Protocol):
 
 
 def make_pool(consumer: Any, timers: Timers, admit_again: Callable[[Any], None]) -> WorkerPool:
-    """Make the object for Celery's pool, by its kind.
-
-    Args:
-        consumer: Celery's.
-        timers: the worker's timers.
-        admit_again: brings a request to the gate once more.
-    """
+    """Make the object for Celery's pool, by its kind."""
     controller = consumer.controller
     guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
     if controller.semaphore is not None and guarded:

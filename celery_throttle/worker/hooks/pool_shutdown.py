@@ -23,9 +23,7 @@ from celery_throttle.worker import tuning
 def confirm_before_flush(consumer: Any) -> None:
     """Let free processes begin the tasks in their pipes before Celery forgets those tasks.
 
-    Args:
-        consumer: Celery's. Unless it has an event loop and a prefork pool, nothing is done: other
-            pools have no pipes.
+    Without an event loop and a prefork pool nothing is done: other pools have no pipes.
     """
     pool = consumer.pool
     flush = vars(pool).get("flush")  # only a prefork pool has one of its own

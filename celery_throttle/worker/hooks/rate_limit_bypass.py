@@ -21,9 +21,6 @@ def bypass_rate_limits(consumer: Any) -> None:
 
     It must be called before Celery makes its strategies, which look these methods up once. The
     buckets themselves may come and go at run time (``celery control rate_limit``).
-
-    Args:
-        consumer: Celery's.
     """
 
     def start(request: Any) -> None:

@@ -22,9 +22,6 @@ class ReceivedBeforeError(Exception):
     """Raised by the request of a message with a true attribute ``received``.
 
     That is before its strategy announces the request.
-
-    Attributes:
-        request: the request.
     """
 
     def __init__(self, request: Any) -> None:
@@ -33,17 +30,11 @@ class ReceivedBeforeError(Exception):
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer by the names of tasks. None announces a message twice.
-
-    Args:
-        consumer: Celery's.
-
-    Attributes:
-        on_message: called first with each message that is given to a strategy, or None.
-    """
+    """The strategies of a consumer by the names of tasks. None announces a message twice."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        #: Called first with each message that is given to a strategy.
         self.on_message: Callable[[Any], None] | None = None
         super().__init__()
         for name, strategy in consumer.strategies.items():

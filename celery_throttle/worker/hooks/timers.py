@@ -79,7 +79,6 @@ class _TimerHeap:
     def call_after(
         self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
     ) -> _TimerEntry:
-        """See :class:`Timers`."""
         entry = _TimerEntry(call, args)
         at = time.monotonic() + max(0.0, seconds)
         with self._lock:
@@ -90,11 +89,9 @@ class _TimerHeap:
         return entry
 
     def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
-        """See :class:`Timers`."""
         self.call_after(0.0, call, args)
 
     def cancel(self, entry: _TimerEntry) -> None:
-        """See :class:`Timers`."""
         entry.cancelled = True
 
     def _arm(self) -> None:
@@ -127,11 +124,7 @@ class _TimerHeap:
 
 
 class LoopTimers(_TimerHeap):
-    """Timers in kombu's event loop.
-
-    Args:
-        hub: kombu's event loop.
-    """
+    """Timers in kombu's event loop."""
 
     def __init__(self, hub: Any) -> None:
         super().__init__()
@@ -246,7 +239,6 @@ class _GreenTimers:
         self.cancel = timer.cancel
 
     def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
-        """See :class:`Timers`."""
         self._timer.call_after(0.0, call, args)
 
     def attach(self) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.errors import LimitError, StoreError
@@ -28,45 +29,24 @@ from celery_throttle.worker.membership.worker_count import WorkerCount
 _PAUSE = b"pause "
 
 
+@dataclass(eq=False, repr=False)
 class Membership:
-    """Sends the heartbeats of one worker, at least every third of its lease.
+    """Sends the heartbeats of one worker, at least every third of its lease."""
 
-    Args:
-        store, keys: the server and the names in Redis.
-        limits: the limits of the code, by name.
-        worker: the worker's name.
-        lease: seconds for which a worker counts as alive after a heartbeat.
-        queues: the queues that the worker consumes.
-        worker_count: takes over the number of live workers.
-        on_return: called from the thread when a lost server is back.
-        on_quarantined: called from the thread after each heartbeat while tasks are in quarantine.
+    store: Store
+    keys: Keys
+    code_limits: Mapping[str, Limits]
+    worker: str
+    lease: float  #: seconds for which a worker counts as alive after a heartbeat
+    queues: WorkerQueues
+    worker_count: WorkerCount
+    #: Called from the thread when a lost server is back.
+    on_return: Callable[[], None]
+    #: Called from the thread after each heartbeat while tasks are in quarantine.
+    on_quarantined: Callable[[], None]
+    quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
 
-    Attributes:
-        worker_count: the number of live workers, as far as this worker knows it.
-        quarantined: number of tasks in quarantine at the last heartbeat.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        limits: Mapping[str, Limits],
-        worker: str,
-        *,
-        lease: float,
-        queues: WorkerQueues,
-        worker_count: WorkerCount,
-        on_return: Callable[[], None],
-        on_quarantined: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._keys = keys
-        self._limits = limits
-        self._worker = worker
-        self._lease = lease
-        self._queues = queues
-        self._on_return = on_return
-        self._on_quarantined = on_quarantined
+    def __post_init__(self) -> None:
         self._definitions: Mapping[bytes, bytes] = {}
         self._replied_at = 0.0
         self._wakeup = threading.Event()
@@ -75,8 +55,6 @@ class Membership:
         self._reconnect_delay = tuning.RECONNECT_SECONDS
         self._returned_at = 0.0
         self._thread: threading.Thread | None = None
-        self.worker_count = worker_count
-        self.quarantined = 0
 
     def start(self) -> None:
         """Send the first heartbeat and start the thread; the server need not answer.
@@ -84,7 +62,7 @@ class Membership:
         Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
         """
         if self._thread is None:
-            if self._limits:
+            if self.code_limits:
                 self._send_heartbeat()
             else:  # nothing in this worker depends on the reply, so the worker does not wait for it
                 self._wakeup.set()
@@ -96,7 +74,7 @@ class Membership:
         self._stopped = True
         self._wakeup.set()
         with suppress(StoreError):  # then the worker counts as alive until its lease runs out
-            self._call(0, self._queues.names())
+            self._call(0, self.queues.names())
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""
@@ -110,7 +88,7 @@ class Membership:
 
     def limits(self) -> dict[LimitRef, Limits]:
         """Return the limits in force at the last heartbeat, of names and of keys with their own."""
-        found = {LimitRef(name, None): limits for name, limits in self._limits.items()}
+        found = {LimitRef(name, None): limits for name, limits in self.code_limits.items()}
         for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
@@ -132,7 +110,7 @@ class Membership:
         }
 
     def _run(self) -> None:
-        interval = min(self._lease / 3, tuning.MAX_HEARTBEAT_SECONDS)
+        interval = min(self.lease / 3, tuning.MAX_HEARTBEAT_SECONDS)
         while not self._stopped:
             if not self._is_lost:
                 self._wakeup.wait(interval)
@@ -143,30 +121,30 @@ class Membership:
                 continue
             if self._is_lost:
                 self._is_lost, self._returned_at = False, time.monotonic()
-                self._on_return()
-            self._queues.settle_unconsumed()
+                self.on_return()
+            self.queues.settle_unconsumed()
             if self.quarantined:
-                self._on_quarantined()
+                self.on_quarantined()
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
-            names = self._queues.names()
-            count, self.quarantined, queues, *fields = self._call(to_us(self._lease), names)
+            names = self.queues.names()
+            count, self.quarantined, queues, *fields = self._call(to_us(self.lease), names)
         except StoreError:
             return False
         self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
         self._replied_at = time.monotonic()
-        self._queues.update(names, *queues)
+        self.queues.update(names, *queues)
         self.worker_count.update(count)
         return True
 
     def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
-        keys = self._keys
-        pauses = [keys.pause(LimitRef(name, None)) for name in self._limits]
-        lines, about_queues = self._queues.heartbeat_arguments(queues)
+        keys = self.keys
+        pauses = [keys.pause(LimitRef(name, None)) for name in self.code_limits]
+        lines, about_queues = self.queues.heartbeat_arguments(queues)
         names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
-        args: list[Argument] = ["", self._worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        call = Call(script("heartbeat"), names, [*args, *about_queues, *self._limits])
-        reply: list[Any] = self._store.probe(call)
+        args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
+        call = Call(script("heartbeat"), names, [*args, *about_queues, *self.code_limits])
+        reply: list[Any] = self.store.probe(call)
         return reply

@@ -8,6 +8,7 @@ that name. Each heartbeat looks for such tasks; claims name only queues that hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
@@ -19,27 +20,19 @@ from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 
 
+@dataclass(eq=False, repr=False)
 class WorkerQueues:
-    """The queues of one worker.
+    """The queues of one worker."""
 
-    Args:
-        keys: the names in Redis.
-        qualify: returns the name of a queue with its broker.
-        routing: returns the routing of the present connection to the broker, None before the first.
-        unconsumed: deals with queues that no worker consumes.
-    """
+    redis_keys: Keys
+    #: Returns the name of a queue with its broker.
+    qualify: Callable[[str], str]
+    #: Returns the routing of the present connection to the broker, None before the first.
+    routing: Callable[[], Routing | None]
+    #: Deals with queues that no worker consumes.
+    unconsumed: UnconsumedQueues
 
-    def __init__(
-        self,
-        keys: Keys,
-        qualify: Callable[[str], str],
-        routing: Callable[[], Routing | None],
-        unconsumed: UnconsumedQueues,
-    ) -> None:
-        self._keys = keys
-        self._qualify = qualify
-        self._routing = routing
-        self._unconsumed = unconsumed
+    def __post_init__(self) -> None:
         self._earlier: frozenset[str] = frozenset()
         self._error_log = ErrorLog(
             "The server refuses calls about queues that no worker consumes; their tasks wait."
@@ -47,7 +40,7 @@ class WorkerQueues:
 
     def names(self) -> Sequence[str]:
         """Return the names of the queues."""
-        routing = self._routing()
+        routing = self.routing()
         return () if routing is None else routing.names()
 
     def keys(self) -> list[Sequence[QueueKeys]]:
@@ -60,14 +53,14 @@ class WorkerQueues:
 
     def heartbeat_arguments(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
         """Return the keys and arguments by which ``heartbeat.lua`` learns of these queues."""
-        routing = self._routing()
+        routing = self.routing()
         lines = [key for name in names for key in self._lines_of(name)]
         kinds = [str(int(routing is not None and routing.is_temporary(name))) for name in names]
         times: list[Argument] = [
-            to_us(self._unconsumed.consumer_lease),
+            to_us(self.unconsumed.consumer_lease),
             to_us(tuning.UNCONSUMED_QUEUE_SECONDS),
         ]
-        names = [self._keys.temporary_queues, self._keys.consumed_queues, *lines]
+        names = [self.redis_keys.temporary_queues, self.redis_keys.consumed_queues, *lines]
         return names, [*times, "".join(kinds)]
 
     def update(
@@ -77,30 +70,27 @@ class WorkerQueues:
         deleted: Sequence[bytes],
         others: Sequence[bytes],
     ) -> None:
-        """Take over the reply of ``heartbeat.lua``. Thread-safe.
+        """Take over the reply of ``heartbeat.lua`` to a heartbeat with these names. Thread-safe.
 
-        Args:
-            names: names of the queues that the heartbeat named.
-            earlier: for each of these, 1 if tasks wait under its name of earlier versions, else 0.
-            deleted: see :meth:`UnconsumedQueues.update`.
-            others: likewise.
+        ``earlier``: for each, 1 if tasks wait under its name of earlier versions, else 0. For
+        ``deleted`` and ``others`` see :meth:`UnconsumedQueues.update`.
         """
         flags = zip(names, earlier, strict=True)
         self._earlier = frozenset(name for name, has_tasks in flags if has_tasks)
-        self._unconsumed.update(deleted, others)
+        self.unconsumed.update(deleted, others)
 
     def settle_unconsumed(self) -> None:
         """Deal with queues that no worker consumes. Thread-safe."""
         try:
-            self._unconsumed.settle()
+            self.unconsumed.settle()
         except StoreError as error:
             self._error_log.log(error)
 
     def _keys_of(self, name: str) -> Iterator[QueueKeys]:
         if name in self._earlier:
-            yield self._keys.queue(name)
-        yield self._keys.queue(self._qualify(name))
+            yield self.redis_keys.queue(name)
+        yield self.redis_keys.queue(self.qualify(name))
 
     def _lines_of(self, name: str) -> tuple[str, str]:
         """Return the keys ``lines`` of a queue: that of this version, and that of earlier ones."""
-        return self._keys.queue(self._qualify(name)).lines, self._keys.queue(name).lines
+        return self.redis_keys.queue(self.qualify(name)).lines, self.redis_keys.queue(name).lines

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 
@@ -24,41 +25,27 @@ from celery_throttle.worker import tuning
 logger = get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class UnconsumedQueues:
-    """Discards or reports the tasks of queues without a consumer, as one worker sees them.
+    """Discards or reports the tasks of queues without a consumer, as one worker sees them."""
 
-    Args:
-        keys: the names in Redis.
-        qualify: returns the name of a queue with its broker.
-        run_plan: runs a plan and returns its result.
-        lease: seconds of a worker's lease.
+    keys: Keys
+    qualify: Callable[[str], str]
+    run_plan: Callable[[Plan[int]], int]
+    lease: float  #: seconds of a worker's lease
 
-    Attributes:
-        consumer_lease: seconds for which a worker counts as a consumer after a heartbeat.
-    """
-
-    def __init__(
-        self,
-        keys: Keys,
-        qualify: Callable[[str], str],
-        run_plan: Callable[[Plan[int]], int],
-        lease: float,
-    ) -> None:
-        self._keys = keys
-        self._qualify = qualify
-        self._run_plan = run_plan
-        self._sure_after = tuning.UNCONSUMED_LEASES * lease
+    def __post_init__(self) -> None:
+        self._sure_after = tuning.UNCONSUMED_LEASES * self.lease
         self._since: dict[bytes, float] = {}
         self._deleted: set[bytes] = set()
         self._updated_at = 0.0
-        self.consumer_lease = tuning.CONSUMER_LEASES * lease
+        #: Seconds for which a worker counts as a consumer after a heartbeat.
+        self.consumer_lease = tuning.CONSUMER_LEASES * self.lease
 
     def update(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
         """Take over the queues that have had no consumer for long, by their keys ``lines``.
 
-        Args:
-            deleted: queues that the broker deletes with their last consumer.
-            others: queues that the broker keeps.
+        The broker deletes the ``deleted`` ones with their last consumer, and keeps the others.
         """
         now = time.monotonic()
         known = self._since if now - self._updated_at < self._sure_after else {}
@@ -74,15 +61,15 @@ class UnconsumedQueues:
         """
         for lines, since in self._since.items():
             if self._updated_at - since >= self._sure_after:
-                queue = lines.decode().removeprefix(self._keys.queue("").lines)
+                queue = lines.decode().removeprefix(self.keys.queue("").lines)
                 if lines in self._deleted:
                     self._discard(queue)
                 else:
                     self._report(queue)
 
     def _discard(self, queue: str) -> None:
-        unless = ConsumedQueues(self._keys.temporary_queues, self.consumer_lease)
-        count = self._run_plan(discard(self._keys, queue, unless))
+        unless = ConsumedQueues(self.keys.temporary_queues, self.consumer_lease)
+        count = self.run_plan(discard(self.keys, queue, unless))
         if count:
             logger.warning(
                 "Queue %s was deleted with its last consumer: its %d waiting tasks were discarded, "
@@ -92,9 +79,9 @@ class UnconsumedQueues:
             )
 
     def _report(self, queue: str) -> None:
-        unless = ConsumedQueues(self._keys.consumed_queues, self.consumer_lease)
-        plan = count_waiting(self._keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
-        count = self._run_plan(plan)
+        unless = ConsumedQueues(self.keys.consumed_queues, self.consumer_lease)
+        plan = count_waiting(self.keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
+        count = self.run_plan(plan)
         if count > 0:
             logger.warning(
                 "%d tasks wait in queue %s, which no live worker consumes: start one that does, or "
@@ -105,4 +92,4 @@ class UnconsumedQueues:
 
     def _display_name(self, queue: str) -> str:
         """Return the name without the broker, if that is the app's."""
-        return queue.removeprefix(self._qualify(""))
+        return queue.removeprefix(self.qualify(""))

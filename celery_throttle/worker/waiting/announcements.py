@@ -26,13 +26,9 @@ def announce_wait(
 ) -> None:
     """Announce that a task waits: by an event, a signal, and in the result backend if tracked.
 
-    Args:
-        request: of the task.
-        limits: of the task.
-        ref: the limit that refuses.
-        retry_after: seconds until that limit has room; None if it is paused until it is resumed.
-        position: in the line, from 1; 0 if there is no line.
-        expected: seconds until the task is expected to run; None as for ``retry_after``.
+    ``ref`` is the limit that refuses, ``retry_after`` the seconds until it has room, and
+    ``expected`` the seconds until the task is expected to run; both are None if a limit is paused
+    until it is resumed. ``position`` in the line counts from 1; 0 if there is no line.
     """
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}

@@ -6,57 +6,38 @@ of its own, see ``broker_wait.lua``. It keeps that time however often it goes ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.plan import Attempt
 from celery_throttle.store.script import Argument, Call, script
-from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.slots import TaskSlots, read_slot_keys
+from celery_throttle.worker.slots import read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
 
 
+@dataclass(eq=False, repr=False)
 class BrokerWaitPolicy(WaitingPolicy):
-    """Lets tasks wait at the broker, or in this worker where the broker cannot delay messages.
+    """Lets tasks wait at the broker, or in this worker where the broker cannot delay messages."""
 
-    Args:
-        throttle, slots, token: see :class:`WaitingPolicy`.
-        delayed: delays tasks in this worker or at the broker.
-    """
+    delayed: DelayedTasks
 
     in_lines = False
 
-    def __init__(
-        self,
-        throttle: AppLimits,
-        slots: TaskSlots,
-        token: Callable[[], int],
-        delayed: DelayedTasks,
-    ) -> None:
-        super().__init__(throttle, slots, token)
-        self._delayed = delayed
-
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,  # noqa: ARG002  # no copy of it waits elsewhere
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
-        known, token = request.throttle_state.broker_wait_until, self._token()
+        known, token = request.throttle_state.broker_wait_until, self.token()
         call = self._call(limits, need, token, known, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
-            self._slots.hold(request, token, read_slot_keys(about[1:]))
+            self.slots.hold(request, token, read_slot_keys(about[1:]))
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
             turn_away(request, limits, late(limits, need.refs, about))
@@ -67,7 +48,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         wait_us, until, index, expected_us = about
         wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
         early = tuning.BROKER_WAIT_EARLY_SECONDS
-        self._delayed.add(request, max(early, wait - early), until)
+        self.delayed.add(request, max(early, wait - early), until)
         if not known:
             expected = wait_to_seconds(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
@@ -76,7 +57,7 @@ class BrokerWaitPolicy(WaitingPolicy):
     def _call(
         self, limits: TaskLimits, need: Requirement, token: int, known: int, *, may_run: bool
     ) -> Call:
-        keys = self._throttle.keys
+        keys = self.throttle.keys
         max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
         names = [keys.limits]
         args: list[Argument] = [
@@ -84,8 +65,8 @@ class BrokerWaitPolicy(WaitingPolicy):
             known,
             to_us(tuning.BOOKING_HORIZON_SECONDS),
             max_wait,
-            self._slots.holder(token),
-            to_us(self._throttle.settings.lease),
+            self.slots.holder(token),
+            to_us(self.throttle.settings.lease),
             int(may_run),
         ]
         for ref, cost in zip(need.refs, need.costs, strict=True):

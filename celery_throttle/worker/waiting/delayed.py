@@ -29,65 +29,44 @@ _NOWHERE = "a task met a limit, and neither its line nor its queue can be reache
 
 @dataclass(slots=True)
 class _Delay:
-    """One delayed task.
+    """One delayed task."""
 
-    Attributes:
-        timer: ends the delay; None if the end of the outage does.
-        freed_slot: whether its prefetch slot is free meanwhile.
-    """
-
-    timer: Any
-    freed_slot: bool
+    timer: Any  #: ends the delay; None if the end of the outage does
+    freed_slot: bool  #: whether its prefetch slot is free meanwhile
 
 
+@dataclass(eq=False, repr=False)
 class DelayedTasks:
-    """The delayed tasks of one connection to the broker; when it is lost, Celery drops them all.
+    """The delayed tasks of one connection to the broker; when it is lost, Celery drops them all."""
 
-    Args:
-        consumer: Celery's.
-        timers: of the worker.
-        republisher: sends messages back.
-        prefetch: the prefetch slots of messages.
-        admit_again: brings a request to the gate once more.
-    """
+    timers: Timers
+    republisher: Republisher
+    prefetch: Prefetch
+    #: Brings a request to the gate once more.
+    admit_again: Callable[[Any], None]
 
-    def __init__(
-        self,
-        consumer: Any,
-        timers: Timers,
-        republisher: Republisher,
-        prefetch: Prefetch,
-        admit_again: Callable[[Any], None],
-    ) -> None:
-        self._c = consumer
-        self._timers = timers
-        self._republisher = republisher
-        self._prefetch = prefetch
-        self._admit_again = admit_again
+    def __post_init__(self) -> None:
         self._delays: dict[Any, _Delay] = {}
 
     def __len__(self) -> int:
         return len(self._delays)
 
     def add(self, request: Any, seconds: float | None, broker_wait_until: int = 0) -> None:
-        """Delay a request.
+        """Delay a request for some seconds; None: until the end of the outage.
 
-        Args:
-            request: Celery's.
-            seconds: of the delay; None until the end of the outage.
-            broker_wait_until: when it may run (us, by the server's clock), if the server said so.
+        ``broker_wait_until``: when it may run (us, by the server's clock), if the server said so.
         """
         task = request.throttle_state
         task.delay(broker_wait_until)
         delay = tuning.OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
         # A task that may be in a line as well must be marked as delivered before, so it stays here.
         is_long = delay >= tuning.MIN_REPUBLISH_SECONDS
-        if not task.in_doubt and is_long and self._republisher.can_delay(request):
+        if not task.in_doubt and is_long and self.republisher.can_delay(request):
             self._send(request, delay)
         elif request.acknowledged:  # it ran before: nobody else has it
             self._send(request, 0.0)
-        elif seconds is not None and seconds > self._republisher.unacked_seconds:
-            self._wait(request, self._republisher.unacked_seconds, self._renew)
+        elif seconds is not None and seconds > self.republisher.unacked_seconds:
+            self._wait(request, self.republisher.unacked_seconds, self._renew)
         else:
             self._wait(request, seconds, self._end)
 
@@ -95,16 +74,16 @@ class DelayedTasks:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
         for request, delay in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
             if delay.timer is not None:
-                self._timers.cancel(delay.timer)
+                self.timers.cancel(delay.timer)
             self._end(request)
         if self._delays:
-            self._timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.admit_all)
+            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.admit_all)
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""
         for request, delay in self._delays.items():
             if delay.timer is not None:
-                self._timers.cancel(delay.timer)
+                self.timers.cancel(delay.timer)
             if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
         self._delays.clear()
@@ -112,13 +91,13 @@ class DelayedTasks:
     def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
         free_slot = len(self._delays) < tuning.MAX_FREED_PREFETCH_SLOTS
         if free_slot:
-            self._prefetch.free(request.message)
-        timer = None if seconds is None else self._timers.call_after(seconds, then, (request,))
+            self.prefetch.free(request.message)
+        timer = None if seconds is None else self.timers.call_after(seconds, then, (request,))
         self._delays[request] = _Delay(timer, free_slot)
 
     def _end(self, request: Any) -> None:
         self._remove(request)
-        self._admit_again(request)
+        self.admit_again(request)
 
     def _renew(self, request: Any) -> None:
         self._remove(request)
@@ -127,7 +106,7 @@ class DelayedTasks:
     def _remove(self, request: Any) -> None:
         delay = self._delays.pop(request, None)
         if delay is not None and delay.freed_slot:
-            self._prefetch.take(request.message)
+            self.prefetch.take(request.message)
 
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
         """Send a message back to its queue, after a delay in seconds; False if that failed."""
@@ -136,7 +115,7 @@ class DelayedTasks:
         headers[REPUBLISHED_HEADER] = bool(request.delivery_info.get("redelivered"))
         if task.broker_wait_until:
             headers[BROKER_WAIT_HEADER] = task.broker_wait_until
-        sent = self._republisher.republish(request, headers, delay)
+        sent = self.republisher.republish(request, headers, delay)
         if sent:
             task.park()
             state.task_ready(request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,53 +24,33 @@ from celery_throttle.messages.routing import Routing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.script import Call
-from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.slots import TaskSlots, read_slot_keys
+from celery_throttle.worker.slots import read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
+from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late, may_be_parked
 
 
+@dataclass(eq=False, repr=False)
 class ParkingPolicy(WaitingPolicy):
-    """Parks tasks in their lines.
+    """Parks tasks in their lines."""
 
-    Args:
-        throttle, slots, token: see :class:`WaitingPolicy`.
-        routing: reads the queue and the priority of a message.
-        parked: called with the seconds after which a task that was just parked could run.
-    """
+    routing: Routing
+    #: Called with the seconds after which a task that was just parked could run.
+    parked: Callable[[float], None]
 
-    def __init__(
-        self,
-        throttle: AppLimits,
-        slots: TaskSlots,
-        token: Callable[[], int],
-        routing: Routing,
-        parked: Callable[[float], None],
-    ) -> None:
-        super().__init__(throttle, slots, token)
-        self._routing = routing
-        self._parked = parked
+    def __post_init__(self) -> None:
         self._acknowledging: deque[tuple[float, str]] = deque()
 
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
-        refs, token = need.refs, self._token()
-        call = self._park_call(
-            request, limits, need, token, redelivered=redelivered, may_run=may_run
-        )
+        refs, token = need.refs, self.token()
+        call = self._park_call(request, limits, need, token, may_run=may_run)
         outcome, about = yield from self._ask(call, need, token)
         if outcome == b"admitted":
-            self._slots.hold(request, token, read_slot_keys(about))
+            self.slots.hold(request, token, read_slot_keys(about))
             return 0.0
         if outcome == b"late":
             turn_away(request, limits, late(limits, refs, about))
@@ -86,20 +67,13 @@ class ParkingPolicy(WaitingPolicy):
         return None
 
     def _park_call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        token: int,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, token: int, *, may_run: bool
     ) -> Call:
-        queue = self._routing.queue_of(request.message)
+        queue = self.routing.queue_of(request.message)
         waiter = WaitingTask(
             task_id=request.id,
-            queue=self._throttle.qualify(queue),
-            rank=self._routing.rank_of(request.message),
+            queue=self.throttle.qualify(queue),
+            rank=self.routing.rank_of(request.message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(
@@ -107,23 +81,23 @@ class ParkingPolicy(WaitingPolicy):
             ),
         )
         return park_call(
-            self._throttle.keys,
+            self.throttle.keys,
             waiter,
             need,
             str(int(may_run)),
             identity=identity(request),
-            redelivered=redelivered,
+            redelivered=may_be_parked(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
-            holder=self._slots.holder(token),
-            lease=self._throttle.settings.lease,
+            holder=self.slots.holder(token),
+            lease=self.throttle.settings.lease,
             acknowledged=self.acknowledged(),
-            temporary=self._routing.is_temporary(queue),
+            temporary=self.routing.is_temporary(queue),
         )
 
     def _leave(self, request: Any) -> Attempt[None]:
         """Acknowledge a task to the broker, once it is safe in Redis."""
-        if self._throttle.settings.replicas:
-            yield Confirm(self._throttle.settings.replicas)
+        if self.throttle.settings.replicas:
+            yield Confirm(self.throttle.settings.replicas)
         request.throttle_state.park()
         state.task_ready(request)
         request.acknowledge()
@@ -145,7 +119,7 @@ class ParkingPolicy(WaitingPolicy):
         position, expected_us, index, wait_us = about
         wait = wait_to_seconds(wait_us)
         if wait is not None:  # else the resume wakes a worker
-            self._parked(wait)
+            self.parked(wait)
         announce_wait(
             request,
             limits,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
@@ -18,32 +19,20 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.slots import SlotKeys, TaskSlots
 
 
+@dataclass(eq=False, repr=False)
 class WaitingPolicy(ABC):
-    """How tasks of one worker wait.
+    """How tasks of one worker wait."""
 
-    Args:
-        throttle: the app's limits.
-        slots: the slots that running tasks hold.
-        token: returns a new token of this worker.
-    """
+    throttle: AppLimits
+    slots: TaskSlots
+    token: Callable[[], int]  #: returns a new token of this worker
 
     #: Whether waiting tasks are in lines, which every call to the server sees.
-    in_lines = True
-
-    def __init__(self, throttle: AppLimits, slots: TaskSlots, token: Callable[[], int]) -> None:
-        self._throttle = throttle
-        self._slots = slots
-        self._token = token
+    in_lines: ClassVar[bool] = True
 
     @abstractmethod
     def park(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        need: Requirement,
-        *,
-        redelivered: bool,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """Make an attempt to take quota for a task that may run, and else to let it wait.
 
@@ -53,12 +42,7 @@ class WaitingPolicy(ABC):
             StoreError: the server cannot be asked.
             ThrottleError: the task must fail.
 
-        Args:
-            request: Celery's.
-            limits: of the request.
-            need: what its arguments require.
-            redelivered: whether the task may be waiting already.
-            may_run: whether there is a process for it.
+        ``may_run``: whether there is a process for it.
         """
 
     def acknowledged(self) -> list[str]:
@@ -68,7 +52,7 @@ class WaitingPolicy(ABC):
     def hold_slots(self, request: Any, limits: TaskLimits, need: Requirement) -> None:
         """Record the slots of a task that runs during an outage, to report them later."""
         places = self._places(need.refs[index] for index in limits.slots)
-        self._slots.hold(request, self._token(), places)
+        self.slots.hold(request, self.token(), places)
 
     def _ask(self, call: Call, need: Requirement, token: int) -> Attempt[tuple[bytes, list[Any]]]:
         """Make the call that takes quota or parks; return its outcome and the fields of that."""
@@ -76,22 +60,34 @@ class WaitingPolicy(ABC):
         try:
             reply = yield call
             if reply[0] == b"unknown":
-                self._throttle.run_plan(self._throttle.plans.register_missing(refs, int(reply[2])))
+                self.throttle.run_plan(self.throttle.plans.register_missing(refs, int(reply[2])))
                 reply = yield call
         except StoreError:
-            self._slots.release(self._slots.holder(token), self._places(refs))
+            self.slots.release(self.slots.holder(token), self._places(refs))
             raise
         outcome, *about = reply
         if outcome == b"unknown":
-            raise unknown_limit_error(refs[about[0] - 1].name, self._throttle.limits)
+            raise unknown_limit_error(refs[about[0] - 1].name, self.throttle.limits)
         if outcome == b"never":
             index, burst = about
             raise cost_too_high_error(need.costs[index - 1], refs[index - 1], burst)
         return outcome, about
 
     def _places(self, refs: Iterable[LimitRef]) -> list[SlotKeys]:
-        keys = self._throttle.keys
+        keys = self.throttle.keys
         return [SlotKeys(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
+
+
+def may_be_parked(request: Any) -> bool:
+    """Return whether a task may be in a line already; then only parking can tell if it is new.
+
+    The broker delivered it before, or the call that parks it failed. A claimed task is no second
+    delivery, whatever its headers say.
+    """
+    task = request.throttle_state
+    if task.in_doubt:
+        return True
+    return bool(request.delivery_info.get("redelivered")) and task.claim is None
 
 
 def crowded(refs: Sequence[LimitRef], about: Sequence[int]) -> KeysFullError:

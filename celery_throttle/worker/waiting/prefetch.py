@@ -62,18 +62,14 @@ class ChannelPrefetch(Prefetch):
 
 @dataclass
 class _Window:
-    """The prefetched messages of one queue.
-
-    Attributes:
-        queue: the name of the queue.
-        tags: the tags of its consumers: two that are cancelled, then the active one.
-        messages: the messages that do not wait; some are acknowledged already.
-        needs_consumer: whether a message of the active consumer waits, which keeps its slot.
-    """
+    """The prefetched messages of one queue."""
 
     queue: str
+    #: The tags of its consumers: two that are cancelled, then the active one.
     tags: list[str] = field(default_factory=list)
+    #: The messages that do not wait; some are acknowledged already.
     messages: set[Any] = field(default_factory=set)
+    #: Whether a message of the active consumer waits, which keeps its slot.
     needs_consumer: bool = False
 
     def count(self) -> int:

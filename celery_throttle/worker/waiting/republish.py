@@ -32,16 +32,7 @@ _TRANSPORT_PROPERTIES = (
 
 
 class Republisher:
-    """Sends messages back to their queues, for one connection to the broker.
-
-    Args:
-        consumer: Celery's.
-        routing: knows the queue of each message.
-
-    Attributes:
-        unacked_seconds: seconds for which a message may stay unacknowledged, half of what the
-            broker allows.
-    """
+    """Sends messages back to their queues, for one connection to the broker."""
 
     def __init__(self, consumer: Any, routing: Routing) -> None:
         self._consumer = consumer
@@ -52,6 +43,7 @@ class Republisher:
         default = tuning.VISIBILITY_TIMEOUT_SECONDS
         if self._amqp:
             default = tuning.RABBITMQ_CONSUMER_TIMEOUT_SECONDS
+        #: How long a message may stay unacknowledged: half of what the broker allows.
         self.unacked_seconds = float(options.get("visibility_timeout", default)) / 2
         self._errors = (*consumer.connection_errors, *consumer.channel_errors)
         self._connection: Any = None
@@ -68,12 +60,7 @@ class Republisher:
         """Publish a copy of a message; return whether the broker has it.
 
         The message itself must be acknowledged afterwards: a crash in between costs a second
-        delivery.
-
-        Args:
-            request: the request of the message.
-            headers: headers to add.
-            delay: seconds until the broker delivers the copy, rounded down to whole seconds.
+        delivery. The broker delivers it after ``delay``, rounded down to whole seconds.
         """
         message, seconds = request.message, int(min(delay, _MAX_DELAY_SECONDS))
         exchange, routing_key = "", self._routing.queue_of(message)  # however the queue is bound
