@@ -12,7 +12,7 @@ import redis
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.key_catalogue import KEY_KINDS
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import script_names
+from tests.lua_names import script_names
 from tests.redis_keys import CATALOGUE, DOCS, assert_catalogued, key_table, kind_of
 
 KEYS = Keys("{mine}")
