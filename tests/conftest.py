@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from tests.ends import MakeEnd, make_ends
-from tests.servers import (
+from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
+from tests.servers.server import (
     Server,
     assert_nothing_left_behind,
     redis_command,
     valkey_command,
 )
-from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
 from tests.sizes import WHOLE, is_thorough
 from tests.workers import StartWorker, Worker
 

@@ -45,7 +45,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
-from tests.servers import Server, free_port
+from tests.servers.server import Server, free_port
 
 START = 1_700_000_000_000_000
 LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}

@@ -17,7 +17,7 @@ import redis
 from celery import Celery
 from kombu import Connection
 
-from tests.servers import Server, assert_nothing_left_behind, valkey_command
+from tests.servers.server import Server, assert_nothing_left_behind, valkey_command
 from tests.workers import ROOT, StartWorker, Worker
 
 
@@ -98,7 +98,7 @@ def test_a_server_comes_back_at_its_address(tmp_path: Path) -> None:
 
 def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from tests.servers import *; import time;"
+        "from pathlib import Path; from tests.servers.server import *; import time;"
         "server = Server(valkey_command(), Path('.'));"
         "print(server.url, flush=True); time.sleep(60)"
     )

@@ -31,7 +31,7 @@ from tests.clients.api import (
     Looped,
     Requests,
 )
-from tests.servers import Server
+from tests.servers.server import Server
 
 LIMITS = {
     "api": "1/h burst 3",

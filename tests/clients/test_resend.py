@@ -18,7 +18,7 @@ from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
 from tests.clients.api import EVERY, HTTP, Answer, Api, Client
-from tests.servers import Server
+from tests.servers.server import Server
 
 LIMITS = {
     "api": "1000/h burst 100",

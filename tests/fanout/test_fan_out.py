@@ -32,7 +32,7 @@ from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
 from celery_throttle.messages import packing
 from celery_throttle.store.script import Call, script
 from tests.fanout.conftest import MakeApp
-from tests.servers import free_port, wait_until
+from tests.servers.server import free_port, wait_until
 from tests.workers import ROOT
 
 

@@ -17,7 +17,7 @@ import redis
 
 from celery_throttle import UnknownFanOutError
 from tests.apps import bulk
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.tether import Tethered
 from tests.workers import ROOT, StartWorker
 

@@ -12,7 +12,7 @@ from celery import Celery
 from kombu import Connection
 
 from tests.faults import app as faults
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.workers import QUICK, Worker
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.verdict import Verdict, table
-from tests.servers import Server, redis_command
+from tests.servers.server import Server, redis_command
 
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.servers import free_port
+from tests.servers.server import free_port
 
 #: What is read at once; a call of ours is far smaller.
 CHUNK = 65_536

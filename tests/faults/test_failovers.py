@@ -11,8 +11,8 @@ import pytest
 from tests.faults.bench import Bench
 from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
-from tests.servers import redis_command
 from tests.servers.sentinel import Watched
+from tests.servers.server import redis_command
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(600)]
 

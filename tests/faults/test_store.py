@@ -13,7 +13,7 @@ from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
 from tests.faults.scale import moments, scaled
 from tests.faults.verdict import Faults, Verdict, judge
-from tests.servers import Server
+from tests.servers.server import Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(600)]
 

@@ -22,7 +22,7 @@ from celery_throttle.inbound import Answer, answer_to, by_address, by_user, thro
 from celery_throttle.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked
-from tests.servers import Server
+from tests.servers.server import Server
 
 START = 1_700_000_000_000_000
 LIMITS = {"web": "10/m burst 2", "busy": "1 at once"}

@@ -26,7 +26,7 @@ from celery_throttle.inbound import ThrottledWSGI, by_address, by_header
 from celery_throttle.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked, MakeSite, make_sites
-from tests.servers import Server
+from tests.servers.server import Server
 
 START = 1_700_000_000_000_000
 LIMITS: dict[str, Any] = {

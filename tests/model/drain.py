@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.model import laws
+from tests.model.claimants import Worker
 from tests.model.gate import bring
 from tests.model.server import Server
-from tests.model.workers import Worker
 from tests.model.world import LEASE
-from tests.servers import assert_nothing_left_behind
+from tests.servers.server import assert_nothing_left_behind
 
 #: What may be left of a server that nobody uses, until it expires.
 LEFT = {"limits", "state", "entries", "pause", "parks", "asks", "crowd"}

@@ -15,9 +15,9 @@ from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.key_catalogue import Expiry
 from celery_throttle.store.script import Call, Script
+from tests.model.claimants import AHEAD, Worker
 from tests.model.server import Server
 from tests.model.tasks import Kind
-from tests.model.workers import AHEAD, Worker
 from tests.model.world import QUEUES, World
 from tests.protocol import RANK, SECOND
 from tests.redis_keys import CATALOGUE, kind_of

@@ -15,11 +15,11 @@ from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import parse_limits
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories
+from tests.model.claimants import Worker
 from tests.model.drain import drain
 from tests.model.gate import bring
 from tests.model.server import Delivery, Server, Watched
 from tests.model.tasks import Kind, Message, Task
-from tests.model.workers import Worker
 from tests.model.world import World
 from tests.protocol import SECOND, Protocol
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import LimitsLike
+from tests.model.claimants import AHEAD
 from tests.model.tasks import Kind
-from tests.model.workers import AHEAD
 from tests.protocol import SECOND
 
 START = 1_700_000_000 * SECOND

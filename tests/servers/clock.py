@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.servers import Server
+from tests.servers.server import Server
 from tests.tether import Tethered
 
 #: Processes take the time from it, and read the file with the offset anew at each look.

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from celery_throttle.store.keys import DEFAULT_PREFIX
-from tests.servers import Server, free_port, replicate, wait_until
+from tests.servers.server import Server, free_port, replicate, wait_until
 
 SLOTS = 16_384
 

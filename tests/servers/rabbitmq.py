@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kombu import Connection
 
-from tests.servers import free_port
+from tests.servers.server import free_port
 from tests.tether import Tethered
 
 ROOT = Path(__file__).parent.parent.parent

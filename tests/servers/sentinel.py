@@ -6,7 +6,7 @@ from pathlib import Path
 
 import redis
 
-from tests.servers import Server, answers, free_port, replicate, wait_until
+from tests.servers.server import Server, answers, free_port, replicate, wait_until
 from tests.tether import Tethered
 
 NAME = "shop"

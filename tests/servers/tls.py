@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import trustme
 
-from tests.servers import Server, free_port
+from tests.servers.server import Server, free_port
 
 
 class SecureServer(Server):

@@ -10,8 +10,8 @@ import redis
 
 from celery_throttle import Limiter, Throttle
 from tests.apps import apart
-from tests.servers import wait_until
 from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.server import wait_until
 from tests.stored import WITHOUT_BROKER, restore
 from tests.workers import StartWorker, Worker
 

@@ -12,7 +12,7 @@ from kombu import Connection
 
 from celery_throttle import Limiter
 from tests.apps import versions
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers

@@ -24,7 +24,7 @@ from celery_throttle.limits.key import encode_key
 from celery_throttle.messages import packing
 from celery_throttle.store.script import script
 from tests.apps import hostile
-from tests.servers import assert_nothing_left_behind, wait_until
+from tests.servers.server import assert_nothing_left_behind, wait_until
 from tests.workers import Worker
 
 pytestmark = pytest.mark.workers

@@ -16,7 +16,7 @@ from kombu import Queue
 
 from celery_throttle import Limiter, StoreUnavailableError, Throttle
 from tests.apps import apart
-from tests.servers import Server, wait_until
+from tests.servers.server import Server, wait_until
 from tests.stored import WITHOUT_BROKER, restore
 from tests.workers import ROOT, StartWorker
 

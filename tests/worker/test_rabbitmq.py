@@ -15,7 +15,7 @@ from kombu import Connection, Exchange, Queue
 
 from celery_throttle import Limiter
 from tests.apps import shop
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.workers import StartWorker
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.workers]

@@ -10,7 +10,7 @@ import redis
 
 from celery_throttle import Limiter
 from tests.apps import redelivery
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
 pytestmark = [pytest.mark.workers, pytest.mark.pools("prefork", "solo", "threads")]

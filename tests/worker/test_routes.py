@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_throttle import Limiter
 from tests.apps import routes
-from tests.servers import wait_until
+from tests.servers.server import wait_until
 from tests.workers import QUICK, StartWorker, Worker
 
 pytestmark = pytest.mark.workers

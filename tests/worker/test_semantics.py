@@ -26,7 +26,7 @@ from celery_throttle import (
 )
 from celery_throttle.limits.key import encode_key
 from tests.apps import shop
-from tests.servers import assert_nothing_left_behind, wait_until
+from tests.servers.server import assert_nothing_left_behind, wait_until
 from tests.worker.conftest import SIZES
 from tests.workers import QUICK, Worker
 

@@ -1,0 +1,78 @@
+"""Brokers are killed and started again, while tasks wait and run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bench import Bench
+from tests.faults.scale import moments, scaled
+from tests.faults.verdict import Faults, Verdict, judge
+from tests.servers.rabbitmq import RabbitMQ, rabbitmq_command
+from tests.servers.server import Server
+
+pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(600)]
+
+RATE, LEASE = 50, 2.0
+CONF = {
+    "throttle_lease": LEASE,
+    "throttle_limits": {"api": f"{RATE}/s"},
+    "broker_connection_max_retries": None,
+}
+
+
+@pytest.fixture
+def rabbit(tmp_path: Path) -> Iterator[RabbitMQ]:
+    command = rabbitmq_command()
+    if command is None:
+        pytest.skip("rabbitmq-server is not installed")
+    rabbit = RabbitMQ(command, tmp_path)
+    yield rabbit
+    rabbit.close()
+
+
+def restart(
+    bench: Bench, broker: Server | RabbitMQ, task: str, times: int, pause: float
+) -> tuple[range, Faults]:
+    """Kill the broker again and again; a third of the tasks waits in lines by then."""
+    dice, lost = moments("brokers"), []
+    tasks = range(times * RATE * 3)
+    bench.start_workers(2)
+    bench.send(task, tasks)
+    for _ in range(times):
+        time.sleep(dice.uniform(0.5, 1.5))
+        broker.stop()
+        began = time.time()
+        time.sleep(pause)
+        broker.start()
+        lost.append((began, time.time()))
+    bench.until_started(task, len(tasks), seconds=200)
+    time.sleep(2 * LEASE)
+    return tasks, Faults({}, lost)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_rabbitmq(
+    redis_url: str, rabbit: RabbitMQ, conclude: Callable[[Verdict], None], kind: str
+) -> None:
+    bench = Bench(
+        rabbit.url, redis_url, records=redis_url, conf=CONF, queue_type=kind, loglevel="WARNING"
+    )
+    with bench:
+        tasks, faults = restart(bench, rabbit, "late", scaled(3), pause=0.5)
+        starts = bench.starts("late")
+    name = f"RabbitMQ killed, {kind} queue"
+    conclude(judge(name, tasks, starts, faults, rate=RATE, lease=LEASE))
+
+
+def test_redis(redis_url: str, durable: Server, conclude: Callable[[Verdict], None]) -> None:
+    bench = Bench(durable.url, redis_url, records=redis_url, conf=CONF, loglevel="WARNING")
+    with bench:
+        tasks, faults = restart(bench, durable, "late", scaled(5), pause=0.5)
+        starts = bench.starts("late")
+    name = "Redis as the broker killed"
+    conclude(judge(name, tasks, starts, faults, rate=RATE, lease=LEASE))

@@ -1,0 +1,353 @@
+"""A script that fails in the middle loses no task, at whichever command.
+
+What called it does what workers do after an error: tokens are given back, a park is tried again.
+Then all that waits runs, at most twice, and the next use of a limit leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from celery_throttle import StoreError
+from celery_throttle.fanout.destination import Destination
+from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.store.script import Call, script
+from tests.operations.torn import TornStore
+from tests.protocol import SECOND, Protocol
+
+LIMITS: dict[str, LimitsLike] = {
+    "api": "10/s burst 3",
+    "mail": "5/s max-keys 9 max-waiting 50",
+    "slots": "2 at once",
+    "log": "9/s using sliding-log",
+}
+SETS: Sequence[Sequence[RefLike]] = (
+    ["api"],
+    ["api", ("mail", "a")],
+    [("mail", "b")],
+    ["slots"],
+    ["log"],
+)
+#: No other task is in the lines of a fan-out.
+OF_FAN_OUT: Sequence[Sequence[RefLike]] = (["api", ("mail", "f")], [("mail", "f")])
+
+#: More than any script here makes.
+MOST = 600
+
+
+class Traffic:
+    """Tasks in several lines, and one worker.
+
+    Attributes:
+        ran: how often each task ran.
+    """
+
+    def __init__(self, protocol: Protocol, store: TornStore) -> None:
+        self.protocol = protocol
+        self.store = protocol.store = store
+        self.ran: Counter[str] = Counter()
+        self.about: dict[str, Sequence[RefLike]] = {}
+        protocol.client.flushdb()
+        protocol.limiter.register()
+
+    def arrive(self, limits: Sequence[RefLike], rank: int = 3) -> str:
+        task = str(len(self.about))
+        self.about[task] = limits
+        self.park(task, rank)
+        return task
+
+    def park(self, task: str, rank: int = 3, *, again: bool = False) -> None:
+        outcome = self.protocol.park(
+            task, self.about[task], rank=rank, redelivered=again, may_run=False, holder="gate"
+        ).outcome
+        assert outcome in ("parked", "known")
+
+    def claim(self, room: int, worker: str = "w") -> list[int]:
+        """Claim tasks; after an error requeue the claims, unless the worker is to die."""
+        protocol = self.protocol
+        first = protocol.tokens[worker] + 1
+        try:
+            rows = protocol.claim(worker, room, ahead=20_000)
+        except StoreError:
+            if worker != "dead":
+                protocol.back(worker, "own", *range(first, first + room))
+            raise
+        return [self.run(row) for row in rows]
+
+    def run(self, row: Any) -> int:
+        self.ran[row.id] += 1
+        token: int = row.token
+        return token
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        released: list[tuple[RefLike, str]] = [("slots", f"w {token}") for token in tokens]
+        self.protocol.claim("w", 0, settled=tokens, released=released)
+
+    def drain(self) -> None:
+        """All tasks run, in any number of claims; then no keys are left."""
+        for _ in range(4 * len(self.about) + 60):
+            if not self.protocol.waiting():
+                break
+            tokens, ask = self.claim(10), self.protocol.ask
+            self.settle(tokens)
+            self.protocol.now += max(1, ask)
+        assert self.protocol.waiting() == []
+        assert set(self.ran) == set(self.about)
+        assert max(self.ran.values()) <= 2
+        for limits in SETS:
+            self.protocol.now += 10 * SECOND
+            task = self.arrive(limits)
+            self.settle(self.claim(1))
+            assert self.ran[task] == 1
+        self.protocol.check()
+        for kind in ("line", "lines", "due", "waiting", "waits", "waited", "backlog", "claims"):
+            assert self.protocol.client.keys(f"{{throttle}}:{kind}:*") == []
+        assert self.protocol.client.zcard("{throttle}:workers") == 0
+
+
+@pytest.fixture
+def make(redis_url: str) -> Iterator[Callable[[], Traffic]]:
+    protocol, store = Protocol(redis_url, LIMITS), TornStore(redis_url)
+    plain = protocol.store
+
+    def make() -> Traffic:
+        return Traffic(protocol, store)
+
+    yield make
+    protocol.client.flushdb()
+    store.close()
+    protocol.store = plain
+    protocol.close()
+
+
+def each_command(make: Callable[[], Traffic], name: str, use: Callable[[Traffic], None]) -> None:
+    """Run a script that fails at its first command, then at its second, until it passes."""
+    for command in range(1, MOST):
+        traffic = make()
+        for _ in range(2):
+            for limits in SETS:
+                traffic.arrive(limits)
+        traffic.store.tear(name, command)
+        try:
+            use(traffic)
+        except StoreError:
+            traffic.drain()
+        else:
+            assert traffic.store.whole(), f"{name} was not used"
+            traffic.drain()
+            return
+    raise AssertionError(f"{name} makes more than {MOST} commands")
+
+
+def test_claims(make: Callable[[], Traffic]) -> None:
+    each_command(make, "claim", lambda traffic: traffic.settle(traffic.claim(8)))
+
+
+@pytest.mark.parametrize("change", ["resume", "reset"])
+@pytest.mark.parametrize("paused", ["api", ("mail", "b")])
+def test_a_pause_is_lifted_by_the_next_call(
+    make: Callable[[], Traffic], change: str, paused: RefLike
+) -> None:
+    for command in range(1, MOST):
+        traffic = make()
+        limiter = traffic.protocol.limiter
+        plain, limiter.store = limiter.store, traffic.store
+        try:
+            limiter[paused].pause(None)
+            for limits in SETS:
+                traffic.arrive(limits)
+            traffic.settle(traffic.claim(8))  # from here on nobody looks at what is behind it
+            traffic.store.tear(change, command)
+            try:
+                getattr(limiter[paused], change)()
+            except StoreError:
+                getattr(limiter[paused], change)()
+                traffic.drain()
+            else:
+                assert traffic.store.whole()
+                traffic.drain()
+                return
+        finally:
+            limiter.store = plain
+    raise AssertionError(f"{change} makes more than {MOST} commands")
+
+
+def test_a_claim_that_settles(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        at = traffic.store._at
+        torn = dict(at)
+        at.clear()
+        tokens = traffic.claim(8)
+        at.update(torn)
+        try:
+            traffic.settle(tokens)
+        except StoreError:  # it is told again
+            traffic.settle(tokens)
+            raise
+
+    each_command(make, "claim", use)
+
+
+@pytest.mark.parametrize("limits", SETS)
+@pytest.mark.parametrize("more", [0, 1])
+def test_parks(make: Callable[[], Traffic], limits: Sequence[RefLike], more: int) -> None:
+    """The first task of a line, and one that follows."""
+    for command in range(1, MOST):
+        traffic = make()
+        for _ in range(more):
+            traffic.arrive(limits)
+        traffic.store.tear("park", command)
+        try:
+            traffic.arrive(limits, rank=2)
+        except StoreError:
+            for again in (True, False):  # the second was sent once more for no reason
+                traffic.park(str(more), 2, again=again)
+            traffic.drain()
+        else:
+            assert traffic.store.whole()
+            traffic.drain()
+            return
+
+
+def test_claims_that_go_back(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        tokens = [row.token for row in protocol.claim("w", 8, ahead=20_000)]
+        try:
+            protocol.back("w", "own", *tokens)
+        except StoreError:
+            protocol.back("w", "own", *tokens)
+            raise
+
+    each_command(make, "back", use)
+
+
+def test_claims_of_a_dead_worker(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        protocol.claim("dead", 8, ahead=20_000)
+        protocol.now += 60 * SECOND
+        try:
+            while protocol.back("dead", "dead", most=3):
+                pass
+        except StoreError:
+            assert protocol.client.zscore("{throttle}:workers", "dead"), "nobody would know of it"
+            while protocol.back("dead", "dead", most=3):
+                pass
+            raise
+
+    each_command(make, "back", use)
+
+
+def test_a_worker_that_dies_after_a_claim_that_failed(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        try:
+            protocol.claim("dead", 0, settled=traffic.claim(8, "dead"))
+        except StoreError:
+            protocol.now += 60 * SECOND
+            protocol.claim("w", 0)
+            if protocol.dead:
+                assert protocol.dead == b"dead"
+                protocol.back("dead", "dead")
+            raise
+
+    each_command(make, "claim", use)
+
+
+def test_tasks_that_are_withdrawn(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        first = protocol.tokens["w"] + 1
+        try:
+            traffic.settle([traffic.run(row) for row in protocol.withdraw("w", "0", "3", "5")])
+        except StoreError:
+            protocol.back("w", "own", *range(first, first + 3))
+            raise
+
+    each_command(make, "withdraw", use)
+
+
+def test_tasks_that_are_set_aside(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        row, *others = protocol.claim("w", 8, ahead=20_000)
+        traffic.settle([traffic.run(other) for other in others])
+        try:
+            protocol.set_aside("w", row.token)
+        except StoreError:
+            protocol.back("w", "own", row.token)
+            protocol.recall(row.id)
+            raise
+        protocol.recall(row.id)
+
+    each_command(make, "aside", use)
+
+
+def test_tasks_that_are_recalled(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        rows = protocol.claim("w", 8, ahead=20_000)
+        for row in rows:
+            protocol.set_aside("w", row.token)
+        ids = [row.id for row in rows]
+        try:
+            protocol.recall(*ids)
+        except StoreError:
+            protocol.recall(*ids)
+            raise
+
+    each_command(make, "recall", use)
+
+
+def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
+    """The batch is sent again, as after a lost reply."""
+
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        keys, batch = protocol.keys, EnlistBatch(protocol.keys)
+        first = len(traffic.about)
+        for number in range(first, first + 8):
+            limits = OF_FAN_OUT[number % 2]
+            traffic.about[str(number)] = limits
+            need = protocol.limiter.require(limits, 1)
+            line = Destination("q", need.refs, keys.line("q", need.refs))
+            batch.add(LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", need.costs))
+        call = batch.call("job", max_waiting=None, keep=1.0, closed=True)
+        call = type(call)(call.script, call.keys, [protocol.now, *call.args[1:]])
+        try:
+            reply = EnlistReply.read(protocol.store.run(call))
+        except StoreError:
+            reply = EnlistReply.read(protocol.store.run(call))
+            assert (reply.outcome, reply.processed) == ("done", 8)
+            raise
+        assert (reply.outcome, reply.processed, reply.sent) == ("done", 8, 8)
+
+    each_command(make, "enlist", use)
+
+
+def test_tasks_that_are_discarded(make: Callable[[], Traffic]) -> None:
+    """A second attempt discards the tasks, and leaves no keys."""
+
+    def discard(traffic: Traffic) -> None:
+        protocol, left = traffic.protocol, 1
+        while left:
+            call = Call(script("discard"), list(protocol.keys.queue("q")), [protocol.now, 4])
+            _, left = protocol.store.run(call)
+
+    def use(traffic: Traffic) -> None:
+        traffic.settle(traffic.claim(1))
+        traffic.about = {task: traffic.about[task] for task in traffic.ran}
+        try:
+            discard(traffic)
+        except StoreError:
+            discard(traffic)
+            raise
+
+    each_command(make, "discard", use)

@@ -1,0 +1,155 @@
+"""A cluster: one node has all keys, and it need not be the configured one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from celery_throttle import (
+    ConfigurationError,
+    Limiter,
+    StoreError,
+    StoreUnavailableError,
+    Throttle,
+)
+from celery_throttle.store.client import Store
+from tests.ends import MakeEnd
+from tests.servers.cluster import Cluster, Node
+from tests.servers.server import valkey_command
+from tests.store.listening import PING, listening
+from tests.store.queue import Queue
+from tests.workers import StartWorker
+
+LIMITS = {"api": "1/h burst 100"}
+
+
+@pytest.fixture
+def healed(cluster: Cluster) -> Iterator[Cluster]:
+    """The test may damage it."""
+    yield cluster
+    cluster.heal()
+
+
+def urls(cluster: Cluster, scheme: str) -> list[str]:
+    return [f"{scheme}://127.0.0.1:{node.port}" for node in cluster.nodes]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey+cluster"])
+def test_any_node_leads_to_the_one_that_has_the_keys(
+    cluster: Cluster, end_of: MakeEnd, scheme: str
+) -> None:
+    limiters = [end_of(Limiter(url, LIMITS)) for url in urls(cluster, scheme)]
+    for _ in range(2):
+        for limiter in limiters:
+            assert limiter["api"].acquire()
+    assert limiters[0]["api"].peek().remaining == 100 - 2 * len(limiters)
+
+
+@pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
+def telling(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
+    """Redirections name a host, or no host, as all nodes share one or none has a name."""
+    for node in cluster.nodes:
+        node.configure("cluster-preferred-endpoint-type", request.param)
+    yield cluster
+    for node in cluster.nodes:
+        node.configure("cluster-preferred-endpoint-type", "ip")
+
+
+def test_a_node_says_where_another_one_is(telling: Cluster, end_of: MakeEnd) -> None:
+    for url in urls(telling, "redis+cluster"):
+        assert end_of(Limiter(url, LIMITS))["api"].acquire()
+
+
+def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
+    url = cluster.url.replace("redis+cluster://", "redis+cluster://127.0.0.1:1,")
+    limiter = end_of(Limiter(url, LIMITS))
+    assert limiter["api"].acquire()
+    assert limiter["api"].acquire()
+
+
+def test_a_slot_that_moves(telling: Cluster, end_of: MakeEnd) -> None:
+    cluster = telling
+    limiter = end_of(Limiter(cluster.url, LIMITS))
+    limiter["api"].acquire()
+    source = cluster.owner
+    target = next(node for node in cluster.nodes if node not in (source, cluster.replica))
+    for one, other, remaining in ((source, target, 98), (target, source, 97)):
+        with redis.Redis(port=other.port) as client:
+            client.script_flush()
+        cluster.begin_move(one, other)
+        cluster.move_keys(one, other)
+        # What has one key is asked of the other node; what has several must wait.
+        limiter["api"].pause(0)
+        with pytest.raises(StoreUnavailableError, match="TRYAGAIN"):
+            limiter["api"].acquire()
+        cluster.end_move(one, other)
+        assert limiter["api"].acquire().remaining == remaining
+
+
+def test_a_failover_forgets_nothing(healed: Cluster, end_of: MakeEnd) -> None:
+    limiter = end_of(Limiter(healed.url, LIMITS))
+    assert limiter["api"].acquire().remaining == 99
+    healed.fail_over()
+    assert [limiter["api"].acquire().remaining for _ in range(3)] == [98, 97, 96]
+
+
+def test_slots_that_nobody_has(tmp_path: Path, end_of: MakeEnd) -> None:
+    node = Node(valkey_command(), tmp_path / "node")
+    try:
+        limiter = end_of(Limiter(f"redis+cluster://127.0.0.1:{node.port}", LIMITS))
+        with pytest.raises(StoreUnavailableError, match="CLUSTERDOWN"):
+            limiter["api"].acquire()
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("prefix", ["throttle", "{}", "}throttle{", "{throttle"])
+def test_a_prefix_that_spreads_the_keys_is_an_error_at_once(prefix: str) -> None:
+    url = "redis+cluster://user:s3cret@one:6379,two:6379"
+    with pytest.raises(ConfigurationError, match=r"hash tag.*'\{throttle\}'") as caught:
+        Limiter(url, LIMITS, prefix=prefix)
+    assert "s3cret" not in str(caught.value)
+    with Celery("shop", set_as_current=False) as app:
+        throttle = Throttle(app, LIMITS, url=url, prefix=prefix)
+        with pytest.raises(ConfigurationError, match=repr(prefix)):
+            throttle.register()
+
+
+def test_a_prefix_that_spreads_the_keys_of_a_server_that_is_a_node(
+    cluster: Cluster, end_of: MakeEnd
+) -> None:
+    for url in urls(cluster, "redis"):
+        limiter = end_of(Limiter(url, LIMITS, prefix="throttle"))
+        with pytest.raises(StoreError, match=r"is a cluster: .* hash tag"):
+            limiter["api"].acquire()
+        with pytest.raises(StoreError, match=r"is a cluster: .* hash tag"):
+            limiter.define("api", "1/s")
+    for node in cluster.nodes:
+        assert node.client().dbsize() == 0
+
+
+def test_a_subscription_follows(healed: Cluster) -> None:
+    store = Store(healed.url)
+    store.run(PING)
+    with listening(store) as listener:
+        with healed.client() as client:
+            listener.hears(client)
+        healed.fail_over()
+        store.run(PING)
+        with healed.client() as client:
+            listener.hears(client)
+
+
+@pytest.mark.workers
+def test_tasks_wait_through_a_failover(
+    healed: Cluster, redis_url: str, start_worker: StartWorker
+) -> None:
+    queue = Queue(redis_url, healed.url, redis_url)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(8)
+    healed.fail_over()
+    queue.tasks_run()

@@ -1,0 +1,68 @@
+"""TLS, with certificates on both sides."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from celery_throttle import Limiter, StoreUnavailableError
+from celery_throttle.store.client import Store
+from tests.ends import MakeEnd
+from tests.servers.tls import SecureServer
+from tests.store.listening import PING, listening
+from tests.store.queue import Queue
+from tests.workers import StartWorker
+
+LIMITS = {"api": "1/h burst 100"}
+
+
+def test_with_a_certificate(secure: SecureServer, end_of: MakeEnd) -> None:
+    limiter = end_of(Limiter(secure.url, LIMITS))
+    assert [limiter["api"].acquire().remaining for _ in range(3)] == [99, 98, 97]
+
+
+def test_without_one(secure: SecureServer, end_of: MakeEnd) -> None:
+    with pytest.raises(StoreUnavailableError):
+        end_of(Limiter(secure.stranger_url, LIMITS))["api"].acquire()
+
+
+def test_a_server_whose_certificate_nobody_vouches_for(
+    secure: SecureServer, end_of: MakeEnd
+) -> None:
+    with pytest.raises(StoreUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+        end_of(Limiter(secure.distrusting_url, LIMITS))["api"].acquire()
+    trusting = f"{secure.distrusting_url}&ssl_cert_reqs=CERT_NONE"  # as Celery writes it
+    assert end_of(Limiter(trusting, LIMITS))["api"].acquire()
+
+
+def test_an_idle_connection_is_used_again(secure: SecureServer, end_of: MakeEnd) -> None:
+    """Records that TLS sends by itself are not an end of the stream."""
+    limiter = end_of(Limiter(secure.url, LIMITS))
+    limiter["api"].acquire()
+    with redis.Redis.from_url(secure.plain_url) as client:
+        made = connections_made(client)
+        for _ in range(3):
+            time.sleep(0.06)  # longer than a connection is taken to be open without a look
+            limiter["api"].acquire()
+        assert connections_made(client) == made
+
+
+def connections_made(client: redis.Redis) -> int:
+    return int(client.info("stats")["total_connections_received"])
+
+
+def test_a_sleeping_worker_is_woken(secure: SecureServer) -> None:
+    store = Store(secure.url)
+    store.run(PING)
+    with listening(store) as listener, redis.Redis.from_url(secure.plain_url) as client:
+        listener.hears(client)
+
+
+@pytest.mark.workers
+def test_tasks_wait(secure: SecureServer, redis_url: str, start_worker: StartWorker) -> None:
+    queue = Queue(redis_url, secure.url, redis_url)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(8)
+    queue.tasks_run()

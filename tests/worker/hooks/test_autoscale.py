@@ -1,0 +1,89 @@
+"""Pools that grow, shrink, restart and replace their processes while tasks wait in lines."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.apps import stops
+from tests.worker.hooks.test_pool_shutdown import FOREVER, Stage, stage, until
+from tests.workers import QUICK, Worker
+
+__all__ = ["stage"]
+
+pytestmark = pytest.mark.workers
+
+
+def command(name: str, worker: Worker, **arguments: int) -> Any:
+    found: Any = stops.app.control.broadcast(
+        name, arguments, [worker.hostname], reply=True, timeout=10
+    )
+    [reply] = found
+    return reply[worker.hostname]
+
+
+def running(stage: Stage) -> int:
+    return len(stage.begun()) - len(stage.ended())
+
+
+@pytest.mark.pools("prefork", "gevent", "eventlet")
+def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
+    """Not with threads and solo: Celery cannot let these grow."""
+    stage.worker(options=(*QUICK, "--autoscale=4,1"))
+    stage.line_up(stops.early, "open", range(12), FOREVER)
+    stage.open("open")
+    until(lambda: running(stage) == 4, "four tasks run")
+    time.sleep(0.3)
+    assert running(stage) == 4
+    stage.end(*range(12))
+    until(lambda: len(stage.ended()) == 12, "all tasks ran")
+    until(stage.nothing_is_held, "all is given back")
+    assert Counter(stage.begun()) == Counter(range(12))
+
+
+@pytest.mark.pools("prefork", "gevent", "eventlet")
+def test_a_pool_that_is_grown_and_shrunk(stage: Stage) -> None:
+    worker = stage.worker(size=1)
+    stage.line_up(stops.slot_of_nine, "nine", range(8), FOREVER)
+    stage.open("nine")
+    until(lambda: running(stage) == 1, "one task runs")
+    assert "ok" in command("pool_grow", worker, n=2)
+    until(lambda: running(stage) == 3, "three tasks run")
+    time.sleep(0.3)
+    assert stage.held("nine") == 3  # none has its slot before there is a process for it
+    stage.end(*stage.begun())
+    until(lambda: len(stage.ended()) == 3 and running(stage) == 3, "the next three run")
+    first = set(stage.begun())
+    stage.end(*sorted(first)[3:5])
+    stage.end(*range(8))
+    until(lambda: len(stage.ended()) == 8, "all tasks ran")
+    assert "ok" in command("pool_shrink", worker, n=2)
+    stage.line_up(stops.slot_of_nine, "nine", range(10, 14), FOREVER)
+    stage.open("nine")
+    until(lambda: running(stage) == 1, "one task runs")
+    time.sleep(0.3)
+    assert (running(stage), stage.held("nine")) == (1, 1)
+    stage.end(*range(10, 14))
+    until(lambda: len(stage.ended()) == 12, "all tasks ran")
+    until(stage.nothing_is_held, "all is given back")
+
+
+@pytest.mark.thorough
+@pytest.mark.pools("prefork")
+@pytest.mark.parametrize("how", ["replaced", "restarted"])
+def test_processes_that_are_replaced(stage: Stage, how: str) -> None:
+    """Only prefork has any."""
+    options = ("--max-tasks-per-child=1",) if how == "replaced" else ()
+    worker = stage.worker(size=2, options=(*QUICK, *options))
+    tasks = range(20)
+    stage.line_up(stops.slot_late, "two", tasks, 0.05)
+    stage.open("two")
+    if how == "restarted":
+        until(lambda: len(stage.begun()) > 5, "the line moves")
+        assert "ok" in command("pool_restart", worker)
+    until(lambda: len(stage.ended()) == len(tasks), "all tasks ran")
+    assert Counter(stage.begun()) == Counter(tasks)
+    until(stage.nothing_is_held, "all is given back")
