@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.ends import MakeEnd, make_ends
+from tests.protocol import Protocol
 from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
 from tests.servers.server import (
     Server,
@@ -149,3 +150,11 @@ def start_worker(request: pytest.FixtureRequest) -> Iterator[StartWorker]:
     for worker in workers:
         print(f"--- {worker.hostname}\n{worker.log()[-4000:]}")
         worker.close()
+
+
+@pytest.fixture
+def lines(redis_url: str) -> Iterator[Protocol]:
+    """Lines at a limit that lets a thousand through, without a worker."""
+    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
+    yield lines
+    lines.close()

@@ -10,8 +10,8 @@ from celery_throttle.limits.requirement import LimitsLike, parse_limits
 from celery_throttle.operations.acquire import Acquisition, Holder
 from tests.model import tables
 from tests.model.bounds import Admission
-from tests.model.server import Server
 from tests.model.tasks import Kind
+from tests.model.watched import Server
 from tests.model.world import LEASE
 from tests.protocol import SECOND
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_throttle.limits.key import LimitRef
-from tests.model.server import Delivery, Run, Server
 from tests.model.tasks import Message, Task, Waiting
+from tests.model.watched import Delivery, Run, Server
 from tests.model.world import LEASE, QUEUES, World
 from tests.protocol import SECOND, Claimed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tests.model import laws
 from tests.model.claimants import Worker
 from tests.model.gate import bring
-from tests.model.server import Server
+from tests.model.watched import Server
 from tests.model.world import LEASE
 from tests.servers.server import assert_nothing_left_behind
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery_throttle.operations.acquire import GateRequest
 from tests.model.claimants import AHEAD, Worker
-from tests.model.server import Delivery, Run
 from tests.model.tasks import Kind
+from tests.model.watched import Delivery, Run
 from tests.model.world import LEASE, MEMORY
 from tests.protocol import Parked
 

@@ -16,8 +16,8 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.key_catalogue import Expiry
 from celery_throttle.store.script import Call, Script
 from tests.model.claimants import AHEAD, Worker
-from tests.model.server import Server
 from tests.model.tasks import Kind
+from tests.model.watched import Server
 from tests.model.world import QUEUES, World
 from tests.protocol import RANK, SECOND
 from tests.redis_keys import CATALOGUE, kind_of

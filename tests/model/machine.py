@@ -18,8 +18,8 @@ from tests.model.bounds import Histories
 from tests.model.claimants import Worker
 from tests.model.drain import drain
 from tests.model.gate import bring
-from tests.model.server import Delivery, Server, Watched
 from tests.model.tasks import Kind, Message, Task
+from tests.model.watched import Delivery, Server, Watched
 from tests.model.world import World
 from tests.protocol import SECOND, Protocol
 

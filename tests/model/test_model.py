@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model import tables
 from tests.model.machine import Model
-from tests.model.server import Watched
+from tests.model.watched import Watched
 from tests.protocol import Protocol
 from tests.sizes import WHOLE
 

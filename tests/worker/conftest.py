@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-
-from tests.protocol import Protocol
 
 #: Pool -> its size in these tests.
 SIZES = {"prefork": 2, "solo": 1, "threads": 4, "gevent": 10, "eventlet": 10}
@@ -24,11 +20,3 @@ def pool(request: pytest.FixtureRequest) -> str:
     """The name of a pool."""
     name: str = request.param
     return name
-
-
-@pytest.fixture
-def lines(redis_url: str) -> Iterator[Protocol]:
-    """Lines at a limit that lets a thousand through, without a worker."""
-    lines = Protocol(redis_url, {"api": "1/h burst 1000"})
-    yield lines
-    lines.close()
