@@ -119,6 +119,7 @@ def test_an_interrupted_demo_puts_everything_away(tmp_path: Path, number: signal
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_given_server_is_used_and_left_as_it_was(tmp_path: Path, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:

@@ -44,6 +44,7 @@ def test_what_replicas_have(servers: tuple[Server, Server]) -> None:
     assert limiter["api"].peek().retry_after
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_tasks_stay_at_the_broker_until_replicas_have_them(
     redis_url: str, servers: tuple[Server, Server]

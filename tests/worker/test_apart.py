@@ -89,6 +89,7 @@ def test_key_prefixes_of_one_redis(redis_url: str, start_worker: StartWorker) ->
     assert_apart(one, other)
 
 
+@pytest.mark.thorough
 def test_databases_of_one_redis(redis_url: str, start_worker: StartWorker) -> None:
     server = redis_url.rpartition("/")[0]
     one, other = (

@@ -91,6 +91,7 @@ def test_a_task_whose_worker_died_is_redelivered(site: Site, start: Callable[[],
     assert site.runs(task)[task] == ["False", "True"]
 
 
+@pytest.mark.thorough
 def test_a_task_with_a_stored_result_does_not_run_again(
     site: Site, start: Callable[[], Worker]
 ) -> None:

@@ -108,6 +108,7 @@ def assert_each_comes_to_its_queue(site: Site) -> None:
     assert site.ran() == ["a a", "b b", "more more", "several several", "several several"]
 
 
+@pytest.mark.thorough
 def test_a_redis_broker(site: Site) -> None:
     assert_each_comes_to_its_queue(site)
 

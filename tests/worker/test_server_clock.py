@@ -55,6 +55,7 @@ def test_lines_go_on_when_the_clock_steps_back(bench: Bench, clock_server: Serve
     assert (verdict.lost, verdict.duplicated, verdict.over) == (0, 0, 0)
 
 
+@pytest.mark.thorough
 def test_a_pause_lasts_no_longer_when_the_clock_steps_back(
     bench: Bench, clock_server: ServerWithClock
 ) -> None:

@@ -151,6 +151,7 @@ def test_the_task_sees_nothing_of_it(site: Site, begin: Callable[..., Worker]) -
     assert group.get(timeout=30) == 2
 
 
+@pytest.mark.thorough
 def test_limits_that_are_met_one_after_the_other(site: Site, begin: Callable[..., Worker]) -> None:
     """It has the units of all of them, its own included, in its last run."""
     begin()
@@ -261,6 +262,7 @@ def test_a_refusal_of_the_api_where_the_task_has_the_limit_too(
     assert len(api.log) == 11
 
 
+@pytest.mark.thorough
 def test_a_task_that_meets_a_limit_while_its_worker_ends(
     site: Site, begin: Callable[..., Worker]
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_worker_that_starts_during_an_outage_joins_the_server_later(
     assert bench.stats(bench.workers[0])["outages"] == 1
 
 
+@pytest.mark.thorough
 def test_pauses_last_during_an_outage(bench: Bench, own_server: Server) -> None:
     limiter = Limiter(own_server.url, {"api": "100/s", "slots": "4 at once"})
     limiter["api"].pause(None)

@@ -54,6 +54,7 @@ def test_they_assume_the_configured_number(redis_url: str, own_server: Server) -
             assert len(log_lines(worker, "enforces 1/3 of each limit")) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_they_assume_the_number_that_was_reported_last(
     redis_url: str, own_server: Server, tmp_path: Path
