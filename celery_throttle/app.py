@@ -176,7 +176,8 @@ class Throttle(AppLimits):
     ) -> Plan[Acquisition]:
         """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
 
-        A refusal that would raise Throttled lets the task step into its line.
+        A refusal that would raise Throttled lets the task step into its line. Without ``max_wait``
+        the call takes units anew: it uses none that the run began with.
         """
         run = None if max_wait is None else current_run(self)
         if run is None or max_wait is None:

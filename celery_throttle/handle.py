@@ -45,11 +45,11 @@ class LimitHandle(HandleCore):
 
     def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
-        return self.limiter.decide(self._require(cost), max_wait)
+        return self.limiter.take(self._require(cost), max_wait)
 
     async def aacquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
         """:meth:`acquire` for asyncio."""
-        return await self.limiter.adecide(self._require(cost), max_wait)
+        return await self.limiter.atake(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
         """See :meth:`~celery_throttle.limiter.Limiter.acquire_up_to`."""

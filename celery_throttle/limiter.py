@@ -1,5 +1,6 @@
 """Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
 
+An app's ``Throttle`` is a limiter as well.
 ``x()`` and ``ax()`` execute the same plan of :mod:`celery_throttle.operations`.
 """
 
@@ -91,13 +92,13 @@ class Limiter(LimiterCore):
 
         A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
         """
-        return self.decide(self.require(limits, cost), max_wait)
+        return self.take(self.require(limits, cost), max_wait)
 
     async def aacquire(
         self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:
         """:meth:`acquire` for asyncio."""
-        return await self.adecide(self.require(limits, cost), max_wait)
+        return await self.atake(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """Take the units that all limits have, at most ``most``, and the same from each.

@@ -85,8 +85,11 @@ class LimiterCore:
         to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
         return self.require(limits, most, least=0)
 
-    def decide(self, requirement: Requirement, max_wait: float | None) -> Decision:
-        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`."""
+    def take(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`.
+
+        Each ``acquire()`` ends here. The fast path does not call :meth:`acquire_plan`.
+        """
         call = self.plans.cached_call(requirement) if max_wait is None else None
         if call is not None:
             decision = self.plans.read_decision(requirement, self.store.run(call))
@@ -94,8 +97,8 @@ class LimiterCore:
                 return decision
         return self.run_plan(self.acquire_plan(requirement, max_wait)).decision
 
-    async def adecide(self, requirement: Requirement, max_wait: float | None) -> Decision:
-        """:meth:`decide` for asyncio."""
+    async def atake(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """:meth:`take` for asyncio."""
         call = self.plans.cached_call(requirement) if max_wait is None else None
         if call is not None:
             decision = self.plans.read_decision(requirement, await self.store.arun(call))

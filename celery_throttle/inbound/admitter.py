@@ -138,7 +138,7 @@ class Admitter:
             step = enter_step(slot)
         else:
             arguments = requirement, self.max_wait
-            step = Step(partial(limiter.decide, *arguments), partial(limiter.adecide, *arguments))
+            step = Step(partial(limiter.take, *arguments), partial(limiter.atake, *arguments))
         try:
             decision = yield step
         except (Throttled, StoreError) as error:

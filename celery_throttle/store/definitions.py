@@ -27,6 +27,8 @@ TAGS = {
     "adaptive": 9,
 }
 
+_WITHOUT_NUMBERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
+
 # The second part of a definition, see `definition.lua`.
 _NAME = struct.Struct("<ddB")
 _HEAD = struct.Struct("<BH")
@@ -75,7 +77,9 @@ def _own_numbers(limit: Limit, now: int) -> list[int]:
         return [period // limit.parts, limit.parts, int(limit.oldest == "weighted")]
     if limit.algorithm == "fixed-window":
         return _windows(limit, period, now)
-    return []
+    if limit.algorithm in _WITHOUT_NUMBERS:
+        return []
+    raise NotImplementedError(f"the numbers of {limit.algorithm} in definitions")
 
 
 def _windows(limit: Limit, period: int, now: int) -> list[int]:

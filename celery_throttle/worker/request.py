@@ -1,4 +1,7 @@
-"""The hook in Celery's request: the one point that every task passes when a process is free."""
+"""The hook in Celery's request: the one point that every task passes when a process is free.
+
+Only tasks that are defined after the worker has started do not, see ``claims/dispatch.py``.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class TaskState:
     claim: Claim | None = None
     status = Status.RECEIVED
     in_doubt = False  #: whether a call failed that may have parked the task
-    has_waited = False  #: whether it has waited for its share of a limit during an outage
+    waited_in_outage = False  #: whether it has waited for its share of a limit during an outage
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
     requested: Sequence[Item] = ()  #: the limits that its runs requested in the body

@@ -88,9 +88,9 @@ QUOTA_CACHE_SIZE = 1024
 #: Requirements of which the demand is counted; beyond, all are counted anew.
 DEMAND_CACHE_SIZE = 4096
 
-#: Requests decided in one round of the worker's loop, and the time until the next round: the ends
-#: of tasks are noted in between.
-ROUND_SIZE = 8
+#: Requests decided, and tasks parked, in one round trip of `NextRound`, and the time until the next
+#: round: the ends of tasks are noted in between.
+DECISION_BATCH_SIZE = 8
 NEXT_ROUND_SECONDS = 0.0001
 
 #: Time to a start that is waited in place: a timer would take longer.

@@ -6,6 +6,7 @@ a checkout of that commit, and run there::
 
     git worktree add --detach ../before 0d12d94
     cp -r tests/recorded ../before/tests/
+    sed -i s/tests.servers.server/tests.servers/ ../before/tests/recorded/record.py
     cd ../before && python -m tests.recorded.record before-packages.json
 
 It uses what both versions have: the public API, and the servers and workers of the tests.
@@ -29,7 +30,7 @@ from typing import Any
 from celery_throttle import Heard, Limiter
 from celery_throttle.testing import ManualClock
 from tests.recorded.app import LIMITS, QUEUES, RUNS, make_app
-from tests.servers import Server, valkey_command, wait_until
+from tests.servers.server import Server, valkey_command, wait_until
 from tests.workers import Worker
 
 #: Expiries (seconds) of tasks: long past, and later than any replay.

@@ -22,7 +22,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.recorded.app import LIMITS, QUEUES, RUNS, make_app
-from tests.servers import (
+from tests.servers.server import (
     Server,
     assert_nothing_left_behind,
     redis6_command,

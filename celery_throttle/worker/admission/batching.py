@@ -1,4 +1,7 @@
-"""Requests that wait a moment in the gate, so that several ask the server in one call.
+"""Requests that wait a moment in the gate, so that several ask the server in one round trip.
+
+:class:`Batch` gathers requests that take quota, :class:`NextRound` those that are decided, and so
+parked, together.
 
 To Celery they stay reserved, unacknowledged and without a process. When Celery loses the broker it
 drops them, and the broker delivers them once more.
@@ -97,7 +100,7 @@ class NextRound:
                     self.decide([request])
 
     def _decide_some(self) -> None:
-        count = min(tuning.ROUND_SIZE, len(self._requests))
+        count = min(tuning.DECISION_BATCH_SIZE, len(self._requests))
         some = [self._requests.popleft() for _ in range(count)]
         try:
             self.decide(some)

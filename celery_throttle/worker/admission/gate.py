@@ -80,7 +80,10 @@ class Gate:
         self._deciding = threading.RLock()
 
     def admit(self, request: Any) -> bool:
-        """Return whether a request may run now; if not, it was parked, delayed or failed."""
+        """Return whether a request may run now; if not, it was parked, delayed or failed.
+
+        True once for each start of a task, with limits or without: the place to count admissions.
+        """
         return self._decided(request, self._admits)
 
     def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
@@ -212,8 +215,8 @@ class Gate:
         """Decide during an outage. A task that may be in a line must not run here as well."""
         task = request.throttle_state
         parked = self.waiting.in_lines and may_be_parked(request)
-        wait = None if parked else self.outage.wait(need, waited=task.has_waited)
-        task.has_waited = bool(wait)
+        wait = None if parked else self.outage.wait(need, waited=task.waited_in_outage)
+        task.waited_in_outage = bool(wait)
         if wait == 0.0:
             self.waiting.hold_slots(request, limits, need)
             return True

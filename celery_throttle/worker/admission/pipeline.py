@@ -1,4 +1,4 @@
-"""Runs attempts to take quota, several of them in one round trip.
+"""Runs attempts to take quota or to park, several of them in one round trip.
 
 For what an attempt is see ``operations/plan.py``.
 """

@@ -1,5 +1,7 @@
 """Parking: a task that may not run now joins its line and leaves the worker.
 
+One call parks one task; the gate may send several calls in one round trip, see ``NextRound``.
+
 Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (a parked
 task is in Redis, and nowhere in this worker).
 """

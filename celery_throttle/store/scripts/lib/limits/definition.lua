@@ -21,7 +21,7 @@
 --   write(limit)                  its part of the state, and for how long (us) that matters
 --   remaining(limit, fractional)  amount that could pass now (whole units unless `fractional`), and
 --                                 microseconds until nothing is in use
--- Few decisions need the others:
+-- These are required as well; few decisions call them:
 --   matches(limit, state, from)   whether a part was written with the numbers of this limit
 --   move_back(limit, state, from) read a part as if it had been written now at the latest
 --   in_use(state, from, at)       amount of a part that is in use at a time, rounded up
