@@ -41,7 +41,7 @@ plots: .venv/.demo .venv/.plot
 	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --no-memory --plot docs/plots/random.svg
 	$(BIN)/celery-throttle simulate fanout:1000 --mode wait --duration 0.2s --limit "100/s" --limit "100/s burst 100" --limit "100/s burst 100 using leaky-queue" --limit "100/s using fixed-window" --limit "100/s using sliding-window" --limit "20 at once" --no-memory --plot docs/plots/fanout.svg
 
-# docs/redis-keys.md, from celery_throttle/store/key_catalogue.py; a test checks that it is up to date.
+# docs/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
 keys: .venv/.test
 	$(BIN)/python -m tests.redis_keys
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import redis
 
-from celery_throttle.store.key_catalogue import KEY_KINDS, Expiry, KeyKind
 from celery_throttle.store.keys import DEFAULT_PREFIX
+from tests.key_catalogue import KEY_KINDS, Expiry, KeyKind
 
 DOCS = Path(__file__).parents[1] / "docs" / "redis-keys.md"
 
-CATALOGUE = "celery_throttle/store/key_catalogue.py"
+CATALOGUE = "tests/key_catalogue.py"
 
 #: What a server is asked of so many keys of each kind; names are all checked.
 CHECKED_OF_EACH_KIND = 200
@@ -26,7 +26,7 @@ CHECKED_OF_EACH_KIND = 200
 _HEAD = """\
 # Keys in Redis
 
-Every key and channel of this package, with the default prefix `{throttle}`; `throttle_prefix` sets another one. This file is generated from `celery_throttle/store/key_catalogue.py` by `make keys`. The tests check that it has every key that they find on a server.
+Every key and channel of this package, with the default prefix `{throttle}`; `throttle_prefix` sets another one. `make keys` generates this file from `celery_throttle/store/keys.py`, which has the names, and `tests/key_catalogue.py`, which says what each holds. The tests check that it has every key that they find on a server.
 
 * `<limit>` is the name of a limit, `<key>` an encoded key of it, `<queue>` a queue with its broker, `<worker>` one process of a worker. `[...]` is present only for a limit with keys.
 * Times are microseconds since the epoch, by the server's clock. "Packed" is a MessagePack or binary structure; the files in `celery_throttle/store/scripts/` describe each.

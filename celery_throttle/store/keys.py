@@ -1,4 +1,4 @@
-"""The names of all Redis keys and channels; ``key_catalogue.py`` says what each holds.
+"""The names of all Redis keys and channels; ``tests/key_catalogue.py`` says what each holds.
 
 All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster all keys are
 in one hash slot, and a decision over several limits is atomic. Keys of limits are encoded by

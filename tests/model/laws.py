@@ -13,8 +13,8 @@ from typing import Any
 from celery_throttle.errors import CostError
 from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.store.key_catalogue import Expiry
 from celery_throttle.store.script import Call, Script
+from tests.key_catalogue import Expiry
 from tests.model.claimants import AHEAD, Worker
 from tests.model.tasks import Kind
 from tests.model.watched import Server

