@@ -1,8 +1,8 @@
 """Loads the Lua scripts, and packs calls of them.
 
-Each operation on the server is one script in ``store/scripts/``, in the folder of what it is about. A
-script names the files that it includes, which are in ``store/scripts/lib/`` and ``algorithms/``; an included file may include
-others:
+Each operation on the server is one script in ``store/scripts/``, in the folder of what it is about.
+A script names the files that it includes, which are in ``store/scripts/lib/`` and ``algorithms/``;
+an included file may include others:
 
 * ``-- uses: name`` puts the file before the script, once.
 * ``-- uses rarely: name`` makes the file the body of one function of that name, whose result is
