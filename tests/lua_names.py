@@ -24,7 +24,8 @@ _PACKAGE = Path(celery_throttle.__file__).parent
 
 def script_names() -> list[str]:
     """Return the names of all scripts, without included files."""
-    return sorted(file.stem for file in _PACKAGE.glob("store/scripts/*.lua"))
+    files = _PACKAGE.glob("store/scripts/*/*.lua")
+    return sorted(file.stem for file in files if file.parent.name != "lib")
 
 
 def include_names() -> list[str]:

@@ -1,8 +1,8 @@
 """Loads the Lua scripts, and packs calls of them.
 
-Each operation on the server is one script in ``store/scripts/``. A script names the files that it
-includes, which are in ``store/scripts/lib/`` and ``algorithms/``; an included file may include
-others:
+Each operation on the server is one script in ``store/scripts/``, in the folder of what it is about.
+A script names the files that it includes, which are in ``store/scripts/lib/`` and ``algorithms/``;
+an included file may include others:
 
 * ``-- uses: name`` puts the file before the script, once.
 * ``-- uses rarely: name`` makes the file the body of one function of that name, whose result is
@@ -23,8 +23,8 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-#: The folder of the scripts, and the folders of the files that they include.
-_SCRIPTS = "store/scripts"
+#: The folders of the scripts, and of the files that they include.
+_SCRIPTS = tuple(f"store/scripts/{name}" for name in ("limits", "lines", "fan_outs", "workers"))
 _LIB = "store/scripts/lib"
 _INCLUDES = (
     _LIB,
@@ -88,7 +88,7 @@ def source_of(name: str, folders: tuple[str, ...] = _INCLUDES) -> str:
 
 def source_with_includes(name: str) -> str:
     """Return the text of a script behind the files that it includes."""
-    text = source_of(name, (_SCRIPTS,))
+    text = source_of(name, _SCRIPTS)
     # A call has one time, so the clock is never read in a function.
     shared = {"clock", *_reachable(text, _FIRST, _USES)}
     return _with_includes(text, shared, set())
