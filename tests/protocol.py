@@ -99,13 +99,18 @@ class Protocol:
         may_run: bool = True,
         temporary: bool = False,
     ) -> Parked:
-        keys, need = self.keys, self.limiter.require(limits, cost)
-        names = [keys.limits, keys.unacknowledged, keys.line(queue, need.refs), *keys.queue(queue)]
+        keys, requirement = self.keys, self.limiter.require(limits, cost)
+        names = [
+            keys.limits,
+            keys.unacknowledged,
+            keys.line(queue, requirement.refs),
+            *keys.queue(queue),
+        ]
         identity = f"{task_id} 0 0" if identity is None else identity
         args: list[Any] = [self.now, task_id, identity, int(redelivered), rank, expires]
         args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
-        args += [int(may_run), len(need.refs)]
-        for ref, amount in zip(need.refs, need.costs, strict=True):
+        args += [int(may_run), len(requirement.refs)]
+        for ref, amount in zip(requirement.refs, requirement.costs, strict=True):
             names += keys.line_limit_keys(queue, ref)
             args += [ref.name, keys.field(ref), amount]
         names += [keys.temporary_queues] if temporary else []

@@ -74,7 +74,7 @@ class EntryBuilder:
             raise FanOutError(
                 f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
             )
-        requirement = kind.limits.fixed or kind.limits.need(args, kwargs)
+        requirement = kind.limits.fixed or kind.limits.requirement(args, kwargs)
         if kind.template is not None:
             (queue, rank), expires = kind.destination, 0
             packed = kind.template.pack(task_id, args, kwargs, content)

@@ -54,7 +54,7 @@ class LinePublisher:
         throttle = self._throttle
         try:
             args, kwargs, _ = message.payload
-            requirement = limits.fixed or limits.need(args, kwargs)
+            requirement = limits.fixed or limits.requirement(args, kwargs)
             call = self._call(message, limits, requirement)
             reply = throttle.run_plan(throttle.plans.call_registered(call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task

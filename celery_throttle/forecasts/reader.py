@@ -106,10 +106,10 @@ class ForecastReader(DefinePlans):
         while cursor != _END:
             call = Call(script("read_lines"), names, [self.now(), cursor or "0"])
             cursor, late, *rows = yield call
-            for line, fan_out, weight, needs, ranks in rows:
+            for line, fan_out, weight, requirements, ranks in rows:
                 costs = {
                     _ref(name.decode(), field.decode()): float(cost)
-                    for name, field, cost in _tuples(needs, 3)
+                    for name, field, cost in _tuples(requirements, 3)
                 }
                 by_rank = list(_tuples(ranks, 2))
                 lines[line] = WaitingLine(fan_out.decode(), costs, by_rank, queue, late, weight)

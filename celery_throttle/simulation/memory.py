@@ -90,10 +90,10 @@ def _used(limiter: Limiter, client: Any) -> int:
 
 def _take(limiter: Limiter, clock: ManualClock, run: SimulatedRun, number: int) -> None:
     clock.now, arrival = run.admitted[number]
-    need = limiter.require([_REF], arrival.cost)
+    requirement = limiter.require([_REF], arrival.cost)
     if run.limit.algorithm == CONCURRENCY:
         # A name as of the holder of a Slot: a process id and a random number.
         holder = Holder(f"{12345} {number:032x}", run.slot_us / MICROSECONDS)
-        limiter.run_plan(limiter.plans.acquire(need, None, mode="slot", holder=holder))
+        limiter.run_plan(limiter.plans.acquire(requirement, None, mode="slot", holder=holder))
     else:
-        limiter.run_plan(limiter.plans.decide(need, None))
+        limiter.run_plan(limiter.plans.decide(requirement, None))

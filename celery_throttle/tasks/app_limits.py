@@ -18,7 +18,7 @@ from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
-from celery_throttle.tasks.task_limits import TaskLimits, read_scopes
+from celery_throttle.tasks.task_limits import TaskLimits, read_templates
 
 
 class AppLimits(Limiter):
@@ -131,7 +131,7 @@ class AppLimits(Limiter):
             UnknownLimitError, LimitError, ConfigurationError: a route is wrong.
         """
         for pattern, spec in self.settings.routes.items():
-            read_scopes(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
+            read_templates(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
 
     def _route(self, name: str) -> Spec | None:
         try:

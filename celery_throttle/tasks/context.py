@@ -90,7 +90,7 @@ def current_run(throttle: AppLimits) -> Run | None:
         refusals = {str(label): int(times) for name, label, times in items if name == REFUSALS}
         units = [item for item in items if item[0] != REFUSALS]
         limits = None if units else throttle.task_limits(task)
-        units = items_of(limits.need(request.args, request.kwargs)) if limits else units
+        units = items_of(limits.requirement(request.args, request.kwargs)) if limits else units
         run = request.throttle_run = Run(throttle, units, refusals)
     return run
 
@@ -119,7 +119,7 @@ class Run:
 
     def taking(
         self,
-        need: Requirement,
+        requirement: Requirement,
         max_wait: float,
         *,
         mode: str = "take",
@@ -130,10 +130,14 @@ class Run:
         Raises:
             TaskThrottled: the limits refuse, or do not have room within ``max_wait`` seconds.
         """
-        has, lacks = self._use(need)
+        has, lacks = self._use(requirement)
         if not lacks:
             return Acquisition(
-                need, _allowed(need), (0, 0) * len(need.refs), has, from_server=False
+                requirement,
+                _allowed(requirement),
+                (0, 0) * len(requirement.refs),
+                has,
+                from_server=False,
             )
         rest = Requirement(
             tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks)
@@ -146,7 +150,7 @@ class Run:
                 raise self._refusal(error, lacks) from None
             raise
         return taken._replace(
-            requirement=need, marks=_marks(need, rest, taken.marks), task_items=has
+            requirement=requirement, marks=_marks(requirement, rest, taken.marks), task_items=has
         )
 
     def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
@@ -156,7 +160,9 @@ class Run:
         self._throttle.swallowed.watch()
         return self.refusal
 
-    def resend(self, need: Requirement, taken: Acquisition | None, stop: float, most: int) -> None:
+    def resend(
+        self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int
+    ) -> None:
         """Step out because an API refused a request; the next run takes the units anew.
 
         Nothing happens if the runs of this task have done so ``most`` times for these limits.
@@ -164,12 +170,12 @@ class Run:
         Raises:
             TaskThrottled: the run steps out.
         """
-        label = " ".join(map(self._throttle.keys.field, need.refs))
+        label = " ".join(map(self._throttle.keys.field, requirement.refs))
         if self._refusals.get(label, 0) >= most:
             return
         given = () if taken is None else [item[:2] for item in taken.task_items]
-        met = [item for item in items_of(need) if item[:2] not in given]
-        ref, endless = need.refs[0], stop == inf
+        met = [item for item in items_of(requirement) if item[:2] not in given]
+        ref, endless = requirement.refs[0], stop == inf
         error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
         raise self._refusal(error, [*met, (REFUSALS, label, 1)])
 
@@ -198,13 +204,13 @@ class Run:
         """Take back slots that the task's body released: the task holds them until its end."""
         self._unused += filter(self._has_slots, items)
 
-    def _use(self, need: Requirement) -> tuple[list[Item], list[Item]]:
+    def _use(self, requirement: Requirement) -> tuple[list[Item], list[Item]]:
         """Use unused units of the run; return those that it had, and those that it lacks.
 
         A slot is one slot, whatever the cost.
         """
         has, lacks = list[Item](), list[Item]()
-        for item in items_of(need):
+        for item in items_of(requirement):
             same = 2 if self._has_slots(item) else 3
             found = next((one for one in self._unused if one[:same] == item[:same]), None)
             if found is None:
@@ -238,13 +244,13 @@ class Run:
         return bool(find_slot_indexes(item[:1], self._throttle.limits))
 
 
-def items_of(need: Requirement) -> list[Item]:
+def items_of(requirement: Requirement) -> list[Item]:
     """Return a requirement in the form that is sent between processes."""
-    both = zip(need.refs, need.costs, strict=True)
+    both = zip(requirement.refs, requirement.costs, strict=True)
     return [(ref.name, ref.key, cost) for ref, cost in both]
 
 
-def _allowed(need: Requirement) -> Decision:
+def _allowed(requirement: Requirement) -> Decision:
     return Decision(
         allowed=True,
         limit=0,
@@ -252,22 +258,26 @@ def _allowed(need: Requirement) -> Decision:
         retry_after=0.0,
         reset_after=0.0,
         bound_by=None,
-        granted=need.units,
+        granted=requirement.units,
     )
 
 
-def _marks(need: Requirement, rest: Requirement, marks: Sequence[int]) -> Sequence[int]:
+def _marks(requirement: Requirement, rest: Requirement, marks: Sequence[int]) -> Sequence[int]:
     """Return the marks of a whole requirement as ``settle.lua`` reads them.
 
     The script returned marks for the rest; units that the run had before have none. For each limit
     name: since when it is in force, how many marks, and these, two numbers each.
     """
-    told, place = {}, 0
+    by_ref, index = {}, 0
     for ref in rest.refs if marks else ():
-        size = 2 + 2 * marks[place + 1]
-        told[ref] = marks[place : place + size]
-        place += size
-    return [number for ref in need.refs for number in told.get(ref, (0, 0))] if marks else marks
+        size = 2 + 2 * marks[index + 1]
+        by_ref[ref] = marks[index : index + size]
+        index += size
+    return (
+        [number for ref in requirement.refs for number in by_ref.get(ref, (0, 0))]
+        if marks
+        else marks
+    )
 
 
 def _too_much(name: str, limit: Limit, cost: int) -> CostError:

@@ -30,9 +30,9 @@ FAN_OUT_HEADER = "throttle_fan_out"
 class TaskLimits:
     """The limits that a task declares, read and checked."""
 
-    scopes: tuple[KeyTemplate, ...]
+    templates: tuple[KeyTemplate, ...]
     reader: ArgumentReader  #: reads the arguments that make keys
-    costs: tuple[int | None, ...]  #: of each scope, in millionths of a unit; None: an argument's
+    costs: tuple[int | None, ...]  #: of each template, in millionths of a unit; None: an argument's
     cost_reader: ArgumentReader  #: reads these arguments
     fixed: Requirement | None  #: of every call, if it does not depend on arguments
     slots: tuple[int, ...]  #: indexes of limits with slots, released at the end of the task
@@ -46,7 +46,7 @@ class TaskLimits:
         nothing = ArgumentReader("", ())
         return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
 
-    def need(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
+    def requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         """Return what one call of the task requires.
 
         Raises:
@@ -55,12 +55,12 @@ class TaskLimits:
         """
         values = self.reader.read(args, kwargs)
         refs, used = [], 0
-        for scope in self.scopes:
-            count = len(scope.arguments)
-            refs.append(scope.ref(values[used : used + count]))
+        for template in self.templates:
+            count = len(template.arguments)
+            refs.append(template.ref(values[used : used + count]))
             used += count
-        told = iter(self.cost_reader.read(args, kwargs))
-        costs = [to_millionths(next(told)) if cost is None else cost for cost in self.costs]
+        given = iter(self.cost_reader.read(args, kwargs))
+        costs = [to_millionths(next(given)) if cost is None else cost for cost in self.costs]
         if len(refs) > 1:  # two templates may give the same key, which is charged once
             each = dict(zip(refs, costs, strict=True))
             refs, costs = list(each), list(each.values())
@@ -74,47 +74,49 @@ class TaskLimits:
             UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
         """
         where = f"task {task.name!r}"
-        scopes = read_scopes(spec, known, where)
-        names = [name for scope in scopes for name in scope.arguments]
+        templates = read_templates(spec, known, where)
+        names = [name for template in templates for name in template.arguments]
         signature = _signature(task)
         reader = ArgumentReader.for_signature(signature, names, where)
         max_wait = getattr(task, "throttle_max_wait", None)
         with _named(where):
-            costs = _read_costs(getattr(task, "throttle_cost", 1), scopes, known)
+            costs = _read_costs(getattr(task, "throttle_cost", 1), templates, known)
             if max_wait is not None:
                 check_duration(max_wait, "throttle_max_wait")
-        tellers = [cost for cost in costs if isinstance(cost, str)]
+        cost_arguments = [cost for cost in costs if isinstance(cost, str)]
         amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
         limits = cls(
-            scopes=scopes,
+            templates=templates,
             reader=reader,
             costs=amounts,
-            cost_reader=ArgumentReader.for_signature(signature, tellers, where),
+            cost_reader=ArgumentReader.for_signature(signature, cost_arguments, where),
             fixed=None,
-            slots=find_slot_indexes((scope.name for scope in scopes), known),
+            slots=find_slot_indexes((template.name for template in templates), known),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
         )
-        return limits if names or tellers else replace(limits, fixed=limits.need((), {}))
+        return (
+            limits if names or cost_arguments else replace(limits, fixed=limits.requirement((), {}))
+        )
 
 
 def _read_costs(
-    spec: CostSpec, scopes: Sequence[KeyTemplate], known: Mapping[str, Limits]
+    spec: CostSpec, templates: Sequence[KeyTemplate], known: Mapping[str, Limits]
 ) -> list[int | str]:
     """Return the cost for each limit in millionths, or the name of the argument that has it."""
-    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in scopes}
-    unknown = sorted(set(given) - {scope.name for scope in scopes}, key=str)
+    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in templates}
+    unknown = sorted(set(given) - {template.name for template in templates}, key=str)
     if unknown:
         raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
     costs: list[int | str] = []
-    for scope in scopes:
-        cost = given.get(scope.name, 1)
+    for template in templates:
+        cost = given.get(template.name, 1)
         if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
             costs.append(cost[1:-1])
         else:
-            for limit in known[scope.name]:
-                amount = limit.check_cost(cost, scope.name)  # type: ignore[arg-type]  # it checks the type, too
+            for limit in known[template.name]:
+                amount = limit.check_cost(cost, template.name)  # type: ignore[arg-type]  # it checks the type, too
             costs.append(amount)
     return costs
 
@@ -137,7 +139,7 @@ def _named(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from error
 
 
-def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[KeyTemplate, ...]:
+def read_templates(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[KeyTemplate, ...]:
     """Read the limits that a task or a route names.
 
     Raises:
@@ -151,15 +153,15 @@ def read_scopes(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[Ke
     texts = [spec] if isinstance(spec, str) else list(spec)
     with _named(where):
         check_ref_count(texts)
-        scopes = tuple(KeyTemplate.parse(text) for text in texts)
-        if not scopes:
+        templates = tuple(KeyTemplate.parse(text) for text in texts)
+        if not templates:
             raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
         if len(set(texts)) != len(texts):
             raise LimitError(f"{shown(spec)} names the same limit twice")
-        for scope in scopes:
-            if scope.name not in known:
-                raise unknown_limit_error(scope.name, known)
-    return scopes
+        for template in templates:
+            if template.name not in known:
+                raise unknown_limit_error(template.name, known)
+    return templates
 
 
 def _signature(task: type[Task] | Task) -> inspect.Signature:

@@ -14,7 +14,7 @@ from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.task import ThrottledTask
-from celery_throttle.tasks.task_limits import read_scopes
+from celery_throttle.tasks.task_limits import read_templates
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
@@ -49,7 +49,9 @@ def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     if written or settings.has_server:
         yield from filter(None, [_error(lambda: throttle.store)])
     for pattern, spec in routes.items():
-        yield from filter(None, [_error(read_scopes, spec, known, f"throttle_routes[{pattern!r}]")])
+        yield from filter(
+            None, [_error(read_templates, spec, known, f"throttle_routes[{pattern!r}]")]
+        )
     for _, task in sorted(throttle.app.tasks.items()):
         yield from _in_task(throttle, task, known)
 

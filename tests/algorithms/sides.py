@@ -130,21 +130,21 @@ class Side:
     def acquire(self, cost: int) -> Plan[Decision]:
         if self.has_slots:
             return (yield from self.take_slot(cost))
-        server = yield from self.plans.decide(self.need(cost), None)
+        server = yield from self.plans.decide(self.requirement(cost), None)
         return self.agreed(server, self.local.acquire({self.ref: units(cost)}, self.clock.now))
 
     def peek(self, cost: int) -> Plan[Decision]:
-        server = yield from self.plans.peek(self.need(cost))
+        server = yield from self.plans.peek(self.requirement(cost))
         return self.agreed(server, self.local.peek({self.ref: units(cost)}, self.clock.now))
 
     def acquire_up_to(self, cost: int) -> Plan[Decision]:
-        server = yield from self.plans.acquire_up_to(self.need(cost))
+        server = yield from self.plans.acquire_up_to(self.requirement(cost))
         local = self.local.acquire_up_to([self.ref], units(cost), self.clock.now)
         return self.agreed(server, local)
 
     def reserve(self, cost: int, worth: int) -> Plan[None]:
         """Take an estimate; ``worth`` is in thousandths of it."""
-        server = yield from self.plans.acquire(self.need(cost), None, mode="reserve")
+        server = yield from self.plans.acquire(self.requirement(cost), None, mode="reserve")
         local = self.local.reserve({self.ref: units(cost)}, self.clock.now)
         assert bool(server.decision) == (local is not None), self._about()
         if local is not None:
@@ -197,13 +197,15 @@ class Side:
         left = None if step.which % 2 else step.share * self.limit.burst // 1000
         took = step.time(self.limit, self.clock.now, self.wait)
         heard = Heard(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
-        yield from self.plans.learn(self.need(0), heard)
+        yield from self.plans.learn(self.requirement(0), heard)
         self.local.learn([self.ref], heard, self.clock.now)
         yield from self.peek(0)
 
     def take_slot(self, cost: int) -> Plan[Decision]:
         holder = Holder(f"holder {len(self.admitted)}", LEASE_US / SECOND)
-        taken = yield from self.plans.acquire(self.need(cost), None, mode="slot", holder=holder)
+        taken = yield from self.plans.acquire(
+            self.requirement(cost), None, mode="slot", holder=holder
+        )
         local = self.local.acquire({self.ref: units(cost)}, self.clock.now)
         decision = self.agreed(taken.decision, local)
         if decision:
@@ -212,7 +214,7 @@ class Side:
             self.leases.append(Lease(holder.name, take, self.passed))
         return decision
 
-    def need(self, cost: int) -> Requirement:
+    def requirement(self, cost: int) -> Requirement:
         return Requirement((self.ref,), (cost,))
 
     def agreed(self, server: Decision, local: Decision) -> Decision:

@@ -29,7 +29,7 @@ Reply = Sequence[int]
 
 def asked(side: Side, cost: int, times: int, ahead: int) -> Plan[Reply]:
     """Return one task's reply; register calendar windows that have run out."""
-    want = GateRequest(side.need(cost), times)
+    want = GateRequest(side.requirement(cost), times)
     (reply,) = yield side.plans.gate_call([want], ahead)
     if reply[0] == ReplyStatus.UNKNOWN:
         yield from side.plans.register_missing([side.ref], int(reply[2]))

@@ -108,8 +108,10 @@ DAILY = f"2/d using fixed-window at 07:30 in {LOS_ANGELES}"
 
 def asked(limiter: Limiter, key: str | None) -> Sequence[int]:
     """Return the script's own reply, without a plan that registers what is missing."""
-    need = limiter.require([("api", key) if key else "api"], 1)
-    reply: Sequence[int] = limiter.store.run(limiter.plans._acquire_call(need, "peek", None, None))
+    requirement = limiter.require([("api", key) if key else "api"], 1)
+    reply: Sequence[int] = limiter.store.run(
+        limiter.plans._acquire_call(requirement, "peek", None, None)
+    )
     return reply
 
 

@@ -118,39 +118,41 @@ class Crowd:
         cost = min(cost, self._limit.burst * MILLION)
         for ref in refs:  # states are written anew at a look after the clock has stepped back
             yield from self._peek(ref, 0)
-        need, kept = Requirement(refs, (cost,) * len(refs)), self._kept()
+        requirement, kept = Requirement(refs, (cost,) * len(refs)), self._kept()
         costs = dict.fromkeys(refs, units(cost))
         if self._never(refs):
-            for take in (self._plans.acquire(need, None), self._plans.peek(need)):
+            for take in (self._plans.acquire(requirement, None), self._plans.peek(requirement)):
                 with pytest.raises(LimitValueError, match=TOO_MANY_KEYS):
                     yield from take
             with pytest.raises(LimitValueError, match="than can ever be in use"):
                 self._local.acquire(costs, self._clock.now)
             return
         if self._has_slots or do == "reserve":
-            decision = yield from self._hold(need)
+            decision = yield from self._hold(requirement)
         elif do == "upto":
-            decision = yield from self._plans.acquire_up_to(need)
+            decision = yield from self._plans.acquire_up_to(requirement)
             local = self._local.acquire_up_to(refs, units(cost), self._clock.now)
             assert decision == local
         else:
-            decision = yield from self._plans.decide(need, None)
+            decision = yield from self._plans.decide(requirement, None)
             assert decision == self._local.acquire(costs, self._clock.now)
         if not decision:
             assert self._kept() == kept, "a refusal has written something"
             self._wait = in_us(decision.retry_after or 0.0)
 
-    def _hold(self, need: Requirement) -> Plan[Decision]:
+    def _hold(self, requirement: Requirement) -> Plan[Decision]:
         """Reserve, or take slots."""
         self._holders += 1
         holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if self._has_slots else None
         mode = "slot" if holder else "reserve"
-        taken = yield from self._plans.acquire(need, None, mode=mode, holder=holder)
-        costs = {ref: units(cost) for ref, cost in zip(need.refs, need.costs, strict=True)}
+        taken = yield from self._plans.acquire(requirement, None, mode=mode, holder=holder)
+        costs = {
+            ref: units(cost) for ref, cost in zip(requirement.refs, requirement.costs, strict=True)
+        }
         local = self._local.reserve(costs, self._clock.now)
         assert bool(taken.decision) == (local is not None)
         if local is not None:
-            self._taken.append((holder or taken, need.refs, local))
+            self._taken.append((holder or taken, requirement.refs, local))
         return taken.decision
 
     def _settle(self, step: Step) -> Plan[None]:

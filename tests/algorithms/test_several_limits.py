@@ -87,49 +87,50 @@ class Several:
                 yield from self._ask(ask, which)
 
     def _ask(self, ask: Ask, which: Sequence[int]) -> Plan[None]:
-        need = Requirement(
+        requirement = Requirement(
             tuple(self._refs[number] for number in which),
             tuple(self._cost(self._limits[number], ask.share) for number in which),
         )
         kept = self._kept()
         if ask.do == "reserve" and not self._has_slots(which):
-            yield from self._reserve(need, ask.share)
+            yield from self._reserve(requirement, ask.share)
             return
-        decision = yield from self._take(need, slots=self._has_slots(which))
+        decision = yield from self._take(requirement, slots=self._has_slots(which))
         if not decision:
             assert self._kept() == kept, "a refusal has written something"
-            yield from self._explained(need, decision)
+            yield from self._explained(requirement, decision)
             wait = in_us(decision.retry_after or 0.0)
             if ask.do == "wait" and self._clock.now + wait <= MAX_EXACT:
                 self._clock.now += wait
-                assert (yield from self._take(need, slots=self._has_slots(which)))
+                assert (yield from self._take(requirement, slots=self._has_slots(which)))
 
-    def _take(self, need: Requirement, *, slots: bool) -> Plan[Decision]:
+    def _take(self, requirement: Requirement, *, slots: bool) -> Plan[Decision]:
         self._holders += 1
         holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if slots else None
         mode = "slot" if slots else "take"
-        taken = yield from self._plans.acquire(need, None, mode=mode, holder=holder)
-        local = self._local.acquire(_costs(need), self._clock.now)
+        taken = yield from self._plans.acquire(requirement, None, mode=mode, holder=holder)
+        local = self._local.acquire(_costs(requirement), self._clock.now)
         assert taken.decision == local
         return local
 
-    def _reserve(self, need: Requirement, worth: int) -> Plan[None]:
-        taken = yield from self._plans.acquire(need, None, mode="reserve")
-        local = self._local.reserve(_costs(need), self._clock.now)
+    def _reserve(self, requirement: Requirement, worth: int) -> Plan[None]:
+        taken = yield from self._plans.acquire(requirement, None, mode="reserve")
+        local = self._local.reserve(_costs(requirement), self._clock.now)
         assert bool(taken.decision) == (local is not None)
         if local is None:
             return
         actual = {
-            ref: units(cost * worth // 500) for ref, cost in zip(need.refs, need.costs, strict=True)
+            ref: units(cost * worth // 500)
+            for ref, cost in zip(requirement.refs, requirement.costs, strict=True)
         }
         yield from self._plans.settle(taken, {ref.name: cost for ref, cost in actual.items()})
         self._local.settle(local, actual, self._clock.now)
-        yield from self._peek(need.refs, (0,) * len(need.refs))
+        yield from self._peek(requirement.refs, (0,) * len(requirement.refs))
 
-    def _explained(self, need: Requirement, decision: Decision) -> Plan[None]:
+    def _explained(self, requirement: Requirement, decision: Decision) -> Plan[None]:
         """The name that refuses has the longest wait, and all pass at its end."""
         waits = {}
-        for ref, cost in zip(need.refs, need.costs, strict=True):
+        for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
             alone = yield from self._peek((ref,), (cost,))
             waits[ref.name] = alone.retry_after
         assert decision.retry_after == max(waits.values(), key=lambda wait: wait or 0.0)
@@ -138,15 +139,15 @@ class Several:
         now, wait = self._clock.now, in_us(decision.retry_after or 0.0)
         if now + wait <= MAX_EXACT:
             self._clock.now = now + wait - 1
-            assert not (yield from self._peek(need.refs, need.costs))
+            assert not (yield from self._peek(requirement.refs, requirement.costs))
             self._clock.now = now + wait
-            assert (yield from self._peek(need.refs, need.costs))
+            assert (yield from self._peek(requirement.refs, requirement.costs))
             self._clock.now = now
 
     def _peek(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> Plan[Decision]:
-        need = Requirement(refs, costs)
-        decision = yield from self._plans.peek(need)
-        assert decision == self._local.peek(_costs(need), self._clock.now)
+        requirement = Requirement(refs, costs)
+        decision = yield from self._plans.peek(requirement)
+        assert decision == self._local.peek(_costs(requirement), self._clock.now)
         return decision
 
     def _kept(self) -> list[Any]:
@@ -168,8 +169,8 @@ class Several:
         )
 
 
-def _costs(need: Requirement) -> dict[LimitRef, Cost]:
-    return {ref: units(cost) for ref, cost in zip(need.refs, need.costs, strict=True)}
+def _costs(requirement: Requirement) -> dict[LimitRef, Cost]:
+    return {ref: units(cost) for ref, cost in zip(requirement.refs, requirement.costs, strict=True)}
 
 
 @bounded(counted(400, (), 1))

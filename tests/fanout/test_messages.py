@@ -92,9 +92,9 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
 def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
     keys, throttle = app.throttle.keys, app.throttle
     entry = EntryBuilder(throttle, "nightly").build(0, app.tasks["tenant"].s("ada").set(priority=3))
-    need = throttle.task_limits(app.tasks["tenant"]).need(("ada",), {})
-    assert entry.destination.refs[:-1] == need.refs
-    assert entry.costs[:-1] == need.costs
+    requirement = throttle.task_limits(app.tasks["tenant"]).requirement(("ada",), {})
+    assert entry.destination.refs[:-1] == requirement.refs
+    assert entry.costs[:-1] == requirement.costs
     assert entry.rank == 3  # with Redis as the broker the lowest is first
     assert entry.destination.line == keys.line("redis/0/celery", entry.destination.refs)
 

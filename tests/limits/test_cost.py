@@ -190,9 +190,11 @@ API, MAIL = LimitRef("api", None), LimitRef("mail", "a")
 
 def test_one_cost_is_that_of_every_limit() -> None:
     assert parse_costs([API, MAIL], 1.5) == (1_500_000, 1_500_000)
-    need = make_requirement([API, MAIL], 2)
-    assert need == Requirement((API, MAIL), (2_000_000, 2_000_000))
-    assert hash(need) == hash(make_requirement([API, MAIL], {"api": 2.0, "mail": Decimal(2)}))
+    requirement = make_requirement([API, MAIL], 2)
+    assert requirement == Requirement((API, MAIL), (2_000_000, 2_000_000))
+    assert hash(requirement) == hash(
+        make_requirement([API, MAIL], {"api": 2.0, "mail": Decimal(2)})
+    )
 
 
 def test_costs_may_be_told_by_the_name_of_the_limit() -> None:

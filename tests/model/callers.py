@@ -29,22 +29,22 @@ class Taken(NamedTuple):
 def take(server: Server, ask: tables.Ask, name: str) -> Taken | None:
     """Ask once, under a name for who holds slots. None: it was refused."""
     limiter, world = server.protocol.limiter, server.world
-    need, holder = limiter.require(ask.limits, ask.cost), None
+    requirement, holder = limiter.require(ask.limits, ask.cost), None
     if ask.mode == "upto":
         decision = limiter.acquire_up_to(ask.limits, ask.cost)
-        reserved = Acquisition(need, decision, ())
+        reserved = Acquisition(requirement, decision, ())
     else:
         if world.never_fits(Kind(ask.limits, ask.cost)):
             return None
         holder = Holder(name, LEASE / SECOND) if ask.mode == "slot" else None
-        plan = limiter.plans.acquire(need, None, mode=ask.mode, holder=holder)
+        plan = limiter.plans.acquire(requirement, None, mode=ask.mode, holder=holder)
         reserved = limiter.run_plan(plan)
         decision = reserved.decision
     if not decision:
         server.check_refusal()
         return None
-    world.check_room(need.refs)
-    refs, held = list(need.refs), name if holder else ""
+    world.check_room(requirement.refs)
+    refs, held = list(requirement.refs), name if holder else ""
     delay = round(decision.delay * SECOND)
     admitted = world.admit(refs, decision.granted, 0, held, delay)
     return Taken(refs, reserved, admitted, ask.cost, held)

@@ -38,12 +38,12 @@ class Turns(Protocol):
         max_wait: int = FOREVER,
         may_run: bool = True,
     ) -> Told:
-        keys, need = self.keys, self.limiter.require(limits, cost)
+        keys, requirement = self.keys, self.limiter.require(limits, cost)
         names = [keys.limits]
         self.tokens["holder"] += 1
         holder = f"holder {self.tokens['holder']}"
         args: list[Any] = [self.now, turn, AHEAD, max_wait, holder, 30 * SECOND, int(may_run)]
-        for ref, amount in zip(need.refs, need.costs, strict=True):
+        for ref, amount in zip(requirement.refs, requirement.costs, strict=True):
             state, *pauses = keys.decision(ref)
             names += [
                 state,

@@ -296,9 +296,9 @@ def test_one_of_better_priority_does_not_wait_for_the_cost_of_others(turns: Turn
 
 
 def test_one_that_expires_makes_way_for_the_next_by_rank(turns: Turns) -> None:
-    needs: Sequence[RefLike] = ["api", ("tenant", "a")]
-    turns.park("a 0", needs, rank=0, expires=turns.now + 1, may_run=False)
-    turns.park("a 1", needs, rank=9, may_run=False)
+    requirements: Sequence[RefLike] = ["api", ("tenant", "a")]
+    turns.park("a 0", requirements, rank=0, expires=turns.now + 1, may_run=False)
+    turns.park("a 1", requirements, rank=9, may_run=False)
     turns.join("b", 2, rank=5)
     turns.now += 1
     assert [row.id for row in turns.claim(room=2)] == ["a 0", "b 1"]

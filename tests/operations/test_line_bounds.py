@@ -222,29 +222,32 @@ def test_random_traffic(make: Make) -> None:
         move, worker = dice.random(), dice.choice("ab")
         if move < 0.5:
             mail, slots = ("mail", dice.randrange(9)), ("slots", dice.randrange(9))
-            need: tuple[RefLike, ...] = dice.choice([(mail,), ("api", mail), (slots,), ("api",)])
+            requirement: tuple[RefLike, ...] = dice.choice(
+                [(mail,), ("api", mail), (slots,), ("api",)]
+            )
             queue = dice.choice("pq")
-            sent[str(number)] = queue, need
-            outcomes.add(lines.park(str(number), need, queue=queue).outcome)
+            sent[str(number)] = queue, requirement
+            outcomes.add(lines.park(str(number), requirement, queue=queue).outcome)
         elif move < 0.75:
             rows = lines.claim(worker, room=3, queues=["p", "q"], ahead=20_000, lease=10**9)
             held += [(worker, row.token, sent[row.id][1]) for row in rows]
         elif move < 0.85 and lines.waiting():
             task = dice.choice(lines.waiting())
-            queue, need = sent[task]
+            queue, requirement = sent[task]
             held += [
-                (worker, row.token, need) for row in lines.withdraw(worker, task, queues=[queue])
+                (worker, row.token, requirement)
+                for row in lines.withdraw(worker, task, queues=[queue])
             ]
         elif held:
-            owner, token, need = held.pop(dice.randrange(len(held)))
+            owner, token, requirement = held.pop(dice.randrange(len(held)))
             if dice.random() < 0.3:
                 lines.back(owner, "own", token)
                 continue
-            released = [(ref, f"{owner} {token}") for ref in need if ref[0] == "slots"]
+            released = [(ref, f"{owner} {token}") for ref in requirement if ref[0] == "slots"]
             lines.claim(owner, room=0, settled=[token], lease=10**9, released=released)
         lines.check()
         waiting = {sent[task] for task in lines.waiting()}
         for name in ("mail", "slots"):
-            keyed = [ref for _, need in waiting for ref in need if ref[0] == name]
+            keyed = [ref for _, requirement in waiting for ref in requirement if ref[0] == name]
             assert lined(lines, name) == len(keyed)
     assert outcomes == {"admitted", "parked", "crowded", "full"}

@@ -356,15 +356,15 @@ def test_a_lease_goes_on_when_it_is_renewed(
     limiter = Limiter(redis_url, LIMITS, clock=clock)
     slot = limiter["one"].slot(lease=10)
     with slot:
-        need = limiter.require(["one"], 1)
+        requirement = limiter.require(["one"], 1)
         for _ in range(5):
             clock.advance(9)
-            limiter.run_plan(limiter.plans.renew([(need.refs[0], slot._holder)], 10))
+            limiter.run_plan(limiter.plans.renew([(requirement.refs[0], slot._holder)], 10))
             assert limiter["one"].peek(0).remaining == 0
             assert limiter["one"].peek(1).retry_after == 10
         clock.advance(10)
         with limiter["one"].slot():
-            limiter.run_plan(limiter.plans.renew([(need.refs[0], slot._holder)], 10))
+            limiter.run_plan(limiter.plans.renew([(requirement.refs[0], slot._holder)], 10))
             assert client.zcard("{throttle}:entries:one") == 1  # one that ran out stays gone
     limiter.store.close()
 

@@ -316,9 +316,11 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
             traffic.about[str(number)] = limits
-            need = protocol.limiter.require(limits, 1)
-            line = Destination("q", need.refs, keys.line("q", need.refs))
-            batch.add(LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", need.costs))
+            requirement = protocol.limiter.require(limits, 1)
+            line = Destination("q", requirement.refs, keys.line("q", requirement.refs))
+            batch.add(
+                LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", requirement.costs)
+            )
         call = batch.call("job", max_waiting=None, keep=1.0, closed=True)
         call = type(call)(call.script, call.keys, [protocol.now, *call.args[1:]])
         try:

@@ -223,11 +223,11 @@ def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> No
     add_requested(throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
     limits = limits_of(throttle, joined)
     assert limits is not None
-    need = requirement_of(limits, joined)
-    both = zip(need.refs, need.costs, strict=True)
+    requirement = requirement_of(limits, joined)
+    both = zip(requirement.refs, requirement.costs, strict=True)
     costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
     assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
-    assert [need.refs[place].name for place in limits.slots] == ["pool", "pool"]
+    assert [requirement.refs[place].name for place in limits.slots] == ["pool", "pool"]
     pass_units(joined)
     given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[UNITS_FIELD]]
     assert given == [

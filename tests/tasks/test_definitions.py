@@ -140,9 +140,9 @@ def test_keys_that_come_out_the_same_are_one(app: Celery) -> None:
     task = define(app, throttle=["mail:{order_id}", "mail:{tenant_id}"])
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert len(limits.need((7,), {"tenant_id": 8}).refs) == 2
-    need = limits.need((7,), {"tenant_id": "7"})
-    assert (need.refs, need.costs) == ((LimitRef("mail", "7"),), (1_000_000,))
+    assert len(limits.requirement((7,), {"tenant_id": 8}).refs) == 2
+    requirement = limits.requirement((7,), {"tenant_id": "7"})
+    assert (requirement.refs, requirement.costs) == ((LimitRef("mail", "7"),), (1_000_000,))
 
 
 def test_a_cost_above_the_burst_of_one_of_the_limits(app: Celery) -> None:
@@ -210,7 +210,7 @@ def test_a_cost_above_one_of_several_limits_of_a_name(app: Celery) -> None:
 def costs_of(throttle: Throttle, task: Task, **arguments: Any) -> tuple[int, ...]:
     limits = throttle.task_limits(task)
     assert limits is not None
-    return limits.need((1,), arguments).costs
+    return limits.requirement((1,), arguments).costs
 
 
 @pytest.mark.parametrize(
@@ -245,16 +245,20 @@ def test_a_cost_that_an_argument_tells(app: Celery) -> None:
     required = define(app, name="shop.other", throttle="stripe", throttle_cost="{order_id}")
     limits = throttle.task_limits(required)
     assert limits is not None
-    assert limits.need((4,), {}).costs == limits.need((), {"order_id": 4}).costs == (4_000_000,)
+    assert (
+        limits.requirement((4,), {}).costs
+        == limits.requirement((), {"order_id": 4}).costs
+        == (4_000_000,)
+    )
     with pytest.raises(KeyValueError, match=r"task 'shop\.other'.*'order_id'"):
-        limits.need((), {})
+        limits.requirement((), {})
 
 
 def test_what_every_call_needs_is_found_once(app: Celery) -> None:
     throttle = Throttle(app, limits=LIMITS)
     fixed = throttle.task_limits(define(app, throttle="stripe", throttle_cost=0.5))
     assert fixed is not None
-    assert fixed.fixed == fixed.need((1,), {})
+    assert fixed.fixed == fixed.requirement((1,), {})
     keyed = define(app, name="shop.keyed", throttle="mail:{card}")
     told = define(app, name="shop.told", throttle="stripe", throttle_cost={"stripe": "{units}"})
     for task in (keyed, told):
@@ -268,7 +272,7 @@ def test_limits_of_a_name_that_has_several_and_slots_among_them(app: Celery) -> 
     task = define(app, throttle=["stripe", "github:{tenant_id}", "tokens", "slots"])
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert [ref.name for ref in limits.need((1,), {}).refs] == [
+    assert [ref.name for ref in limits.requirement((1,), {}).refs] == [
         "stripe",
         "github",
         "tokens",
@@ -334,7 +338,7 @@ def test_what_is_right_is_accepted(app: Celery) -> None:
     )
     limits = throttle.task_limits(task)
     assert limits is not None
-    stripe, mail = limits.need((1,), {"tenant_id": 42}).refs
+    stripe, mail = limits.requirement((1,), {"tenant_id": 42}).refs
     assert (stripe.name, stripe.key, mail.name, mail.key) == ("stripe", None, "mail", "42")
 
 
@@ -358,7 +362,7 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     task = app.register_task(Charge())
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert [ref.key for ref in limits.need((7,), {}).refs] == ["7"]
+    assert [ref.key for ref in limits.requirement((7,), {}).refs] == ["7"]
 
 
 def test_a_base_of_the_apps_own_stays(app: Celery) -> None:
@@ -418,7 +422,7 @@ def test_limits_and_routes_from_the_configuration(app: Celery) -> None:
     throttle = Throttle(app)
     limits = throttle.task_limits(define(app))
     assert limits is not None
-    assert [scope.text for scope in limits.scopes] == ["mail:{tenant_id}"]
+    assert [template.text for template in limits.templates] == ["mail:{tenant_id}"]
     assert throttle.keys.limits == "{other}:limits"
 
 
@@ -434,7 +438,7 @@ def test_limits_from_a_configuration_with_a_namespace(app: Celery) -> None:
     assert throttle.settings.url == "valkey://somewhere/3"
     limits = throttle.task_limits(define(app))
     assert limits is not None
-    assert [scope.name for scope in limits.scopes] == ["stripe"]
+    assert [template.name for template in limits.templates] == ["stripe"]
 
 
 def test_an_argument_beats_the_configuration(app: Celery) -> None:
@@ -452,7 +456,7 @@ def test_a_task_says_more_than_a_route_and_a_name_more_than_a_pattern(app: Celer
 
     def scopes(task: Task) -> list[str]:
         limits = throttle.task_limits(task)
-        return [scope.text for scope in limits.scopes] if limits else []
+        return [template.text for template in limits.templates] if limits else []
 
     assert scopes(define(app)) == ["stripe"]
     assert scopes(define(app, name="shop.x")) == ["mail"]  # the first pattern that matches

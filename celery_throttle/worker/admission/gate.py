@@ -175,50 +175,50 @@ class Gate:
         limits = limits_of(self.throttle, request)
         if limits is None:
             return True
-        need = requirement_of(limits, request)
+        requirement = requirement_of(limits, request)
         if not self.pool.enter(request):
             return False
         if self.outage.is_on:
-            return self._decide_alone(request, limits, need)
+            return self._decide_alone(request, limits, requirement)
         if (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
             self._next_round.add(request)
             return False
-        return self._take_or_park(request, limits, need)
+        return self._take_or_park(request, limits, requirement)
 
-    def _take_or_park(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
+    def _take_or_park(self, request: Any, limits: TaskLimits, requirement: Requirement) -> bool:
         # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
         ahead = self.waiting.in_lines and not limits.slots
         if ahead and not may_be_parked(request):
-            wait = self._quota.in_hand(need)
+            wait = self._quota.in_hand(requirement)
             if wait is None:
-                if self._quota.is_better_gathered(need) and self._batch.add(request):
+                if self._quota.is_better_gathered(requirement) and self._batch.add(request):
                     return False
-                wait = self._quota.take(need)
+                wait = self._quota.take(requirement)
             if wait is not None:
                 return self._start_in(wait, request)
-        return self._pipeline.run_one(self._park(request, limits, need, may_run=True))
+        return self._pipeline.run_one(self._park(request, limits, requirement, may_run=True))
 
     def _park(
-        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
+        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[bool]:
         try:
-            wait = yield from self.waiting.park(request, limits, need, may_run=may_run)
+            wait = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
         except StoreError:
             request.throttle_state.in_doubt = True
             raise
         if wait is None:
             return False
-        self._quota.is_free(need)
+        self._quota.is_free(requirement)
         return self._start_in(wait, request)
 
-    def _decide_alone(self, request: Any, limits: TaskLimits, need: Requirement) -> bool:
+    def _decide_alone(self, request: Any, limits: TaskLimits, requirement: Requirement) -> bool:
         """Decide during an outage. A task that may be in a line must not run here as well."""
         task = request.throttle_state
         parked = self.waiting.in_lines and may_be_parked(request)
-        wait = None if parked else self.outage.wait(need, waited=task.waited_in_outage)
+        wait = None if parked else self.outage.wait(requirement, waited=task.waited_in_outage)
         task.waited_in_outage = bool(wait)
         if wait == 0.0:
-            self.waiting.hold_slots(request, limits, need)
+            self.waiting.hold_slots(request, limits, requirement)
             return True
         self.delayed.add(request, wait)
         return False
@@ -273,8 +273,8 @@ class Gate:
         limits = limits_of(self.throttle, request)
         if limits is None:  # they were taken away meanwhile
             return True
-        need = requirement_of(limits, request)
-        return (yield from self._park(request, limits, need, may_run=may_run))
+        requirement = requirement_of(limits, request)
+        return (yield from self._park(request, limits, requirement, may_run=may_run))
 
     def _conclude(self, result: bool | Exception | None, request: Any) -> bool:  # noqa: FBT001  # a value, not a switch
         if result is None or isinstance(result, StoreUnavailableError):

@@ -64,29 +64,29 @@ class Quota:
         self._ahead: _Ahead | None = None
         self._round_trip = 0.0
 
-    def in_hand(self, need: Requirement) -> float | None:
+    def in_hand(self, requirement: Requirement) -> float | None:
         """Use quota that was taken before: return the seconds until its time, or None."""
         now = time.monotonic()
         self._demand.count(None, now)
-        self._demand.count(need, now)
-        wait = self._use(need, now)
+        self._demand.count(requirement, now)
+        wait = self._use(requirement, now)
         if wait is None and self._ahead:
             self._collect(self._ahead)
-            wait = self._use(need, time.monotonic())
+            wait = self._use(requirement, time.monotonic())
         is_prompt = self._round_trip < tuning.MAX_ROUND_TRIP_SECONDS
         if wait is not None and not self._ahead and is_prompt:
-            block = self._block(need, now)
+            block = self._block(requirement, now)
             if block is None or block.is_short(now):
-                self._send_ahead(self._want(need, now), now)
+                self._send_ahead(self._want(requirement, now), now)
         return wait
 
-    def is_better_gathered(self, need: Requirement) -> bool:
+    def is_better_gathered(self, requirement: Requirement) -> bool:
         """Return whether tasks come fast, so that one call should take units for several."""
         now = time.monotonic()
         is_fast = self._demand.recent(None, now) > tuning.QUOTA_BATCH_SIZE
-        return is_fast and self._full.get(need, 0.0) <= now
+        return is_fast and self._full.get(requirement, 0.0) <= now
 
-    def take(self, need: Requirement) -> float | None:
+    def take(self, requirement: Requirement) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
 
         Raises:
@@ -94,28 +94,28 @@ class Quota:
             CostError, UnknownLimitError: see :meth:`celery_throttle.operations.plans.Plans.check`.
         """
         now = time.monotonic()
-        if self._full.get(need, 0.0) > now:
+        if self._full.get(requirement, 0.0) > now:
             return None
-        self._take(self._want(need, now), now)
-        return self._use(need, time.monotonic())
+        self._take(self._want(requirement, now), now)
+        return self._use(requirement, time.monotonic())
 
-    def is_free(self, need: Requirement) -> None:
+    def is_free(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
-        self._full.pop(need, None)
+        self._full.pop(requirement, None)
 
-    def _use(self, need: Requirement, now: float) -> float | None:
-        block = self._block(need, now)
+    def _use(self, requirement: Requirement, now: float) -> float | None:
+        block = self._block(requirement, now)
         return block.use(now) if block else None
 
-    def _block(self, need: Requirement, now: float) -> Block | None:
+    def _block(self, requirement: Requirement, now: float) -> Block | None:
         """Return the first block whose units may still be used."""
-        first = block = self._blocks.get(need)
+        first = block = self._blocks.get(requirement)
         while block and not block.left(now):
             block = block.then
         if block and block is not first:
-            self._blocks[need] = block
+            self._blocks[requirement] = block
         elif first and not block:
-            del self._blocks[need]
+            del self._blocks[requirement]
         return block
 
     # Calls.
@@ -189,9 +189,9 @@ class Quota:
 
     # What to take.
 
-    def _want(self, need: Requirement, now: float) -> GateRequest:
-        times = max(1, self._demand.recent(need, now)) if len(need.refs) == 1 else 1
-        return GateRequest(need, times)
+    def _want(self, requirement: Requirement, now: float) -> GateRequest:
+        times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
+        return GateRequest(requirement, times)
 
     def _soon(self, named: Iterable[LimitRef], now: float) -> Iterator[GateRequest]:
         """Yield the needs of tasks that will have a process within 20 ms, at their present rate.
@@ -217,12 +217,12 @@ class Quota:
             limits = limits_of(self.throttle, request)
             if limits is None or limits.slots:
                 return None
-            need = requirement_of(limits, request)
+            requirement = requirement_of(limits, request)
         except ThrottleError:  # it is raised again at the gate
             return None
-        if self._full.get(need, 0.0) > now or self._block(need, now):
+        if self._full.get(requirement, 0.0) > now or self._block(requirement, now):
             return None
-        return self._want(need, now)
+        return self._want(requirement, now)
 
 
 def _is_certain(request: Any) -> bool:

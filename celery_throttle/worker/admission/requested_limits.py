@@ -30,7 +30,7 @@ def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
         return limits.fixed
     state: TaskState = request.throttle_state
     if state.requirement is None:
-        state.requirement = limits.need(request.args, request.kwargs)
+        state.requirement = limits.requirement(request.args, request.kwargs)
     return state.requirement
 
 
@@ -103,6 +103,6 @@ def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Ite
     refs = tuple(costs)
     slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
     base = TaskLimits.none() if own is None else own
-    need = Requirement(refs, tuple(costs.values()))
-    state.joined = replace(base, fixed=need, slots=slots), units
+    requirement = Requirement(refs, tuple(costs.values()))
+    state.joined = replace(base, fixed=requirement, slots=slots), units
     return state.joined

@@ -30,23 +30,23 @@ class BrokerWaitPolicy(WaitingPolicy):
     in_lines = False
 
     def park(
-        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
+        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
         known, token = request.throttle_state.broker_wait_until, self.token()
-        call = self._call(limits, need, token, known, may_run=may_run)
-        outcome, about = yield from self._ask(call, need, token)
+        call = self._call(limits, requirement, token, known, may_run=may_run)
+        outcome, about = yield from self._ask(call, requirement, token)
         if outcome == b"admitted":
             self.slots.hold(request, token, read_slot_keys(about[1:]))
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
-            turn_away(request, limits, late(limits, need.refs, about))
+            turn_away(request, limits, late(limits, requirement.refs, about))
             return None
         if outcome == b"crowded":
-            turn_away(request, limits, crowded(need.refs, about))
+            turn_away(request, limits, crowded(requirement.refs, about))
             return None
         wait_us, until, index, expected_us = about
-        wait, ref = wait_us / MICROSECONDS, need.refs[index - 1]
+        wait, ref = wait_us / MICROSECONDS, requirement.refs[index - 1]
         early = tuning.BROKER_WAIT_EARLY_SECONDS
         self.delayed.add(request, max(early, wait - early), until)
         if not known:
@@ -55,7 +55,7 @@ class BrokerWaitPolicy(WaitingPolicy):
         return None
 
     def _call(
-        self, limits: TaskLimits, need: Requirement, token: int, known: int, *, may_run: bool
+        self, limits: TaskLimits, requirement: Requirement, token: int, known: int, *, may_run: bool
     ) -> Call:
         keys = self.throttle.keys
         max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
@@ -69,7 +69,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             to_us(self.throttle.settings.lease),
             int(may_run),
         ]
-        for ref, cost in zip(need.refs, need.costs, strict=True):
+        for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
             state, *pauses = keys.decision(ref)
             names += (
                 state,

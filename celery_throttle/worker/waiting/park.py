@@ -45,12 +45,12 @@ class ParkingPolicy(WaitingPolicy):
         self._acknowledging: deque[tuple[float, str]] = deque()
 
     def park(
-        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
+        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
-        refs, token = need.refs, self.token()
-        call = self._park_call(request, limits, need, token, may_run=may_run)
-        outcome, about = yield from self._ask(call, need, token)
+        refs, token = requirement.refs, self.token()
+        call = self._park_call(request, limits, requirement, token, may_run=may_run)
+        outcome, about = yield from self._ask(call, requirement, token)
         if outcome == b"admitted":
             self.slots.hold(request, token, read_slot_keys(about))
             return 0.0
@@ -69,7 +69,13 @@ class ParkingPolicy(WaitingPolicy):
         return None
 
     def _park_call(
-        self, request: Any, limits: TaskLimits, need: Requirement, token: int, *, may_run: bool
+        self,
+        request: Any,
+        limits: TaskLimits,
+        requirement: Requirement,
+        token: int,
+        *,
+        may_run: bool,
     ) -> Call:
         queue = self.routing.queue_of(request.message)
         waiter = WaitingTask(
@@ -85,7 +91,7 @@ class ParkingPolicy(WaitingPolicy):
         return park_call(
             self.throttle.keys,
             waiter,
-            need,
+            requirement,
             str(int(may_run)),
             identity=identity(request),
             redelivered=may_be_parked(request),
@@ -139,9 +145,9 @@ def identity(request: Any) -> str:
     """
     headers = request.request_dict
     nesting = headers.get("replaced_task_nesting") or 0
-    told = f"{request.id} {headers.get('retries') or 0} {nesting}"
+    own = f"{request.id} {headers.get('retries') or 0} {nesting}"
     claim = request.throttle_state.claim
-    return told if claim is None else f"{told} {claim.name}"
+    return own if claim is None else f"{own} {claim.name}"
 
 
 def expires_us(request: Any) -> int:

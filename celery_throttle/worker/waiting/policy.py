@@ -32,7 +32,7 @@ class WaitingPolicy(ABC):
 
     @abstractmethod
     def park(
-        self, request: Any, limits: TaskLimits, need: Requirement, *, may_run: bool
+        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """Make an attempt to take quota for a task that may run, and else to let it wait.
 
@@ -49,14 +49,16 @@ class WaitingPolicy(ABC):
         """Return the identities of parked messages that are acknowledged by now, each once."""
         return []
 
-    def hold_slots(self, request: Any, limits: TaskLimits, need: Requirement) -> None:
+    def hold_slots(self, request: Any, limits: TaskLimits, requirement: Requirement) -> None:
         """Record the slots of a task that runs during an outage, to report them later."""
-        places = self._places(need.refs[index] for index in limits.slots)
+        places = self._places(requirement.refs[index] for index in limits.slots)
         self.slots.hold(request, self.token(), places)
 
-    def _ask(self, call: Call, need: Requirement, token: int) -> Attempt[tuple[bytes, list[Any]]]:
+    def _ask(
+        self, call: Call, requirement: Requirement, token: int
+    ) -> Attempt[tuple[bytes, list[Any]]]:
         """Make the call that takes quota or parks; return its outcome and the fields of that."""
-        refs = need.refs
+        refs = requirement.refs
         try:
             reply = yield call
             if reply[0] == b"unknown":
@@ -70,7 +72,7 @@ class WaitingPolicy(ABC):
             raise unknown_limit_error(refs[about[0] - 1].name, self.throttle.limits)
         if outcome == b"never":
             index, burst = about
-            raise cost_too_high_error(need.costs[index - 1], refs[index - 1], burst)
+            raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
         return outcome, about
 
     def _places(self, refs: Iterable[LimitRef]) -> list[SlotKeys]:

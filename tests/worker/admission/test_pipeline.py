@@ -38,8 +38,8 @@ def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
 
 
 def take(limiter: Limiter) -> Attempt[bool]:
-    need = Requirement((LimitRef("api", None),), (1_000_000,))
-    (reply,) = yield limiter.plans.gate_call([GateRequest(need)], 0)
+    requirement = Requirement((LimitRef("api", None),), (1_000_000,))
+    (reply,) = yield limiter.plans.gate_call([GateRequest(requirement)], 0)
     return bool(reply[0] == ReplyStatus.ALLOWED)
 
 

@@ -75,10 +75,10 @@ class Bench:
 
         return counted
 
-    def take(self, need: Requirement) -> float | None:
+    def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task."""
-        wait = self.quota.in_hand(need)
-        return self.quota.take(need) if wait is None else wait
+        wait = self.quota.in_hand(requirement)
+        return self.quota.take(requirement) if wait is None else wait
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""

@@ -30,37 +30,37 @@ def alone(
     return Fallback(read, workers, lambda _: held)
 
 
-def need(*refs: LimitRef, cost: float = 1) -> Requirement:
+def requirement(*refs: LimitRef, cost: float = 1) -> Requirement:
     return make_requirement(refs, cost)
 
 
 def test_a_share_is_the_rate_divided_and_begins_used_up() -> None:
     worker = alone({API: ["100/s burst 8"]}, workers=4)
-    assert worker.wait(need(API), 0, waited=False) == 40_000  # 25/s
-    assert worker.wait(need(API), 40_000, waited=True) == 0
-    assert worker.wait(need(API), 40_000, waited=True) == 40_000
+    assert worker.wait(requirement(API), 0, waited=False) == 40_000  # 25/s
+    assert worker.wait(requirement(API), 40_000, waited=True) == 0
+    assert worker.wait(requirement(API), 40_000, waited=True) == 40_000
     # Long unused, it holds its part of the burst, which is 2.
-    assert [worker.wait(need(API), SECOND, waited=True) for _ in range(3)] == [0, 0, 40_000]
+    assert [worker.wait(requirement(API), SECOND, waited=True) for _ in range(3)] == [0, 0, 40_000]
 
 
 def test_each_that_waits_has_a_time_of_its_own_and_nobody_overtakes() -> None:
     worker = alone({API: ["10/s"]})
-    waits = [worker.wait(need(API), 0, waited=False) for _ in range(5)]
+    waits = [worker.wait(requirement(API), 0, waited=False) for _ in range(5)]
     assert waits == [100_000, 200_000, 300_000, 400_000, 500_000]
-    assert worker.wait(need(API), 100_000, waited=False) == 500_000
-    assert worker.wait(need(API), 100_000, waited=True) == 0
+    assert worker.wait(requirement(API), 100_000, waited=False) == 500_000
+    assert worker.wait(requirement(API), 100_000, waited=True) == 0
 
 
 def test_a_cost_above_the_share_of_the_burst_still_passes_in_its_time() -> None:
     worker = alone({API: ["10/s burst 10"]}, workers=10)
-    assert worker.wait(need(API, cost=5), 0, waited=False) == 5 * SECOND
-    assert worker.wait(need(API, cost=5), 5 * SECOND, waited=True) == 0
-    assert worker.wait(need(API, cost=0.5), 5 * SECOND, waited=True) == SECOND // 2
+    assert worker.wait(requirement(API, cost=5), 0, waited=False) == 5 * SECOND
+    assert worker.wait(requirement(API, cost=5), 5 * SECOND, waited=True) == 0
+    assert worker.wait(requirement(API, cost=0.5), 5 * SECOND, waited=True) == SECOND // 2
 
 
 def test_windows_are_spread_evenly() -> None:
     worker = alone({API: ["600/m using fixed-window"]}, workers=2)
-    assert worker.wait(need(API), 0, waited=False) == 200_000
+    assert worker.wait(requirement(API), 0, waited=False) == 200_000
 
 
 def test_a_limit_says_what_holds_meanwhile() -> None:
@@ -68,25 +68,25 @@ def test_a_limit_says_what_holds_meanwhile() -> None:
     opened = replace(Limit.parse("1/s"), outage="open")
     shut, free = LimitRef("shut", None), LimitRef("free", None)
     worker = alone({API: ["1/s"], shut: [closed], free: [opened], LimitRef("both", None): [opened]})
-    assert worker.wait(need(shut), 0, waited=False) is None
-    assert worker.wait(need(API, shut), 0, waited=False) is None
-    assert [worker.wait(need(free), 0, waited=False) for _ in range(9)] == [0] * 9
-    assert worker.wait(need(API, free), 0, waited=False) == SECOND
+    assert worker.wait(requirement(shut), 0, waited=False) is None
+    assert worker.wait(requirement(API, shut), 0, waited=False) is None
+    assert [worker.wait(requirement(free), 0, waited=False) for _ in range(9)] == [0] * 9
+    assert worker.wait(requirement(API, free), 0, waited=False) == SECOND
 
 
 def test_closed_slots_are_closed() -> None:
     closed = replace(Limit.parse("3 at once"), outage="closed")
     worker = alone({API: [closed], LimitRef("both", None): ["1/s", closed]})
-    assert worker.wait(need(API), 0, waited=False) is None
-    assert worker.wait(need(LimitRef("both", None)), 0, waited=False) is None
+    assert worker.wait(requirement(API), 0, waited=False) is None
+    assert worker.wait(requirement(LimitRef("both", None)), 0, waited=False) is None
 
 
 def test_keys_have_their_own() -> None:
     keyed, gold = LimitRef("api", "a"), LimitRef("api", "gold")
     worker = alone({API: ["1/s"], gold: ["10/s"]})
-    assert worker.wait(need(keyed), 0, waited=False) == SECOND
-    assert worker.wait(need(LimitRef("api", "b")), 0, waited=False) == SECOND
-    assert worker.wait(need(gold), 0, waited=False) == SECOND // 10
+    assert worker.wait(requirement(keyed), 0, waited=False) == SECOND
+    assert worker.wait(requirement(LimitRef("api", "b")), 0, waited=False) == SECOND
+    assert worker.wait(requirement(gold), 0, waited=False) == SECOND // 10
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_keys_have_their_own() -> None:
 )
 def test_slots_are_divided_rounded_down(workers: int, held: int, wait: int | None) -> None:
     worker = alone({API: ["10 at once"]}, workers, held)
-    assert worker.wait(need(API), 0, waited=False) == wait
+    assert worker.wait(requirement(API), 0, waited=False) == wait
 
 
 @given(
@@ -117,7 +117,7 @@ def test_all_shares_together_are_no_more_than_the_limit(
 def test_a_share_too_small_to_be_counted_is_none() -> None:
     year = Limit(Rate(1, MAX_PERIOD_US))
     assert make_share(year, 2) is None
-    assert alone({API: [year]}, workers=2).wait(need(API), 0, waited=False) is None
+    assert alone({API: [year]}, workers=2).wait(requirement(API), 0, waited=False) is None
 
 
 @settings(deadline=None)  # an example takes as long as the machine is slow
@@ -135,7 +135,7 @@ def test_together_they_start_no_more_than_the_bound(
     starts, now = [], 0
     for worker, step in tries:
         now += step
-        if fleet[worker % workers].wait(need(API), now, waited=True) == 0:
+        if fleet[worker % workers].wait(requirement(API), now, waited=True) == 0:
             starts.append(now)
     read = Limit.parse(limit)
     assert isinstance(read.rate, Rate)
@@ -152,7 +152,7 @@ def test_hostile_keys_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
     worker = alone({API: ["1/s"]})
     for number in range(25):
         keys = LimitRef("api", f"{number} a"), LimitRef("api", f"{number} b")
-        assert worker.wait(need(*keys), 0, waited=False) == SECOND
+        assert worker.wait(requirement(*keys), 0, waited=False) == SECOND
     assert len(worker._shares) <= 11
 
 
@@ -165,17 +165,17 @@ def test_an_adaptive_limit_is_shared_by_its_lower_bound() -> None:
 def test_before_it_begins_it_takes_nothing_from_limits_that_count() -> None:
     limits = {ref: (Limit.of(text),) for ref, text in GRACE.items()}
     worker = Fallback(limits, 1, lambda _: 0, begins=30 * SECOND)
-    waits = [worker.wait(need(API), SECOND, waited=False) for _ in range(3)]
+    waits = [worker.wait(requirement(API), SECOND, waited=False) for _ in range(3)]
     assert waits == [29 * SECOND, 29 * SECOND + 100, 29 * SECOND + 200]
-    assert worker.wait(need(SLOTS), SECOND, waited=False) == 29 * SECOND
-    assert worker.wait(need(OPEN), SECOND, waited=False) == 0
-    assert worker.wait(need(CLOSED), SECOND, waited=False) is None
-    assert worker.wait(need(OPEN, CLOSED), SECOND, waited=False) is None
-    assert worker.wait(need(OPEN, SLOTS), SECOND, waited=True) == 29 * SECOND + 100
+    assert worker.wait(requirement(SLOTS), SECOND, waited=False) == 29 * SECOND
+    assert worker.wait(requirement(OPEN), SECOND, waited=False) == 0
+    assert worker.wait(requirement(CLOSED), SECOND, waited=False) is None
+    assert worker.wait(requirement(OPEN, CLOSED), SECOND, waited=False) is None
+    assert worker.wait(requirement(OPEN, SLOTS), SECOND, waited=True) == 29 * SECOND + 100
     # Then it begins used up.
-    assert worker.wait(need(API), 30 * SECOND, waited=True) == 100_200
-    assert worker.wait(need(SLOTS), 30 * SECOND, waited=True) == 0
-    assert worker.wait(need(API), 31 * SECOND, waited=True) == 0
+    assert worker.wait(requirement(API), 30 * SECOND, waited=True) == 100_200
+    assert worker.wait(requirement(SLOTS), 30 * SECOND, waited=True) == 0
+    assert worker.wait(requirement(API), 31 * SECOND, waited=True) == 0
 
 
 OPEN, CLOSED, SLOTS = LimitRef("open", None), LimitRef("closed", None), LimitRef("slots", None)
@@ -191,8 +191,8 @@ def test_what_is_paused_begins_after_the_pause_or_not_before_the_server_is_back(
     limits = {ref: (Limit.of(text),) for ref, text in GRACE.items()}
     pauses = {"api": 5.0, "slots": inf, "open": inf}
     worker = Fallback(limits, 1, lambda _: 0, pauses=pauses)
-    assert worker.wait(need(API), SECOND, waited=False) == 4 * SECOND
-    assert worker.wait(need(LimitRef("api", "key")), SECOND, waited=False) == 4 * SECOND
-    assert worker.wait(need(API), 5 * SECOND, waited=True) == 100_000
-    assert worker.wait(need(SLOTS), SECOND, waited=False) is None
-    assert worker.wait(need(OPEN), SECOND, waited=False) == 0
+    assert worker.wait(requirement(API), SECOND, waited=False) == 4 * SECOND
+    assert worker.wait(requirement(LimitRef("api", "key")), SECOND, waited=False) == 4 * SECOND
+    assert worker.wait(requirement(API), 5 * SECOND, waited=True) == 100_000
+    assert worker.wait(requirement(SLOTS), SECOND, waited=False) is None
+    assert worker.wait(requirement(OPEN), SECOND, waited=False) == 0
