@@ -20,7 +20,8 @@ from benchmarks.claimant import WORKER, Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, ready, wait_until
 from celery_throttle import Limiter
-from celery_throttle.store.script import Call, script
+from celery_throttle.operations.claim import requeue_call
+from celery_throttle.store.script import script
 
 TURNS, CALLS = 20, 100
 NEVER_BINDS = "1000000/s burst 1000000"
@@ -74,9 +75,8 @@ class _Line:
     def claim(self) -> float:
         """Claim a task and requeue it; return the seconds of the claim."""
         seconds, _ = self._claimant.claim()
-        keys = self.limiter.keys
-        names, args = [keys.workers, keys.claims(WORKER)], ["", WORKER, "own"]
-        self.limiter.store.run(Call(script("requeue"), names, [*args, 1, self._claimant.token]))
+        call = requeue_call(self.limiter.keys, WORKER, "own", 1, [self._claimant.token])
+        self.limiter.store.run(call)
         return seconds
 
 

@@ -14,7 +14,13 @@ from celery_throttle.limiter import Limiter
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike
 from celery_throttle.operations.acquire import GateRequest
-from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.claim import (
+    claim_call,
+    quarantine_call,
+    requeue_call,
+    withdraw_call,
+)
+from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
@@ -100,21 +106,22 @@ class Protocol:
         temporary: bool = False,
     ) -> Parked:
         keys, requirement = self.keys, self.limiter.require(limits, cost)
-        names = [
-            keys.limits,
-            keys.unacknowledged,
-            keys.line(queue, requirement.refs),
-            *keys.queue(queue),
-        ]
-        identity = f"{task_id} 0 0" if identity is None else identity
-        args: list[Any] = [self.now, task_id, identity, int(redelivered), rank, expires]
-        args += [max_wait, 60 * SECOND, message, holder or f"task {task_id}", lease]
-        args += [int(may_run), len(requirement.refs)]
-        for ref, amount in zip(requirement.refs, requirement.costs, strict=True):
-            names += keys.line_limit_keys(queue, ref)
-            args += [ref.name, keys.field(ref), amount]
-        names += [keys.temporary_queues] if temporary else []
-        outcome, *about = self.store.run(Call(script("park"), names, [*args, *acknowledged]))
+        wait = None if max_wait == FOREVER else max_wait / SECOND
+        call = park_call(
+            keys,
+            WaitingTask(task_id, queue, rank, expires, wait, message),
+            requirement,
+            str(int(may_run)),
+            identity=f"{task_id} 0 0" if identity is None else identity,
+            redelivered=redelivered,
+            remember=60.0,
+            holder=holder or f"task {task_id}",
+            lease=lease / SECOND,
+            acknowledged=acknowledged,
+            temporary=temporary,
+            now=self.now,
+        )
+        outcome, *about = self.store.run(call)
         if outcome == b"parked":
             position, expected, _, wait = about
             return Parked("parked", (), position, expected, wait)
@@ -164,24 +171,22 @@ class Protocol:
         queues: Sequence[str] = ("q",),
         lease: int = 30 * SECOND,
     ) -> list[Claimed]:
-        names = [self.keys.workers, self.keys.claims(worker)]
-        for queue in queues:
-            names += self.keys.queue(queue)
+        names = [name for queue in queues for name in self.keys.queue(queue)]
         first = self.tokens[worker] + 1
         self.tokens[worker] += len(ids)
-        args: list[Any] = [self.now, worker, lease, first, *ids]
-        rows = self.store.run(Call(script("withdraw"), names, args))
+        call = withdraw_call(
+            self.keys, worker, names, first, ids, lease=lease / SECOND, now=self.now
+        )
+        rows = self.store.run(call)
         return [self._row(row) for row in rows]
 
     def back(self, worker: str, which: str, *tokens: int, most: int = 100) -> int:
-        names = [self.keys.workers, self.keys.claims(worker)]
-        args: list[Any] = [self.now, worker, which, most, *tokens]
-        left: int = self.store.run(Call(script("requeue"), names, args))
+        call = requeue_call(self.keys, worker, which, most, tokens, now=self.now)
+        left: int = self.store.run(call)
         return left
 
     def set_aside(self, worker: str, token: int) -> None:
-        names = [self.keys.workers, self.keys.claims(worker), self.keys.quarantine]
-        self.store.run(Call(script("quarantine"), names, [self.now, worker, token, "label"]))
+        self.store.run(quarantine_call(self.keys, worker, token, "label", now=self.now))
 
     def recall(self, *ids: str) -> None:
         self.store.run(Call(script("recall_quarantined"), [self.keys.quarantine], [self.now, *ids]))

@@ -1,4 +1,4 @@
-"""The call of ``claim.lua``: a worker renews its lease, reports, and claims due tasks."""
+"""The calls by which a worker claims tasks and ends claims; for ``now`` see :func:`claim_call`."""
 
 from __future__ import annotations
 
@@ -53,3 +53,38 @@ def claim_call(
     ]
     args += (*settled, *chain.from_iterable(releases), *acknowledged)
     return Call(script("claim"), names, args)
+
+
+def withdraw_call(
+    keys: Keys,
+    worker: str,
+    queue_keys: Iterable[str],
+    first_token: int,
+    ids: Sequence[str],
+    *,
+    lease: float,
+    now: Argument = "",
+) -> Call:
+    """Return the call that claims the tasks with these ids without quota; ``lease`` in seconds."""
+    names = [keys.workers, keys.claims(worker), *queue_keys]
+    return Call(script("withdraw"), names, [now, worker, to_us(lease), first_token, *ids])
+
+
+def requeue_call(
+    keys: Keys,
+    worker: str,
+    which: str,
+    limit: int,
+    tokens: Sequence[int] = (),
+    *,
+    now: Argument = "",
+) -> Call:
+    """Return the call that requeues claims: ``which`` is "own", by token, or "dead" for all."""
+    names = [keys.workers, keys.claims(worker)]
+    return Call(script("requeue"), names, [now, worker, which, limit, *tokens])
+
+
+def quarantine_call(keys: Keys, worker: str, token: int, label: str, *, now: Argument = "") -> Call:
+    """Return the call that leaves a claimed task to a worker with the code for it."""
+    names = [keys.workers, keys.claims(worker), keys.quarantine]
+    return Call(script("quarantine"), names, [now, worker, token, label])

@@ -35,12 +35,13 @@ def park_call(
     lease: float = 0.0,
     acknowledged: Sequence[str] = (),
     temporary: bool = False,
+    now: Argument = "",
 ) -> Call:
     """Return the call that parks one task, or admits it; for the ``mode`` see ``park.lua``.
 
     The ``identity`` of the message is stored for ``remember`` seconds. ``holder`` and ``lease``
     (seconds) are of the slots that the task would take. ``temporary``: whether the broker deletes
-    the queue with its last consumer.
+    the queue with its last consumer. ``now``: microseconds; the server's time by default.
     """
     queue = task.queue
     names = [
@@ -50,7 +51,7 @@ def park_call(
         *keys.queue(queue),
     ]
     args: list[Argument] = [
-        "",
+        now,
         task.task_id,
         identity,
         int(redelivered),

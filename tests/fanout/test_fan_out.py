@@ -30,6 +30,7 @@ from celery_throttle import (
 from celery_throttle.fanout import retry
 from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
 from celery_throttle.messages import packing
+from celery_throttle.operations.claim import requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
 from tests.fanout.conftest import MakeApp
 from tests.servers.server import free_port, wait_until
@@ -167,8 +168,8 @@ def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
 def withdraw(app: Any, task_id: str) -> None:
     """Withdraw a task from its line, as a worker does."""
     keys = app.throttle.keys
-    names = [keys.workers, keys.claims("w"), *keys.queue("redis/0/celery")]
-    app.throttle.store.run(Call(script("withdraw"), names, ["", "w", 1_000_000, 1, task_id]))
+    queue = keys.queue("redis/0/celery")
+    app.throttle.store.run(withdraw_call(keys, "w", queue, 1, [task_id], lease=1.0))
 
 
 @pytest.mark.parametrize("name", ["few", "shared", "keys"])
@@ -391,8 +392,7 @@ def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
     withdraw(app, "1")
     handle.cancel()
     keys = app.throttle.keys
-    names = [keys.workers, keys.claims("w")]
-    app.throttle.store.run(Call(script("requeue"), names, ["", "w", "own", 1, 1]))
+    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [1]))
     assert waiting(app) == []
     assert handle.progress().complete
     assert [result.state for result in handle.results()] == ["REVOKED"] * 3
@@ -404,8 +404,7 @@ def test_what_is_left_of_a_cancelled_fan_out_expires(app: Any, client: Any) -> N
     withdraw(app, "0")
     assert handle.cancel() == 0
     keys = app.throttle.keys
-    names = [keys.workers, keys.claims("w")]
-    app.throttle.store.run(Call(script("requeue"), names, ["", "w", "own", 1, 1]))
+    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [1]))
     assert client.ttl(f"{keys.fan_out('nightly')}:ended") == 100
     assert handle.wait(timeout=1).revoked == 1
     assert app.AsyncResult("0").state == "REVOKED"

@@ -16,9 +16,9 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.claim import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.demand import Demand
@@ -47,10 +47,8 @@ class Claims:
         self, store: Store, keys: Keys, worker: str, on_settled: Callable[[], None]
     ) -> None:
         self._store = store
-        self._keys = keys
+        self.keys = keys
         self.worker = worker
-        #: The keys of all workers with their leases, and of the claims of this worker.
-        self.keys = (keys.workers, keys.claims(worker))
         self._on_settled = on_settled
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released.
@@ -155,10 +153,8 @@ class Claims:
             if self._held.pop(claim.token, None) is None:
                 return
             claim.returned = True
-        names = [*self.keys, self._keys.quarantine]
-        args: list[Argument] = ["", self.worker, claim.token, label]
         try:
-            self._store.run(Call(script("quarantine"), names, args))
+            self._store.run(quarantine_call(self.keys, self.worker, claim.token, label))
         except StoreError:  # then it goes back to its line
             self.requeue_uncertain([claim.token])
 
@@ -173,7 +169,5 @@ class Claims:
 
     def _run_requeue(self, worker: str, which: str, limit: int, tokens: Sequence[int]) -> int:
         """Run ``requeue.lua``; return how many claims are left to requeue."""
-        names = [self._keys.workers, self._keys.claims(worker)]
-        args: list[Argument] = ["", worker, which, limit, *tokens]
-        left: int = self._store.run(Call(script("requeue"), names, args))
+        left: int = self._store.run(requeue_call(self.keys, worker, which, limit, tokens))
         return left

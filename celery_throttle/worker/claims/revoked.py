@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
-from celery_throttle.limits.duration import to_us
 from celery_throttle.messages import packing
+from celery_throttle.operations.claim import withdraw_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
@@ -83,13 +83,15 @@ class RevokedTasks:
 
     def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
         tasks: list[ClaimedTask] = []
-        names = [*self.claims.keys, *self.queue_keys()]
+        keys = self.claims.keys
         for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
             batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
             first = self.claims.reserve_tokens(len(batch))
-            args: list[Argument] = ["", self.claims.worker, to_us(self.lease), first, *batch]
+            call = withdraw_call(
+                keys, self.claims.worker, self.queue_keys(), first, batch, lease=self.lease
+            )
             try:
-                rows = self.store.run(Call(script("withdraw"), names, args))
+                rows = self.store.run(call)
             except StoreError:
                 self.claims.requeue_uncertain(range(first, first + len(batch)))
                 raise
