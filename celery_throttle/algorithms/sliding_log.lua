@@ -133,11 +133,11 @@ local function make_sliding_log()
   end
 
   function log.settle(limit, mark, began, cost, actual)
-    local member, time = format_integer(mark) .. ':' .. format_integer(cost), 0
+    local member, time = format_integer(mark) .. ':' .. format_integer(cost), nil
     if not limit.is_empty and began == limit.began then
-      time = tonumber(redis.call('ZSCORE', limit.entries, member) or 0)
+      time = tonumber(redis.call('ZSCORE', limit.entries, member))
     end
-    if time > now - parameter(limit, 1) then
+    if time and time > now - parameter(limit, 1) then
       redis.call('ZREM', limit.entries, member)
       limit.total = limit.total + actual - cost
       if actual > 0 then

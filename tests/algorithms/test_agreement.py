@@ -57,6 +57,20 @@ def test_a_log_of_which_nothing_counts_is_empty_after_a_step_back(sides: Sides) 
     sides.show(play, [Limit.parse("3/s using sliding-log")], trace)
 
 
+def test_a_settled_admission_of_a_log_that_was_moved_back(sides: Sides) -> None:
+    """It is in the log no more, also if the time is less than a period after 0."""
+    limit = Limit.parse("999999937/d using sliding-log")
+    trace = [
+        Step("acquire", share=1),
+        Step("advance", share=500, span="next"),
+        Step("upto", share=999, more=1),
+        Step("reserve", more=333_333, worth=3000),
+        Step("back", more=MAX_BOOKING_US + 1),
+        Step("settle"),
+    ]
+    sides.show(play, [limit], trace, start=0)
+
+
 def test_a_sliding_window_in_which_nothing_counts_begins_anywhere(sides: Sides) -> None:
     """Even if the clock is set back to the window before."""
     limits = [Limit.parse(f"3/s using sliding-window{rest}") for rest in ("", " parts 5")]
