@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from celery_throttle.limits.limit import MAX_LEASE_SECONDS
 from celery_throttle.limits.requirement import Costs, Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
+from celery_throttle.steps import Step
 
 T = TypeVar("T")
 
@@ -167,3 +169,13 @@ async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+def enter_step(slot: Slot) -> Step:
+    """Return the step that acquires a slot. Its result is the decision."""
+    return Step(slot.__enter__, slot.__aenter__)
+
+
+def exit_step(slot: Slot) -> Step:
+    """Return the step that releases a slot."""
+    return Step(partial(slot.__exit__, None, None, None), partial(slot.__aexit__, None, None, None))

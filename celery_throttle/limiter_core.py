@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
@@ -24,6 +24,7 @@ from celery_throttle.limits.requirement import Costs, Requirement, make_requirem
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
+from celery_throttle.steps import Step
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -154,6 +155,10 @@ class LimiterCore:
                 self.clock.advance(step.seconds)
             else:
                 time.sleep(step.seconds)
+
+    def plan_step(self, plan: Plan[Any]) -> Step:
+        """Return the step that runs a plan."""
+        return Step(partial(self.run_plan, plan), partial(self.arun_plan, plan))
 
     async def arun_plan(self, plan: Plan[T]) -> T:
         """:meth:`run_plan` for asyncio."""

@@ -1,20 +1,15 @@
 """Steps: work that is written once for blocking callers and for asyncio.
 
-A generator yields a :class:`Step` for everything that may block (run a plan, enter a slot, send a
-request) and gets back its result, or its exception. :func:`run_steps` carries the steps out in
-place, :func:`arun_steps` awaits them.
+A generator yields a :class:`Step` for everything that may block (open a connection, run a plan,
+send a request) and gets back its result, or its exception. :func:`run_steps` carries the steps out
+in place, :func:`arun_steps` awaits them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
-
-from celery_throttle.leases import Slot
-from celery_throttle.limiter_core import LimiterCore
-from celery_throttle.operations.plan import Plan
 
 T = TypeVar("T")
 
@@ -31,21 +26,6 @@ class Step(NamedTuple):
 
 #: A generator of steps that returns a T.
 Steps = Generator[Step, Any, T]
-
-
-def plan_step(limiter: LimiterCore, plan: Plan[Any]) -> Step:
-    """Return the step that runs a plan of a limiter."""
-    return Step(partial(limiter.run_plan, plan), partial(limiter.arun_plan, plan))
-
-
-def enter_step(slot: Slot) -> Step:
-    """Return the step that acquires a slot. Its result is the decision."""
-    return Step(slot.__enter__, slot.__aenter__)
-
-
-def exit_step(slot: Slot) -> Step:
-    """Return the step that releases a slot."""
-    return Step(partial(slot.__exit__, None, None, None), partial(slot.__aexit__, None, None, None))
 
 
 def run_steps(steps: Steps[T]) -> T:

@@ -17,12 +17,12 @@ from typing import Any, Generic, TypeVar
 
 from celery_throttle.clients.guard import Guard
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
-from celery_throttle.leases import Slot
+from celery_throttle.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.steps import Step, Steps, enter_step, exit_step, plan_step
+from celery_throttle.steps import Step, Steps
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class GuardedCall(Generic[R]):
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
         if self.delay:
-            yield plan_step(self._limiter, _sleep(self.delay))
+            yield self._limiter.plan_step(_sleep(self.delay))
         try:
             if self.guard.takes_slots:
                 slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
@@ -119,7 +119,7 @@ class GuardedCall(Generic[R]):
             else:
                 mode = "take" if self.guard.usage is None else "reserve"
                 plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
-                self._acquired = yield plan_step(self._limiter, plan)
+                self._acquired = yield self._limiter.plan_step(plan)
         except StoreUnavailableError:
             if not self.guard.fails_open:
                 raise
@@ -161,7 +161,7 @@ class GuardedCall(Generic[R]):
                 actual = 0
                 if not feedback.refused:
                     actual = yield _step(lambda: usage(self.exchange.payload(response)))
-            yield plan_step(self._limiter, self._learn(feedback, actual))
+            yield self._limiter.plan_step(self._learn(feedback, actual))
         except StoreError as error:
             _log_unreported(error)
         except Exception:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, Rules
-from celery_throttle.leases import Slot
+from celery_throttle.leases import Slot, enter_step, exit_step
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
-from celery_throttle.steps import Step, Steps, arun_steps, enter_step, exit_step, run_steps
+from celery_throttle.steps import Step, Steps, arun_steps, run_steps
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
+from celery_throttle.steps import Steps, arun_steps, run_steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.breaker import CircuitBreaker
 from celery_throttle.store.connection import AnyConnection, AsyncConnection, Connection
-from celery_throttle.store.connection_plan import Connect, ConnectionPlan, Send, aperform, perform
+from celery_throttle.store.connection_steps import connect_step, send_step
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
@@ -135,7 +136,7 @@ class Store:
         wait = pack_command("WAIT", replicas, max(1, round(self._timeout * 500)))
         connection = self._take()
         # WAIT covers the writes up to the last command of its own connection.
-        confirmed = perform(self._send(connection, _PING, wait))
+        confirmed = run_steps(self._send(connection, _PING, wait))
         self._idle.append(connection)
         if self._check_reply(confirmed) < replicas:
             raise StoreError(
@@ -164,7 +165,7 @@ class Store:
 
     def _conclude(self, connection: Connection, call: Call, reply: Any) -> Any:
         if isinstance(reply, hiredis.ReplyError):
-            connection, reply = perform(self._recover(call, connection, reply))
+            connection, reply = run_steps(self._recover(call, connection, reply))
         self._idle.append(connection)
         return self._check_reply(reply)
 
@@ -183,7 +184,7 @@ class Store:
         return self._open()
 
     def _open(self) -> Connection:
-        connection: Connection = perform(self._find())
+        connection: Connection = run_steps(self._find())
         return connection
 
     async def arun(self, call: Call) -> Any:
@@ -198,7 +199,7 @@ class Store:
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error, connection)
         if isinstance(reply, hiredis.ReplyError):
-            connection, reply = await aperform(self._recover(call, connection, reply))
+            connection, reply = await arun_steps(self._recover(call, connection, reply))
         idle.append(connection)
         return self._check_reply(reply)
 
@@ -216,7 +217,7 @@ class Store:
             if connection.is_fresh() or self._is_good(connection):
                 return connection
             connection.close()
-        opened: AsyncConnection = await aperform(self._find())
+        opened: AsyncConnection = await arun_steps(self._find())
         return opened
 
     # Rare cases, for blocking code and asyncio.
@@ -224,19 +225,19 @@ class Store:
     def _is_good(self, connection: AnyConnection) -> bool:
         return connection.generation == self._servers.generation and connection.is_open()
 
-    def _find(self) -> ConnectionPlan[Any]:
+    def _find(self) -> Steps[Any]:
         try:
             return (yield from self._servers.find())
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error)
 
-    def _send(self, connection: AnyConnection, *commands: bytes) -> ConnectionPlan[Any]:
+    def _send(self, connection: AnyConnection, *commands: bytes) -> Steps[Any]:
         try:
-            return (yield Send(connection, commands))
+            return (yield send_step(connection, *commands))
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error, connection)
 
-    def _recover(self, call: Call, connection: Any, reply: Any) -> ConnectionPlan[tuple[Any, Any]]:
+    def _recover(self, call: Call, connection: Any, reply: Any) -> Steps[tuple[Any, Any]]:
         """Apply the remedies of error replies. Returns the last connection and the last reply."""
         seen: list[str] = []
         while isinstance(reply, hiredis.ReplyError) and len(seen) < _MAX_RECOVERIES:
@@ -263,10 +264,10 @@ class Store:
             return True
         return error.remedy is Remedy.ANOTHER_SERVER and self._servers.report_lost(connection)
 
-    def _send_asking(self, call: Call, address: Address) -> ConnectionPlan[Any]:
+    def _send_asking(self, call: Call, address: Address) -> Steps[Any]:
         """Send a call to the node to which a hash slot is being moved. ASKING covers one call."""
         try:
-            connection = yield Connect(address)
+            connection = yield connect_step(address)
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error)
         reply = yield from self._send(connection, _load(call), _ASKING, call.packed)

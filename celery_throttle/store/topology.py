@@ -6,9 +6,10 @@ from typing import Any
 
 import hiredis
 
+from celery_throttle.steps import Steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.connection import AnyConnection
-from celery_throttle.store.connection_plan import Connect, ConnectionPlan, Send
+from celery_throttle.store.connection_steps import connect_step, send_step
 from celery_throttle.store.script import pack_command
 from celery_throttle.store.server_errors import Redirect
 
@@ -21,7 +22,7 @@ class Servers:
         #: must not be used again.
         self.generation = 0
 
-    def find(self) -> ConnectionPlan[AnyConnection]:
+    def find(self) -> Steps[AnyConnection]:
         """Connect to the server in charge."""
         raise NotImplementedError
 
@@ -50,12 +51,12 @@ class Nodes(Servers):
         super().__init__()
         self._configured = self._nodes = configured
 
-    def find(self) -> ConnectionPlan[AnyConnection]:
+    def find(self) -> Steps[AnyConnection]:
         """Connect to the node that served last, or else to the next one that is reachable."""
         generation = self.generation
         for node in self._nodes:
             try:
-                connection: AnyConnection = yield Connect(node)
+                connection: AnyConnection = yield connect_step(node)
             except OSError as error:  # noqa: PERF203  # one at a time
                 failure = error
                 self._move_to_end(node)
@@ -94,7 +95,7 @@ class Sentinels(Servers):
         self._master = master
         self._name = name
 
-    def find(self) -> ConnectionPlan[AnyConnection]:
+    def find(self) -> Steps[AnyConnection]:
         """Connect to the master that a Sentinel names, if that server confirms its role."""
         failures = []
         for sentinel in self._sentinels:
@@ -114,20 +115,20 @@ class Sentinels(Servers):
                 return connection
         raise ConnectionError(f"no master {self._name!r} found; Sentinel {'; '.join(failures)}")
 
-    def _find_master_by(self, sentinel: Address) -> ConnectionPlan[AnyConnection]:
+    def _find_master_by(self, sentinel: Address) -> Steps[AnyConnection]:
         query = pack_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
-        connection: AnyConnection = yield Connect(sentinel)
+        connection: AnyConnection = yield connect_step(sentinel)
         try:
-            reply = _check_reply((yield Send(connection, (query,))))
+            reply = _check_reply((yield send_step(connection, query)))
         finally:
             connection.close()
         if reply is None:
             raise ConnectionError("does not know it")
         host, port = reply
-        connection = yield Connect(self._master.with_host(host.decode(), int(port)))
+        connection = yield connect_step(self._master.with_host(host.decode(), int(port)))
         role = None
         try:
-            role = _check_reply((yield Send(connection, (pack_command("ROLE"),))))[0].decode()
+            role = _check_reply((yield send_step(connection, pack_command("ROLE"))))[0].decode()
         finally:
             if role != "master":
                 connection.close()
