@@ -25,9 +25,12 @@ from tests.workers import StartWorker, Worker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the whole suite has; see `tests/sizes.py`."""
     if not WHOLE:
-        left_out = [item for item in items if is_thorough(item)]
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (left_out if is_thorough(item) else kept).append(item)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_thorough(item)]
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")

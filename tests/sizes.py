@@ -25,12 +25,12 @@ def is_thorough(item: pytest.Item) -> bool:
     if item.get_closest_marker("faults") is not None:  # a suite of its own
         return False
     names = set(getattr(item, "fixturenames", ()))
-    values = item.callspec.params if hasattr(item, "callspec") else {}
+    pool = item.callspec.params.get("pool") if hasattr(item, "callspec") else None
     return (
         item.get_closest_marker("thorough") is not None
         or item.get_closest_marker("rabbitmq") is not None
         or bool(names & _RABBITMQ)
-        or values.get("pool", item) not in (item, _first_pool(item))
+        or (pool is not None and pool != _first_pool(item))
     )
 
 

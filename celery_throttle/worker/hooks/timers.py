@@ -263,9 +263,6 @@ def cap_loop_wait(hub: Any) -> None:
         if hub._ready:  # noqa: SLF001  # calls for the next round, which kombu ignores here
             return 0.0
         timers = hub.timer._queue  # noqa: SLF001  # kombu offers only a sorted copy otherwise
-        if not timers:
-            return delay
-        left: float = timers[0][0] - time.monotonic()
-        return left if 0.0 < left < delay else 0.0 if left <= 0.0 else delay
+        return max(0.0, min(delay, timers[0][0] - time.monotonic())) if timers else delay
 
     hub.fire_timers = fire_timers_and_cap
