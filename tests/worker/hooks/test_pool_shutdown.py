@@ -141,10 +141,12 @@ def test_a_task_in_the_pipe_of_a_process_runs_once_and_does_not_hold_up_the_end(
     worker = stage.worker(size=1)
     stage.send(stops.api, range(1))
     until(lambda: stage.ended() == [0], "the process is there")
+    inspect = stops.app.control.inspect([worker.hostname])
+    # A process that has not yet sent its result is busy, and gets no task.
+    until(lambda: [*(inspect.active() or {}).values()] == [[]], "the process is free")
     process = psutil.Process(worker.pid).children()[0]
     process.suspend()
     stage.send(stops.api, range(1, 2))
-    inspect = stops.app.control.inspect([worker.hostname])
     for _ in range(2):  # after the second answer of its loop, what it handed over is in the pipe
         until(lambda: [*(inspect.reserved() or {}).values()] not in ([], [[]]), "it is handed over")
     worker.terminate()
