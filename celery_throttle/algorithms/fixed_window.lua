@@ -16,6 +16,9 @@ local function make_fixed_window()
       local start = parameter(limit, 2) == 1 and at or at - at % period
       return start, start + period
     end
+    if at < parameter(limit, 2) then
+      return at, parameter(limit, 2) -- of a window that is not known any more, as it has ended
+    end
     local low, high = 2, limit.parameters
     while high - low > 1 do
       local middle = math.floor((low + high) / 2)

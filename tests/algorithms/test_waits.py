@@ -86,6 +86,16 @@ def test_a_change_while_the_clock_is_behind_the_ones_before(sides: Sides) -> Non
         sides.show(_ends_refused, [limit], trace + defined, key="key", others=others)
 
 
+def test_units_of_a_calendar_window_that_is_not_known_any_more_count_no_longer(
+    sides: Sides,
+) -> None:
+    """The windows are known from the last definition on, and the clock stepped back before it."""
+    others = [Limit.parse("1/d using fixed-window at 07:30 in UTC")]
+    back = [Step("define"), Step("back", more=8 * 3_600_000_000), Step("acquire")]
+    trace = [Step("acquire"), Step("define"), Step("advance", more=60 * 3_600_000_000), *back]
+    sides.show(_ends_refused, [Limit.parse("3/s using sliding-log")], trace, key="key", others=others)
+
+
 def _ends_refused(side: Side, trace: list[Step]) -> Plan[None]:
     for step in trace:
         yield from side.play(step)
