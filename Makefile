@@ -19,7 +19,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist
 test: .venv/.test
 	$(PYTEST) $(ARGS)
 
-# All tests: every pool and broker, and many more examples of each property.
+# All tests: every pool and broker, and many more examples of each property. The examples are the
+# same each time; for others: make test-all EXAMPLES=random
 test-all: .venv/.test
 	TESTS=all $(PYTEST) $(ARGS)
 

@@ -2,6 +2,9 @@
 
 The short one leaves out tests with the marker `thorough`, tests of RabbitMQ, and all pools but the
 first that a test is for; and it plays fewer examples of each property.
+
+The examples are the same in each run, so that a change does not fail for a fault that is older.
+``EXAMPLES=random`` plays others each time, to find such faults.
 """
 
 from __future__ import annotations
@@ -9,10 +12,15 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 WHOLE = os.environ.get("TESTS") == "all"
 
 _RABBITMQ = {"rabbitmq_url", "rabbitmq4_url", "any_rabbitmq_url", "rabbitmq"}
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("random", print_blob=True)
+settings.load_profile("random" if os.environ.get("EXAMPLES") == "random" else "same")
 
 
 def examples(number: int) -> int:
