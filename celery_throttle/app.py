@@ -38,9 +38,9 @@ class Throttle(AppLimits):
 
     Args:
         app: the app; ``app.throttle`` is this object from now on.
-        limits, routes, url, prefix, lease, timeout, checks, waiting, publish, replicas, workers,
-            outage_grace: see :class:`~celery_throttle.settings.Settings`. The default of each is
-            read from ``app.conf`` (``throttle_limits``, ...) at first use.
+        limits, routes, enabled, url, prefix, lease, timeout, checks, waiting, publish, replicas,
+            workers, outage_grace: see :class:`~celery_throttle.settings.Settings`. The default of
+            each is read from ``app.conf`` (``throttle_limits``, ...) at first use.
 
     Raises:
         LimitError: a definition is wrong.
@@ -53,6 +53,7 @@ class Throttle(AppLimits):
         limits: Mapping[str, LimitsLike] | None = None,
         *,
         routes: Mapping[str, Spec] | None = None,
+        enabled: bool | None = None,
         url: str | None = None,
         prefix: str | None = None,
         lease: float | None = None,
@@ -74,6 +75,7 @@ class Throttle(AppLimits):
         given = {
             "limits": limits,
             "routes": routes,
+            "enabled": enabled,
             "url": url,
             "prefix": prefix,
             "lease": lease,
@@ -102,7 +104,7 @@ class Throttle(AppLimits):
     @cached_property
     def line_publisher(self) -> LinePublisher | None:
         """Sends tasks to the end of their lines, with ``throttle_publish = "line"``."""
-        if self.settings.publish != "line":
+        if self.settings.publish != "line" or not self.settings.enabled:
             return None
         from celery_throttle.fanout.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
 

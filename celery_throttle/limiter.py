@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+from celery_throttle.backend import disabled_backend, make_backend
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.handle import LimitHandle
 from celery_throttle.leases import Reservation, Slot
@@ -20,7 +21,6 @@ from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.reference import RefLike, make_ref, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.operations.plan import Clock
-from celery_throttle.store.client import Store
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
@@ -28,7 +28,8 @@ class Limiter(LimiterCore):
     """Limits on one server, shared by all clients that use their names.
 
     Args:
-        url: the server; see :mod:`celery_throttle.store.url`.
+        url: the server; see :mod:`celery_throttle.store.url`. ``"memory://"``: no server; the
+            limits are in the memory of this limiter, with the same decisions. For tests.
         limits: name to limit, as text (``"100/s burst 20"``) or :class:`Limit`, or to a list of
             limits that all have to allow. These are the defaults of the code: a limit that is
             defined at run time takes precedence.
@@ -36,6 +37,7 @@ class Limiter(LimiterCore):
         timeout: seconds for connecting and for each reply; default 1. After a timeout one call per
             second tests the server, and all others fail at once.
         clock: a clock that replaces the server's, for tests; with it no call sleeps.
+        enabled: False: every request is allowed, no server is called, and a log line says so.
 
     Raises:
         LimitError: a definition is wrong.
@@ -50,11 +52,16 @@ class Limiter(LimiterCore):
         prefix: str = DEFAULT_PREFIX,
         timeout: float = 1.0,
         clock: Clock | None = None,
+        enabled: bool = True,
     ) -> None:
         self.limits = parse_definitions(limits or {})
         self.keys = Keys(prefix)
-        self.store = Store(url, timeout=timeout, prefix=prefix)
         self.clock = clock
+        if enabled:
+            self.backend = make_backend(url, self.limits, self.keys, timeout=timeout, clock=clock)
+        else:
+            reason = "the limiter was made with enabled=False"
+            self.backend = disabled_backend(self.limits, self.keys, reason)
 
     @cached_property
     def _handles(self) -> dict[str, LimitHandle]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from celery_throttle.backend import Backend
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.lease_renewer import LeaseRenewer
@@ -40,18 +41,23 @@ class LimiterCore:
 
     limits: Mapping[str, Limits]  #: of the code
     keys: Keys
-    store: Store
+    backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
+
+    @cached_property
+    def store(self) -> Store:
+        """The server."""
+        return self.backend.store
 
     @cached_property
     def plans(self) -> Plans:
         """The plans of all operations."""
-        return Plans(self.limits, self.keys, self.clock)
+        return self.backend.plans
 
     @cached_property
     def forecast_reader(self) -> ForecastReader:
         """The plans of forecasts."""
-        return ForecastReader(self.plans.limits, self.keys, self.clock)
+        return self.backend.forecasts
 
     @cached_property
     def lease_renewer(self) -> LeaseRenewer:

@@ -35,7 +35,7 @@ PUBLISH = ("broker", "line")
 _NAMES = tuple(
     f"throttle_{name}"
     for name in (
-        *("limits", "routes", "url", "prefix", "lease"),
+        *("enabled", "limits", "routes", "url", "prefix", "lease"),
         *("timeout", "checks", "waiting", "publish", "replicas"),
         *("workers", "outage_grace"),
     )
@@ -86,13 +86,26 @@ class Settings:
         return value
 
     @cached_property
+    def enabled(self) -> bool:
+        """Whether limits are enforced (``throttle_enabled``, default True); False needs no server.
+
+        False: every task and request is allowed, and sent as by Celery without limits.
+        """
+        enabled = self._read("enabled", True)  # noqa: FBT003  # the default
+        if not isinstance(enabled, bool):
+            raise ConfigurationError(f"throttle_enabled is {shown(enabled)}; allowed: True, False")
+        return enabled
+
+    @cached_property
     def url(self) -> str:
         """The URL of the server (``throttle_url``); default: the broker's, if that is Redis."""
         return self._text("url", "") or self._broker_url()
 
     @property
     def has_server(self) -> bool:
-        """Whether ``throttle_url`` is set, valid or not, or the broker can keep limits."""
+        """Whether limits are enabled, and ``throttle_url`` is set or the broker can keep them."""
+        if not self.enabled:
+            return False
         try:
             return bool(self.url)
         except ConfigurationError:

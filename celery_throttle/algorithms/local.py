@@ -1,6 +1,6 @@
 """Limits in the memory of one process, decided as on the server. Twin: ``decision.lua``.
 
-``tests/algorithms/oracle.py`` adds what only the server does, such as pauses and caps on keys.
+:mod:`.memory` adds what else the server does, such as pauses and caps on keys.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class LimitCheck(NamedTuple):
     limit: Limit
     state: State
     cost: int
+    max_delay: int | None = None  #: the longest delay that the request accepts; None: any
+
+    def wait(self, now: int) -> int:
+        """Return the microseconds until the request would pass."""
+        if self.max_delay is not None and self.delay(now) > self.max_delay:
+            return self.delay(now) - self.max_delay
+        return self.state.wait(self.limit, self.cost, now)
 
     def delay(self, now: int) -> int:
         """Return the microseconds until a request that is admitted now may start."""
@@ -88,8 +95,17 @@ class LocalLimits:
             for state, limit in zip(empty, definition.limits, strict=True)
         )
 
-    def acquire(self, costs: Mapping[LimitRef, Cost], now: int, *, take: bool = True) -> Decision:
+    def acquire(
+        self,
+        costs: Mapping[LimitRef, Cost],
+        now: int,
+        *,
+        take: bool = True,
+        max_delay: int | None = None,
+    ) -> Decision:
         """Take the cost of each from all its limits, or nothing from any.
+
+        ``max_delay``: the longest delay, in microseconds, that is accepted of a leaky-queue.
 
         Raises:
             CostError: a cost can never pass.
@@ -101,7 +117,9 @@ class LocalLimits:
         for ref, cost in costs.items():
             for limit in self._definition(ref).limits:
                 amount = limit.check_cost(cost, ref.name, allow_zero=not take)
-            checks += self._check(ref, amount, now)
+            checks += [
+                check._replace(max_delay=max_delay) for check in self._check(ref, amount, now)
+            ]
         return self._conclude(checks, now, take=take)
 
     def peek(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
@@ -110,8 +128,10 @@ class LocalLimits:
 
     def reserve(self, costs: Mapping[LimitRef, Cost], now: int) -> LocalReservation | None:
         """Take as :meth:`acquire`; return the takes, for :meth:`renew`. None: refused."""
-        if not self.acquire(costs, now):
-            return None
+        return self.last_takes(costs) if self.acquire(costs, now) else None
+
+    def last_takes(self, costs: Mapping[LimitRef, Cost]) -> LocalReservation:
+        """Return the takes of a request that has just been allowed."""
         return {
             ref: LocalTake(
                 to_millionths(cost),
@@ -137,7 +157,7 @@ class LocalLimits:
             )
 
     def _conclude(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
-        waits = [check.state.wait(check.limit, check.cost, now) for check in checks]
+        waits = [check.wait(now) for check in checks]
         wait = max(waits)
         delay = max(check.delay(now) for check in checks) if wait == 0 else 0
         if wait == 0 and take:

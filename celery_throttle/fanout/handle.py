@@ -105,7 +105,7 @@ class FanOut:
         Tasks that return to their lines after the cancel are found by the next poll.
         """
         backend = self._throttle.app.backend
-        if self._throttle.app.conf.task_ignore_result or isinstance(backend, _UNREADABLE):
+        if self._throttle.app.conf.task_ignore_result or not self._has_results():
             return
         read = int(self._read_record()[2].get("told", 0))
         while rows := self._page(read, mark_told=True):
@@ -185,10 +185,10 @@ class FanOut:
             ConfigurationError: the app has no result backend that any process can read.
             celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
         """
-        backend = self._throttle.app.backend
-        if isinstance(backend, _UNREADABLE):
+        if not self._has_results():
+            backend = type(self._throttle.app.backend).__name__
             raise ConfigurationError(
-                f"results cannot be read from {type(backend).__name__}; allowed: a result backend "
+                f"results cannot be read from {backend}; allowed: a result backend "
                 "that any process can read, such as Redis"
             )
         return self._results(timeout)
@@ -199,7 +199,7 @@ class FanOut:
             progress = self._poll()
             rows = retry_outage(partial(self._page, read), self.name)
             for task_id, _ in rows:
-                yield self._throttle.app.AsyncResult(task_id)
+                yield self._result(task_id)
             read += len(rows)
             if rows:
                 polls = _polls(timeout, f"no other task of fan-out {self.name!r} has ended")
@@ -207,6 +207,13 @@ class FanOut:
                 return
             else:
                 next(polls)
+
+    def _result(self, task_id: str) -> AsyncResult[Any]:
+        return self._throttle.app.AsyncResult(task_id)
+
+    def _has_results(self) -> bool:
+        """Whether this process can read results of tasks."""
+        return not isinstance(self._throttle.app.backend, _UNREADABLE)
 
     def _poll(self) -> Progress:
         """Return its progress, after storing the results of newly cancelled tasks."""

@@ -14,6 +14,7 @@ from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.extras import require_extra
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.publisher import Publisher
+from celery_throttle.fanout.unlimited import UnlimitedFanOut
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -40,7 +41,11 @@ def fan_out(
     """See :meth:`celery_throttle.app.Throttle.fan_out`."""
     if isinstance(signatures, Mapping):
         raise FanOutError(f"{shown(signatures)} is one signature; allowed: an iterable of them")
-    handle = FanOut(throttle, _check(throttle, name, max_waiting, keep))
+    name = _check_arguments(name, max_waiting, keep)
+    if not throttle.settings.enabled:
+        return UnlimitedFanOut.send(throttle, name, signatures)
+    _check_app(throttle)
+    handle = FanOut(throttle, name)
     with ExitStack() as stack:
         report = None
         if bar:
@@ -59,7 +64,7 @@ def fan_out(
     return handle
 
 
-def _check(throttle: AppLimits, name: str | None, max_waiting: int | None, keep: float) -> str:
+def _check_app(throttle: AppLimits) -> None:
     if throttle.app.conf.task_always_eager:
         raise ConfigurationError(
             "task_always_eager is set: tasks run at once in this process, and cannot wait in a line"
@@ -72,6 +77,10 @@ def _check(throttle: AppLimits, name: str | None, max_waiting: int | None, keep:
         raise ConfigurationError(
             f"task_protocol is {throttle.app.conf.task_protocol}; fan-outs need {_PROTOCOL}"
         )
+
+
+def _check_arguments(name: str | None, max_waiting: int | None, keep: float) -> str:
+    """Check arguments of a fan-out; return its name, which is random by default."""
     if name is None:
         name = uuid4().hex
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:

@@ -5,7 +5,9 @@ The queues are found by the limits, as each line waits at one of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
@@ -155,6 +157,23 @@ class ForecastReader(DefinePlans):
         rows: list[Sequence[int]]
         _, *rows = yield from self.call_registered(call, refs)  # its calendar windows may run out
         return rows
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyForecasts(ForecastReader):
+    """Forecasts without a server: no task waits."""
+
+    plans: DefinePlans = field(kw_only=True)  #: know the limits
+
+    def check_known(self, ref: LimitRef) -> Plan[None]:
+        """See :meth:`DefinePlans.check_known`."""
+        return self.plans.check_known(ref)
+
+    def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
+        """Return the forecast of no lines."""
+        yield from ()
+        now = time.time_ns() // 1000 if self.clock is None else self.clock.now
+        return solve((), matches, {}, now, measured)
 
 
 def _ref(name: str, field: str) -> LimitRef:

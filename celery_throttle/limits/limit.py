@@ -295,7 +295,7 @@ class Limit:
         amount = to_millionths(cost, allow_zero=allow_zero)
         if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:
             raise CostError(
-                f"cost {shown(cost)} can never fit in limit {shown(name)} ({self}); "
+                f"cost {shown(cost)} can never pass limit {shown(name)} ({self}); "
                 f"allowed: at most {self.burst}"
             )
         return amount

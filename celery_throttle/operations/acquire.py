@@ -5,25 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from celery_throttle.errors import Throttled
 from celery_throttle.limits.cost import to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import MICROSECONDS, check_duration, to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, Sleep, has_keys
-from celery_throttle.operations.replies import ReplyStatus, read_allowed, read_refused
+from celery_throttle.operations.replies import (
+    RefusalKind,
+    ReplyStatus,
+    read_allowed,
+    read_refused,
+)
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
 _SLOT_POLL_SECONDS = 0.02
 
-#: Seconds by which a call that waits comes early, since starts are booked ahead; and its least
-#: sleep.
-_EARLY_SECONDS, _MIN_SLEEP_SECONDS = MAX_BOOKING_US / MICROSECONDS, 0.001
+#: The least sleep of a call that waits, in seconds.
+_MIN_SLEEP_SECONDS = 0.001
 
 
 class Holder(NamedTuple):
@@ -46,16 +51,29 @@ class Acquisition(NamedTuple):
 
     requirement: Requirement
     decision: Decision
-    marks: Sequence[int]  #: identify the take, for ``settle.lua``; empty if it was refused
+    marks: Sequence[Any]  #: identify the take, for :meth:`~.settle.Plans.settle`; empty if refused
     #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
     task_items: Sequence[tuple[str, str | None, int]] = ()
     from_server: bool = True  #: whether a part of it was taken on the server
+
+
+class AcquireOutcome(NamedTuple):
+    """The outcome of one attempt to take units or slots."""
+
+    decision: Decision
+    marks: Sequence[Any] = ()  #: see :class:`Acquisition`
+    refusing: LimitRef | None = None  #: the limit that refuses
+    needs_slot: bool = False  #: a refusal for lack of a slot, which may be released at any time
+    too_long: bool = False  #: a refusal that does not get shorter by coming later
 
 
 class AcquirePlans(DefinePlans):
     """Plans that take units and slots."""
 
     __slots__ = ()
+
+    #: Seconds by which a call that waits comes early, since starts are booked ahead.
+    early_seconds: ClassVar[float] = MAX_BOOKING_US / MICROSECONDS
 
     def acquire(
         self,
@@ -74,21 +92,19 @@ class AcquirePlans(DefinePlans):
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
         while True:
             longest = None if max_wait is None else left
-            reply = yield from self._acquire(requirement, mode, holder, longest)
-            if reply[0] == ReplyStatus.ALLOWED:
-                decision = read_allowed(reply, requirement.units)
+            outcome = yield from self._acquire_once(requirement, mode, holder, longest)
+            decision, refusing = outcome.decision, outcome.refusing
+            if refusing is None:
                 if max_wait is not None and decision.delay > 0:
                     yield Sleep(decision.delay)
-                return Acquisition(requirement, decision, reply[6:])
-            refusing, decision = read_refused(requirement, reply)
+                return Acquisition(requirement, decision, outcome.marks)
             if max_wait is None:
                 return Acquisition(requirement, decision, ())
-            slots_bind, too_long = reply[6] == 1, reply[6] == 2  # noqa: PLR2004  # see acquire.lua
-            wait = decision.retry_after
-            if wait is None or left <= 0 or too_long or (wait > left and not slots_bind):
+            wait, by_slot = decision.retry_after, outcome.needs_slot
+            if wait is None or left <= 0 or outcome.too_long or (wait > left and not by_slot):
                 raise Throttled(refusing.name, refusing.key, wait, decision.paused)
-            early = max(wait - _EARLY_SECONDS, _MIN_SLEEP_SECONDS)
-            nap = min(wait, left, _SLOT_POLL_SECONDS) if slots_bind else early
+            early = max(wait - self.early_seconds, _MIN_SLEEP_SECONDS)
+            nap = min(wait, left, _SLOT_POLL_SECONDS) if by_slot else early
             nap, began = min(nap, wait), time.monotonic()
             yield Sleep(nap)
             left -= nap if self.clock else time.monotonic() - began
@@ -115,26 +131,20 @@ class AcquirePlans(DefinePlans):
 
     def peek(self, requirement: Requirement) -> Plan[Decision]:
         """Decide, and take nothing."""
-        reply = yield from self._acquire(requirement, "peek")
-        if reply[0] == ReplyStatus.ALLOWED:
-            return read_allowed(reply, 0)
-        return read_refused(requirement, reply)[1]
+        return (yield from self._acquire_once(requirement, "peek")).decision
 
     def acquire_up_to(self, requirement: Requirement) -> Plan[Decision]:
         """Take the units that all limits have, at most the cost."""
-        reply = yield from self._acquire(requirement, "upto")
-        if reply[0] == ReplyStatus.ALLOWED:
-            return read_allowed(reply, to_units(reply[5]))
-        return read_refused(requirement, reply)[1]
+        return (yield from self._acquire_once(requirement, "upto")).decision
 
-    def _acquire(
+    def _acquire_once(
         self,
         requirement: Requirement,
         mode: str,
         holder: Holder | None = None,
         longest: float | None = None,
-    ) -> Plan[Sequence[int]]:
-        """Run ``acquire.lua``. Raises as :func:`check_reply`."""
+    ) -> Plan[AcquireOutcome]:
+        """Run ``acquire.lua``, which describes the modes. Raises as :func:`check_reply`."""
         cacheable = holder is None and longest is None and self.clock is None
         call = requirement.calls.get((mode, self.keys.prefix)) if cacheable else None
         if call is None:
@@ -143,7 +153,14 @@ class AcquirePlans(DefinePlans):
                 requirement.calls[mode, self.keys.prefix] = call
         reply: Sequence[int] = yield from self.call_registered(call, requirement.refs)
         self.check(reply, [requirement])
-        return reply
+        if reply[0] == ReplyStatus.ALLOWED:
+            granted = {"peek": 0, "upto": to_units(reply[5])}.get(mode, requirement.units)
+            return AcquireOutcome(read_allowed(reply, granted), reply[6:])
+        refusing, decision = read_refused(requirement, reply)
+        kind = reply[6]
+        return AcquireOutcome(
+            decision, (), refusing, kind == RefusalKind.NEEDS_SLOT, kind == RefusalKind.TOO_LONG
+        )
 
     def _acquire_call(
         self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None

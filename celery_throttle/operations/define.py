@@ -84,13 +84,7 @@ class DefinePlans(LimitPlans):
             LimitError: they are wrong, or switch between a rate and slots.
             UnknownLimitError: a key, or a weight, of a limit that is not defined.
         """
-        field = self.keys.field(ref)
-        if written is None and weight is None:
-            raise LimitValueError(
-                f"neither a limit nor a weight is given for {field!r}; allowed: one, or both"
-            )
-        if weight is not None:
-            check_whole(f"{field!r}: weight", weight, MAX_WEIGHT)
+        check_definition(self.keys.field(ref), written, weight)
         if written is None or ref.key is not None:
             yield from self.check_known(ref)
         if written is not None:
@@ -188,6 +182,16 @@ class DefinePlans(LimitPlans):
         names = [keys.state(ref), keys.pause(ref), keys.entries(ref), keys.key_cap(ref.name)]
         cursor = yield Call(script("reset"), [*names, index], [self.now()])
         yield from self._recheck_waiters(ref.name, cursor)
+
+
+def check_definition(field: str, written: LimitsLike | None, weight: int | None) -> None:
+    """Raise LimitValueError unless a limit, a weight in its bounds, or both are given."""
+    if written is None and weight is None:
+        raise LimitValueError(
+            f"neither a limit nor a weight is given for {field!r}; allowed: one, or both"
+        )
+    if weight is not None:
+        check_whole(f"{field!r}: weight", weight, MAX_WEIGHT)
 
 
 def _slots_error(name: str, limits: Limits | None) -> LimitValueError:

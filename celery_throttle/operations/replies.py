@@ -29,6 +29,14 @@ class ReplyStatus(IntEnum):
     KEYS = -4
 
 
+class RefusalKind(IntEnum):
+    """The kind of a refusal in a reply of ``acquire.lua``."""
+
+    OTHER = 0
+    NEEDS_SLOT = 1
+    TOO_LONG = 2
+
+
 def read_allowed(reply: Sequence[int], granted: float) -> Decision:
     """Return the decision of a reply that allows a request."""
     # By position, as every allowed request passes here.
@@ -78,14 +86,17 @@ def check_reply(
     if reply[0] == ReplyStatus.UNKNOWN:
         raise unknown_limit_error(ref.name, known)
     if reply[0] == ReplyStatus.SLOTS:
-        name = ref.name
-        raise LimitValueError(
-            f"limit {name!r} has slots, which must be released: "
-            f"use 'with limiter[{name!r}].slot():'"
-        )
+        raise slot_needed_error(ref.name)
     if reply[0] == ReplyStatus.KEYS:
         raise too_many_keys_error(ref.name, reply[2])
     raise cost_too_high_error(cost, ref, reply[2])
+
+
+def slot_needed_error(name: str) -> LimitValueError:
+    """Return the error for a limit with slots where only units can be taken."""
+    return LimitValueError(
+        f"limit {name!r} has slots, which must be released: use 'with limiter[{name!r}].slot():'"
+    )
 
 
 def cost_too_high_error(cost: int, ref: LimitRef, burst: int) -> CostError:

@@ -25,7 +25,8 @@ from celery_throttle.store.connection_steps import connect_step, send_step
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
-from celery_throttle.store.url import is_cluster_url, read_url, safe_url
+from celery_throttle.store.topology import NoServers, Servers
+from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 
 #: Error replies that one call may recover from: a script to load, redirections of nodes.
 _MAX_RECOVERIES = 5
@@ -55,7 +56,7 @@ class Store:
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:
-        self._servers = read_url(url, timeout)
+        self._servers: Servers = read_url(url, timeout)
         self.url = safe_url(url)  #: without secrets
         self._prefix = prefix
         self._timeout = timeout
@@ -321,6 +322,14 @@ class Store:
         """Close the idle connections of the running event loop."""
         for connection in self._async_idle.pop(asyncio.get_running_loop(), ()):
             await connection.aclose()
+
+
+class Serverless(Store):
+    """In place of a store: each call raises ConfigurationError with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(MEMORY_URL)
+        self._servers = NoServers(reason)
 
 
 def _load(call: Call) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import hiredis
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.steps import Steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.connection import AnyConnection
@@ -39,6 +40,19 @@ class Servers:
         """Start a generation, unless that was done since the connection was opened."""
         if connection.generation == self.generation:
             self.generation += 1
+
+
+class NoServers(Servers):
+    """No server at all. ``reason``: why there is none, and what to do for one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def find(self) -> Steps[AnyConnection]:
+        """Raise ConfigurationError."""
+        yield from ()
+        raise ConfigurationError(f"this needs a server, and there is none: {self._reason}")
 
 
 class Nodes(Servers):

@@ -6,6 +6,7 @@
     unix:///path/to/socket?db=<db>                              one server
     redis+cluster://host1:6379,host2:6379                       the node that has the keys
     redis+sentinel://host1:26379,host2:26379/<master>[/<db>]    the master that Sentinels name
+    memory://                                                   no server: limits of one process
 
 ``rediss`` means TLS; ``valkey`` and ``valkeys`` mean ``redis`` and ``rediss``. Options of
 redis-py's URLs may follow, such as ``?ssl_ca_certs=/path``. User and password are those of the
@@ -25,7 +26,10 @@ from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.store.address import Address, make_connection
-from celery_throttle.store.topology import Nodes, Sentinels, Servers
+from celery_throttle.store.topology import Nodes, NoServers, Sentinels, Servers
+
+#: The URL of limits in the memory of one process, for tests and notebooks.
+MEMORY_URL = "memory://"
 
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
@@ -55,6 +59,11 @@ def is_store_url(url: str) -> bool:
     return _is_one_of((*_SINGLE, *_SEVERAL), url)
 
 
+def is_memory_url(url: Any) -> bool:
+    """Whether a URL means the memory of this process."""
+    return isinstance(url, str) and url == MEMORY_URL
+
+
 def is_single_url(url: str) -> bool:
     """Whether a URL names a single server, without Sentinels or a cluster."""
     return _is_one_of(_SINGLE, url)
@@ -76,9 +85,14 @@ def read_url(url: Any, timeout: float) -> Servers:
     Raises:
         ConfigurationError: the URL cannot be used. The message contains no secrets.
     """
+    if is_memory_url(url):
+        return NoServers(
+            f"the limits are in the memory of this process ({MEMORY_URL}); "
+            "set the URL of a Redis or Valkey server"
+        )
     if not isinstance(url, str) or not is_store_url(url):
         named = safe_url(url) if isinstance(url, str) else url
-        allowed = ", ".join(f"{scheme}://" for scheme in (*_SINGLE, *_SEVERAL))
+        allowed = ", ".join(f"{scheme}://" for scheme in (*_SINGLE, *_SEVERAL, "memory"))
         raise ConfigurationError(
             f"{shown(named)} is not a server that can keep limits: "
             f"the URL must start with one of {allowed}{_suggest(named)}"

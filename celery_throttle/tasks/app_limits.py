@@ -9,13 +9,12 @@ from typing import Any
 
 from celery import Celery, Task
 
+from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, ThrottleError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages.broker import broker_identity
-from celery_throttle.operations.settle import Plans
 from celery_throttle.settings import Settings, Spec
-from celery_throttle.store.client import Store
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits, read_templates
@@ -46,10 +45,12 @@ class AppLimits(Limiter):
         return self.settings.limits
 
     @cached_property
-    def plans(self) -> Plans:
-        """The operations on the limits of the app."""
-        any_rate = Limit.parse("1000000/s burst 1000000")
-        return Plans({**self.limits, FAN_OUT_LIMIT: (any_rate,)}, self.keys, self.clock)
+    def backend(self) -> Backend:  # type: ignore[override]  # read at first use
+        """Where the limits are decided."""
+        limits = {**self.limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
+        if self.settings.enabled:
+            return make_backend(self.settings.url, limits, self.keys, timeout=self.settings.timeout)
+        return disabled_backend(limits, self.keys, "throttle_enabled is False")
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
@@ -65,11 +66,6 @@ class AppLimits(Limiter):
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""
         return f"{self._broker}/{queue}"
-
-    @cached_property
-    def store(self) -> Store:  # type: ignore[override]  # read at first use
-        """The server."""
-        return Store(self.settings.url, timeout=self.settings.timeout, prefix=self.settings.prefix)
 
     @cached_property
     def swallowed(self) -> SwallowedWaits:

@@ -7,6 +7,8 @@ from typing import Any
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
@@ -23,8 +25,18 @@ class ThrottleStep(bootsteps.StartStopStep):
         super().__init__(c, **kwargs)
         throttle = c.app.throttle
         validation.check(throttle)
+        if not throttle.settings.enabled:
+            self.enabled = False
+            _ = throttle.backend  # logs it
+            return
         # Without limits tasks may still wait in lines, from when the code had limits.
         self.enabled = bool(throttle.limits) or throttle.settings.has_server
+        if self.enabled and is_memory_url(throttle.settings.url):
+            raise ConfigurationError(
+                f"throttle_url is {MEMORY_URL!r}, the memory of one process, but a worker's limits "
+                "and lines need a server; allowed: the URL of a Redis or Valkey server, or "
+                "throttle_enabled = False"
+            )
         tasks = list(c.app.tasks.values())
         if self.enabled:
             for task in tasks:  # any task may meet a limit in its body

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from celery_throttle.algorithms.local import LocalReservation, LocalTake
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US, Slots
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
@@ -25,7 +26,6 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
-from tests.algorithms.oracle import LimitsOracle
 from tests.algorithms.traces import Step
 
 START = 1_700_000_000_000_000
@@ -72,7 +72,7 @@ class Side:
     plans: Plans
     clock: ManualClock
     others: Sequence[Limit] = ()
-    local: LimitsOracle = field(default_factory=LimitsOracle)
+    local: MemoryLimits = field(default_factory=MemoryLimits)
     passed: int = 0
     wait: int = 0
     admitted: list[Admission] = field(default_factory=list)

@@ -15,12 +15,12 @@ from celery_throttle.algorithms.adaptive import (
     STOP_US,
     Adaptive,
 )
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import SECOND
-from tests.algorithms.oracle import LimitsOracle
 from tests.algorithms.properties import Sides, shown
 from tests.algorithms.sides import START, Side
 from tests.algorithms.traces import Step, learning
@@ -40,7 +40,7 @@ class Site:
         limit: what it admits a second.
     """
 
-    local: LimitsOracle
+    local: MemoryLimits
     latency: int
     clients: int
     evenly: bool
@@ -96,7 +96,7 @@ class Site:
         return self._now, number, None
 
 
-def share_of(local: LimitsOracle) -> int:
+def share_of(local: MemoryLimits) -> int:
     (state,) = local._states[API]
     assert isinstance(state, Adaptive)
     return state.rate.share
@@ -106,7 +106,7 @@ def share_of(local: LimitsOracle) -> int:
 @pytest.mark.parametrize("ms", [5, 20])
 def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -> None:
     """Within 10% of the new limit after 30 seconds, and at most 2% refusals."""
-    local = LimitsOracle({"api": "adaptive 10..100/s"})
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
     site = Site(local, ms * 1000, clients=4, evenly=evenly)
     site.play(10)
     assert site.refused == 0
@@ -125,7 +125,7 @@ def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -
 
 
 def test_a_slow_api_is_asked_for_less() -> None:
-    local = LimitsOracle({"api": "adaptive 10..100/s latency 200ms"})
+    local = MemoryLimits({"api": "adaptive 10..100/s latency 200ms"})
     site = Site(local, 100_000, clients=20, evenly=False)
     site.play(10)
     assert site.shares[-1] == 1_000_000
@@ -138,12 +138,12 @@ def test_a_slow_api_is_asked_for_less() -> None:
     assert site.shares[-1] > 150_000
 
 
-def answered(local: LimitsOracle, at: int, *, refused: bool = False, took: float = 0.0) -> int:
+def answered(local: MemoryLimits, at: int, *, refused: bool = False, took: float = 0.0) -> int:
     return local.learn([API], Heard(refused=refused, took=took), at)
 
 
 def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
-    local = LimitsOracle({"api": "adaptive 10..100/s"})
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
     assert answered(local, START, refused=True) == STOP_US
     assert share_of(local) == KEPT_PERCENT * 10_000
     for refused in (True, False):
@@ -152,7 +152,7 @@ def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
 
 
 def test_refusals_in_a_row_stop_it_for_longer_and_longer() -> None:
-    local = LimitsOracle({"api": "adaptive 10..100/s"})
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
     at, rests = START, []
     for _ in range(12):
         rests.append(answered(local, at, refused=True))
@@ -163,7 +163,7 @@ def test_refusals_in_a_row_stop_it_for_longer_and_longer() -> None:
 
 
 def test_it_falls_deeper_if_it_falls_again_at_once() -> None:
-    local = LimitsOracle({"api": "adaptive 10..100/s"})
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
     answered(local, START, refused=True)
     answered(local, START + AGAIN_US - 1, refused=True)
     assert share_of(local) == KEPT_PERCENT * KEPT_PERCENT_AGAIN * 100
@@ -172,7 +172,7 @@ def test_it_falls_deeper_if_it_falls_again_at_once() -> None:
 
 
 def test_it_does_not_grow_while_nobody_asks() -> None:
-    local = LimitsOracle({"api": "adaptive 10..100/s"})
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
     for second in range(20):
         answered(local, START + second * SECOND, refused=True)
     low = share_of(local)
@@ -204,7 +204,7 @@ def test_a_rate_is_remembered_for_an_hour_after_the_last_answer(sides: Sides) ->
 
 
 def test_another_limit_rests_for_a_second_after_a_refusal() -> None:
-    local = LimitsOracle({"api": "100/s"})
+    local = MemoryLimits({"api": "100/s"})
     assert answered(local, START, refused=True) == DEFAULT_STOP_SECONDS * SECOND
     assert answered(local, START) == 0
     assert local.learn([API], Heard(refused=True, stop=3.0), START) == 3 * SECOND

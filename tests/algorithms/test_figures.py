@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from celery_throttle.algorithms.definition import STATE_CLASSES
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.meters import BusyPeriod, Gcra, LeakyBucket, LeakyQueue, TokenBucket
 from celery_throttle.algorithms.sliding_log import LogEntry, SlidingLog
 from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
@@ -22,7 +23,6 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.store import definitions
 from celery_throttle.store.script import source_of
-from tests.algorithms.oracle import LimitsOracle
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -40,8 +40,8 @@ meters = pytest.mark.parametrize("algorithm", METERS)
 meters_without_delay = pytest.mark.parametrize("algorithm", METERS[:3])
 
 
-def one(text: str, algorithm: str) -> LimitsOracle:
-    return LimitsOracle({"api": f"{text} using {algorithm}"})
+def one(text: str, algorithm: str) -> MemoryLimits:
+    return MemoryLimits({"api": f"{text} using {algorithm}"})
 
 
 def allowed(
@@ -213,7 +213,7 @@ def test_a_slot_booked_ahead_counts_from_its_start(algorithm: str) -> None:
 
 @meters_without_delay
 def test_several_limits_all_or_nothing(algorithm: str) -> None:
-    local = LimitsOracle(
+    local = MemoryLimits(
         {"api": f"10/s burst 5 using {algorithm}", "mail": f"1/s using {algorithm}"}
     )
     both = {API: 1, MAIL: 1}
@@ -228,7 +228,7 @@ def test_several_limits_all_or_nothing(algorithm: str) -> None:
 
 
 def test_each_limit_may_have_a_cost_of_its_own() -> None:
-    local = LimitsOracle({"api": "10/s burst 5", "mail": "1/s burst 2"})
+    local = MemoryLimits({"api": "10/s burst 5", "mail": "1/s burst 2"})
     assert local.acquire({API: 4, MAIL: 0.5}, START) == allowed(5, 1, reset=0.5, granted=4)
     assert local.acquire({API: 1, MAIL: 1.75}, START) == refused(
         2, 1, wait=0.25, reset=0.5, by="mail"
@@ -237,7 +237,7 @@ def test_each_limit_may_have_a_cost_of_its_own() -> None:
 
 
 def test_all_limits_of_a_name_have_to_allow() -> None:
-    local = LimitsOracle({"api": ["10/s burst 5", "6/m using fixed-window", "2 at once"]})
+    local = MemoryLimits({"api": ["10/s burst 5", "6/m using fixed-window", "2 at once"]})
     begin = START - START % (60 * SECOND)
     assert local.acquire({API: 3}, begin) == allowed(2, 1, reset=60.0, granted=3)
     assert local.acquire({API: 3}, begin) == refused(5, 2, wait=0.1, reset=60.0, by="api")
@@ -251,7 +251,7 @@ def test_all_limits_of_a_name_have_to_allow() -> None:
 def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
     ref: LimitRef,
 ) -> None:
-    local = LimitsOracle({"api": ["9/h using fixed-window", "9/h burst 9"]})
+    local = MemoryLimits({"api": ["9/h using fixed-window", "9/h burst 9"]})
     begin = START - START % HOUR
     local.acquire({ref: 4}, begin)
     half = begin + HOUR // 2  # the meter has drained by four, the window has not
@@ -262,14 +262,14 @@ def test_each_goes_on_with_the_units_of_the_one_in_its_place_or_with_the_most(
 
 
 def test_a_slot_is_held_from_when_its_holder_begins() -> None:
-    local = LimitsOracle({"api": ["10/s burst 5 using leaky-queue", "3 at once"]})
+    local = MemoryLimits({"api": ["10/s burst 5 using leaky-queue", "3 at once"]})
     local.acquire({API: 1}, START)
     decision = local.acquire({API: 1}, START)
     assert (decision.delay, decision.reset_after) == (0.1, 30.1)
 
 
 def test_a_refusal_tells_of_the_limit_that_binds() -> None:
-    local = LimitsOracle({"api": "1000/s burst 10", "mail": "1/s burst 20"})
+    local = MemoryLimits({"api": "1000/s burst 10", "mail": "1/s burst 20"})
     local.acquire({API: 7}, START)
     local.acquire({MAIL: 15}, START)
     assert local.acquire({API: 10, MAIL: 10}, START) == refused(
@@ -279,7 +279,7 @@ def test_a_refusal_tells_of_the_limit_that_binds() -> None:
 
 
 def test_a_key_may_have_a_limit_of_its_own() -> None:
-    local = LimitsOracle({"mail": "1/s"})
+    local = MemoryLimits({"mail": "1/s"})
     local.define(GOLD, "1/s burst 9", START)
     assert local.acquire({GOLD: 9}, START).limit == 9
     assert local.acquire({LimitRef("mail", "plain"): 1}, START).limit == 1
@@ -293,7 +293,7 @@ def test_a_key_may_have_a_limit_of_its_own() -> None:
 def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
     ref: LimitRef, algorithm: str, written_by: str
 ) -> None:
-    local = LimitsOracle({"mail": f"1/h burst 2 using {written_by}"})
+    local = MemoryLimits({"mail": f"1/h burst 2 using {written_by}"})
     local.acquire({ref: 2}, START)
     half = START + HOUR // 2
     local.define(MAIL, f"100/s burst 2 using {algorithm}", half)
@@ -304,7 +304,7 @@ def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
 
 
 def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
-    local = LimitsOracle({"mail": "1/h burst 4"})
+    local = MemoryLimits({"mail": "1/h burst 4"})
     local.acquire({GOLD: 4}, START)
     local.define(MAIL, "2/h burst 4", START + HOUR)  # one is paid off
     local.define(MAIL, "4/h burst 4", START + 2 * HOUR)
@@ -313,7 +313,7 @@ def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
 
 
 def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> None:
-    local = LimitsOracle({"mail": "100/s burst 100"})
+    local = MemoryLimits({"mail": "100/s burst 100"})
     local.acquire({GOLD: 100}, START)
     local.define(MAIL, "1/h burst 100", START)
     local.define(MAIL, "100/s burst 100", START + 10 * SECOND)
@@ -325,7 +325,7 @@ def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> Non
 def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
     algorithm: str, written_by: str
 ) -> None:
-    local = LimitsOracle({"mail": f"10/s burst 5 using {written_by}"})
+    local = MemoryLimits({"mail": f"10/s burst 5 using {written_by}"})
     local.acquire({GOLD: 5}, START)
     local.define(MAIL, "5/h burst 5", START + 1)
     local.define(MAIL, "4/h burst 4", START + 10 * SECOND)
@@ -336,7 +336,7 @@ def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
 @pytest.mark.parametrize("ref", [MAIL, GOLD])
 @meters
 def test_what_lies_beyond_any_booking_is_forgiven(ref: LimitRef, algorithm: str) -> None:
-    local = LimitsOracle({"mail": f"100/s burst 100 using {algorithm}"})
+    local = MemoryLimits({"mail": f"100/s burst 100 using {algorithm}"})
     local.acquire({ref: 100}, START)
     local.define(MAIL, f"100/s using {algorithm}", START)
     assert local.peek({ref: 0}, START).reset_after == 0.01  # one unit, not a hundred

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_throttle.algorithms.local import LocalReservation
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.cost import MILLION
@@ -26,7 +27,6 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import EVERY, LIMITS, SECOND
-from tests.algorithms.oracle import LimitsOracle
 from tests.algorithms.properties import Sides, bounded
 from tests.algorithms.sides import START, in_us, units
 from tests.algorithms.traces import full, interval
@@ -67,7 +67,7 @@ class Crowd:
         self._limit, self._others = limit, others
         self._clock = ManualClock(START)
         self._plans = Plans({}, Keys(), self._clock)
-        self._local = LimitsOracle()
+        self._local = MemoryLimits()
         self._taken: list[tuple[Acquisition | Holder, tuple[LimitRef, ...], LocalReservation]] = []
         self._holders = 0
         self._wait = 0

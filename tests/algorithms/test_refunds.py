@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.definition import adopt
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.meters import Meter
 from celery_throttle.algorithms.state import State
 from celery_throttle.algorithms.windows import FixedWindow
@@ -13,7 +14,6 @@ from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, Limit
 from celery_throttle.limits.rate import MAX_EXACT, MAX_UNITS
 from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import METERS, RATES
-from tests.algorithms.oracle import LimitsOracle
 from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import Side
 from tests.algorithms.traces import Step, full, settling
@@ -27,7 +27,7 @@ class Truth:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._local = LimitsOracle()
+        self._local = MemoryLimits()
         self._local.define(side.ref, side.limit, side.clock.now)
         self._beyond = False
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
@@ -23,7 +24,6 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import LIMITS, SECOND, any_rate, any_slots
-from tests.algorithms.oracle import LimitsOracle
 from tests.algorithms.properties import Sides, bounded, counted
 from tests.algorithms.sides import START, in_us, units
 from tests.algorithms.traces import interval
@@ -69,7 +69,7 @@ class Several:
         self._limits = limits
         self._clock = ManualClock(START)
         self._plans = Plans({}, Keys(), self._clock)
-        self._local = LimitsOracle()
+        self._local = MemoryLimits()
         self._refs = [LimitRef(f"name{number}", "key") for number in range(len(limits))]
         self._holders = 0
 

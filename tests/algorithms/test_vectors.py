@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError
 from celery_throttle.handle import LimitHandle
 from celery_throttle.limiter import Limiter
@@ -21,7 +22,6 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.testing import ManualClock
-from tests.algorithms.oracle import LimitsOracle
 
 GROUPS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "vectors" / "gcra.json").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ class Limited(Protocol):
 
 @dataclass
 class InMemory:
-    local: LimitsOracle
+    local: MemoryLimits
     ref: LimitRef
     clock: ManualClock
 
@@ -67,7 +67,7 @@ Make = Callable[[Limit, ManualClock], Limited]
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     if request.param == "memory":
         yield lambda limit, clock: InMemory(
-            LimitsOracle({"api": limit}), LimitRef("api", None), clock
+            MemoryLimits({"api": limit}), LimitRef("api", None), clock
         )
         return
     limiters: list[Limiter] = []

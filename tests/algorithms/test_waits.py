@@ -93,7 +93,9 @@ def test_units_of_a_calendar_window_that_is_not_known_any_more_count_no_longer(
     others = [Limit.parse("1/d using fixed-window at 07:30 in UTC")]
     back = [Step("define"), Step("back", more=8 * 3_600_000_000), Step("acquire")]
     trace = [Step("acquire"), Step("define"), Step("advance", more=60 * 3_600_000_000), *back]
-    sides.show(_ends_refused, [Limit.parse("3/s using sliding-log")], trace, key="key", others=others)
+    sides.show(
+        _ends_refused, [Limit.parse("3/s using sliding-log")], trace, key="key", others=others
+    )
 
 
 def _ends_refused(side: Side, trace: list[Step]) -> Plan[None]:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import LimitSyntaxError, LimitValueError
 from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from tests.algorithms.oracle import LimitsOracle
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -256,7 +256,7 @@ def test_a_window_admits_its_count_and_no_more(
     begin, end = at(begins, zone), at(ends, zone)
     middle = [begin + (end - begin) * share // 97 for share in range(1, 97)]
     for now in [begin, *middle, end - 1]:
-        limits = LimitsOracle({"api": text})
+        limits = MemoryLimits({"api": text})
         limits.acquire({ref: 2}, begin - 1)
         assert limits.acquire({ref: 1}, now)
         assert limits.acquire({ref: 1}, now)

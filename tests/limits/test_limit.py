@@ -904,7 +904,7 @@ class TestCost:
     @pytest.mark.parametrize("cost", [21, 20.000001, 10**400, 1e300])
     def test_above_the_burst_could_never_fit(self, cost: float) -> None:
         with pytest.raises(
-            CostError, match=r"can never fit.*'stripe' \(100/s burst 20\).*allowed: at most 20$"
+            CostError, match=r"can never pass.*'stripe' \(100/s burst 20\).*allowed: at most 20$"
         ) as caught:
             self.limit.check_cost(cost, "stripe")
         assert errors.shown(cost) in str(caught.value)

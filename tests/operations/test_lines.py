@@ -10,12 +10,12 @@ from fractions import Fraction
 import pytest
 import redis
 
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.reference import RefLike
 from celery_throttle.operations.acquire import GateRequest
-from tests.algorithms.oracle import LimitsOracle
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
@@ -107,7 +107,7 @@ def test_starts_are_never_over_and_never_idle(make: Make, text: str) -> None:
 )
 def test_starts_are_those_of_a_caller_that_never_rests(make: Make, text: str) -> None:
     lines = make({"api": text})
-    limits, ref = LimitsOracle({"api": text}), LimitRef("api", None)
+    limits, ref = MemoryLimits({"api": text}), LimitRef("api", None)
     begin = at = lines.now
     expected: list[int] = []
     while at < begin + 3 * SECOND:

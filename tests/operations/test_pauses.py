@@ -1,4 +1,4 @@
-"""Pauses on a server whose clock is set back; the time is an argument."""
+"""Pauses: their ends, and clocks that are set back; the time is an argument."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle import Limiter
+from celery_throttle import Heard, Limiter
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
@@ -38,3 +38,18 @@ def test_a_pause_lasts_no_longer_than_it_did_when_the_clock_steps_back(
     assert not ref.acquire()
     clock.now += 1 * SECOND
     assert ref.acquire()
+
+
+def test_an_answer_about_two_limits_does_not_carry_the_pause_of_one_to_the_other(
+    limiter: Limiter, clock: ManualClock
+) -> None:
+    limiter["api"].pause(None)
+    limiter.learn(["api", "mail"], Heard(refused=True, stop=1.0))
+    clock.advance(1.0)
+    assert not limiter["api"].acquire()
+    assert limiter["mail"].acquire()
+
+
+def test_a_pause_that_has_just_ended_cannot_be_lifted(limiter: Limiter) -> None:
+    limiter["api"].pause(0)
+    assert not limiter["api"].resume()

@@ -203,7 +203,7 @@ def test_a_cost_by_the_name_of_the_limit_that_can_never_pass(
 def test_a_cost_above_one_of_several_limits_of_a_name(app: Celery) -> None:
     Throttle(app, limits=MORE_LIMITS)
     define(app, name="shop.other", throttle="tokens", throttle_cost=50)
-    with pytest.raises(CostError, match=r"can never fit.*'tokens' \(100/s burst 50\)"):
+    with pytest.raises(CostError, match=r"can never pass.*'tokens' \(100/s burst 50\)"):
         send(app, throttle="tokens", throttle_cost=51)
 
 

@@ -9,7 +9,7 @@
 --       last but two  '1' if the answer was a refusal, '0' if not
 --       last but one  for how long (us) the limits should stop at least; -1 if the answer did not say
 --       last          how long (us) after its request the answer came
--- Reply {1, how long (us) the limits stop}
+-- Reply {1, for how long (us) the limit stops that stops longest}
 --       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 
 local keyed = ARGV[2] == '1'
@@ -58,11 +58,12 @@ end
 if stop < 0 then
   stop = rest
 end
+local longest = 0
 if stop > 0 then
   local keys = keyed and 3 or 2
   for i = 1, count do
     local pause = KEYS[2 + keys * (i - 1) + (requirements[i].has_key and 2 or 1)]
-    stop = math.max(stop, extend_pause(pause, stop))
+    longest = math.max(longest, extend_pause(pause, stop))
   end
 end
-return { 1, stop }
+return { 1, longest }

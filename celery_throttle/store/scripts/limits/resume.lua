@@ -16,4 +16,4 @@ if ARGV[2] == '1' then
 else
   cursor = recheck_name(KEYS[2], '0')
 end
-return { ends > now and 1 or 0, cursor }
+return { math.floor(ends) > now and 1 or 0, cursor }

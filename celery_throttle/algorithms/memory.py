@@ -1,6 +1,8 @@
-"""The oracle of the tests: the limits of one process, with all that the server knows besides.
+"""All that the server does with limits, in the memory of one process.
 
-Pauses, caps on keys (``max-keys``), settled reservations, released slots, and feedback.
+To the decisions of :mod:`.local` this adds pauses, caps on keys (``max-keys``), settled
+reservations, released slots, and feedback. A limiter without a server decides with it, and the
+tests compare the scripts on the server with it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.definition import adopt
+from celery_throttle.algorithms.key_cap import KeyCap
 from celery_throttle.algorithms.local import LimitCheck, LocalLimits, LocalReservation
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import Mark, State, is_ahead
@@ -20,7 +23,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import ENDLESS_US, MICROSECONDS, pause_to_seconds, to_us
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, find_strictest
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, Limits, find_strictest
 from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import LimitsLike, too_many_keys_error
 
@@ -46,42 +49,8 @@ class Pause(NamedTuple):
         return Pause(self.until - self.written + now, now)
 
 
-class KeyCap:
-    """The keys of one name, and until when (in microseconds) units or slots of each are in use.
-
-    Twin: ``key_cap.lua``.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[str, int] = {}
-
-    def use(self, key: str, until: int, now: int) -> None:
-        """Record that a key is in use ``until`` a time; forget keys that are not in use now."""
-        self._ends = {other: end for other, end in self._ends.items() if end > now}
-        self._ends[key] = until
-
-    def renew(self, key: str, until: int) -> None:
-        """Extend the use of a key, unless it has been forgotten."""
-        if key in self._ends:
-            self._ends[key] = max(self._ends[key], until)
-
-    def forget(self, key: str) -> None:
-        """Record that a key is not in use."""
-        self._ends.pop(key, None)
-
-    def has(self, key: str, now: int) -> bool:
-        """Whether a key is in use."""
-        return self._ends.get(key, 0) > now
-
-    def wait(self, count: int, max_keys: int, now: int) -> int:
-        """Return the microseconds until ``count`` more keys may be used, at most ``max_keys``."""
-        ends = sorted(end for end in self._ends.values() if end > now)
-        excess = len(ends) + count - max_keys
-        return ends[excess - 1] - now if excess > 0 else 0
-
-
-class LimitsOracle(LocalLimits):
-    """Limits that decide as the server does, in all that it can do."""
+class MemoryLimits(LocalLimits):
+    """Limits in the memory of one process, with all that the server does. Not thread-safe."""
 
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
         self._key_caps: defaultdict[str, KeyCap] = defaultdict(KeyCap)
@@ -94,15 +63,42 @@ class LimitsOracle(LocalLimits):
         if self._states.get(ref) != before:
             self._note_use(ref, now)
 
-    def pause(self, ref: LimitRef, us: int | None, now: int) -> None:
-        """Pause a name, or one key of it; None: until it is resumed. Never shortens a pause."""
+    def knows(self, name: str) -> bool:
+        """Whether a name, or any key of it, is defined."""
+        return any(ref.name == name for ref in self._definitions)
+
+    def limits_of(self, ref: LimitRef) -> Limits | None:
+        """Return the limits in force of a name, or of one key of it."""
+        definition = self._find_definition(ref)
+        return None if definition is None else definition.limits
+
+    def undefine(self, ref: LimitRef, default: LimitsLike | None, now: int) -> None:
+        """Define a name as ``default``; None: remove its definition, or that of one key."""
+        if default is not None:
+            self.define(ref, default, now)
+            return
+        own = self._definitions.pop(ref, None)
+        whole = self._find_definition(ref)
+        if own is not None and whole is not None and ref in self._states:
+            # What is in use counts by the limits of the name from now on.
+            now_in_force = own.replace_limits(whole.limits, now)
+            states, _ = adopt(now_in_force, self._states[ref], now)
+            self._states[ref] = tuple(replace(state, since=whole.since) for state in states)
+
+    def pause(self, ref: LimitRef, us: int | None, now: int) -> int:
+        """Pause a name, or one key of it; None: until it is resumed. Never shortens a pause.
+
+        Returns the microseconds for which it is paused now.
+        """
         until = now + (ENDLESS_US if us is None else us)
         old = self._pauses.get(ref, Pause(until, now)).follow_clock(now)
         self._pauses[ref] = Pause(max(until, old.until), now)
+        return self._pauses[ref].until - now
 
-    def resume(self, ref: LimitRef) -> None:
-        """Lift the pause of a name, or of one key of it, and do nothing else."""
-        self._pauses.pop(ref, None)
+    def resume(self, ref: LimitRef, now: int = 0) -> bool:
+        """Lift the pause of a name, or of one key of it; return whether it was paused ``now``."""
+        pause = self._pauses.pop(ref, None)
+        return pause is not None and pause.until > now
 
     def reset(self, ref: LimitRef) -> None:
         """Clear the state of one name and key, and lift its pause. Slots in use stay in use."""
@@ -116,6 +112,10 @@ class LimitsOracle(LocalLimits):
             if slots.leases:
                 return
         self._key_caps[ref.name].forget(str(ref.key))
+
+    def delay(self, refs: Iterable[LimitRef], now: int) -> int:
+        """Return the microseconds until a request that is admitted now may start."""
+        return max(check.delay(now) for ref in refs for check in self._check(ref, 0, now))
 
     def acquire_up_to(self, refs: Iterable[LimitRef], most: Cost, now: int) -> Decision:
         """Take the units that all limits have, at most ``most``; whole units if that is whole."""
@@ -197,10 +197,7 @@ class LimitsOracle(LocalLimits):
             for ref in {check.ref for check in checks if decision and take}:
                 self._note_use(ref, now)
             return decision
-        waits = [
-            max(check.state.wait(check.limit, check.cost, now), blocking.get(check.ref, 0))
-            for check in checks
-        ]
+        waits = [max(check.wait(now), blocking.get(check.ref, 0)) for check in checks]
         wait = max(waits)
         bottleneck = checks[waits.index(wait)]
         decision = Decision(

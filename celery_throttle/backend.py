@@ -1,0 +1,55 @@
+"""Where the limits of a limiter are decided: on a server, in memory, or, disabled, not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from celery_throttle.forecasts.reader import EmptyForecasts, ForecastReader
+from celery_throttle.limits.limit import Limits
+from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
+from celery_throttle.operations.plan import Clock
+from celery_throttle.operations.settle import Plans
+from celery_throttle.store.client import Serverless, Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.url import is_memory_url
+
+logger = logging.getLogger(__name__)
+
+
+class Backend(NamedTuple):
+    """The parts of a limiter that depend on where its limits are decided."""
+
+    store: Store
+    plans: Plans
+    forecasts: ForecastReader
+
+
+def make_backend(
+    url: str,
+    limits: Mapping[str, Limits],
+    keys: Keys,
+    *,
+    timeout: float,
+    clock: Clock | None = None,
+) -> Backend:
+    """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
+
+    Raises:
+        ConfigurationError: the URL cannot be used, or not with the prefix of the keys.
+    """
+    store = Store(url, timeout=timeout, prefix=keys.prefix)
+    if is_memory_url(url):
+        return _without_server(store, MemoryPlans.of(limits, keys, clock))
+    return Backend(store, Plans(limits, keys, clock), ForecastReader(limits, keys, clock))
+
+
+def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
+    """Return the backend that allows all requests, and log that; ``reason``: what disabled it."""
+    logger.warning("Limits are disabled (%s): everything is allowed", reason)
+    return _without_server(Serverless(reason), DisabledPlans.of(limits, keys, None))
+
+
+def _without_server(store: Store, plans: MemoryPlans) -> Backend:
+    return Backend(store, plans, EmptyForecasts(plans.limits, plans.keys, plans.clock, plans=plans))

@@ -1,0 +1,236 @@
+"""Plans that decide in the memory of this process: they yield no calls, and need no server.
+
+:class:`MemoryPlans` decides as the server does, for tests. :class:`DisabledPlans` allows all
+requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import ClassVar
+
+from celery_throttle.algorithms.local import LocalReservation
+from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.limits.cost import Cost, to_units
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
+from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import (
+    Costs,
+    LimitsLike,
+    Requirement,
+    find_slot_indexes,
+    parse_costs,
+)
+from celery_throttle.operations.acquire import AcquireOutcome, Acquisition, Holder
+from celery_throttle.operations.define import check_definition
+from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
+from celery_throttle.operations.settle import Plans
+from celery_throttle.store.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlans(Plans):
+    """Plans for limits in the memory of this process. Made by :meth:`of`. Thread-safe.
+
+    No task waits in a line, so weights have no effect.
+    """
+
+    early_seconds: ClassVar[float] = 0.0  # no start is booked ahead
+
+    _memory: MemoryLimits = field(default_factory=MemoryLimits)
+    #: The takes of each holder of slots, by its name.
+    _held: dict[str, LocalReservation] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def of(cls, limits: Mapping[str, Limits], keys: Keys, clock: Clock | None) -> MemoryPlans:
+        """Return the plans for the limits of the code, of which nothing is in use."""
+        return cls(limits, keys, clock, MemoryLimits(limits))
+
+    def _time(self) -> int:
+        return time.time_ns() // 1000 if self.clock is None else self.clock.now
+
+    def _acquire_once(
+        self,
+        requirement: Requirement,
+        mode: str,
+        holder: Holder | None = None,
+        longest: float | None = None,
+    ) -> Plan[AcquireOutcome]:
+        yield from ()
+        with self._lock:
+            self._check_slots(requirement, mode)
+            return self._decide(requirement, mode, holder, longest)
+
+    def _decide(
+        self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
+    ) -> AcquireOutcome:
+        memory, now, costs = self._memory, self._time(), _costs_of(requirement)
+        if mode == "upto":
+            decision = memory.acquire_up_to(costs, requirement.units, now)
+            # A refusal is that of one unit.
+            return self._outcome({ref: min(cost, 1) for ref, cost in costs.items()}, decision)
+        max_delay = None if longest is None else to_us(longest)
+        decision = memory.acquire(costs, now, take=mode != "peek", max_delay=max_delay)
+        if mode == "peek" or not decision:
+            outcome = self._outcome(costs, decision)
+            delayed = max_delay is not None and memory.delay(costs, now) > max_delay
+            return outcome._replace(too_long=delayed and not outcome.needs_slot)
+        takes = memory.last_takes(costs)
+        if holder is not None:
+            memory.renew(takes, to_us(holder.lease + decision.delay), now)
+            self._held[holder.name] = takes
+        return AcquireOutcome(decision._replace(granted=requirement.units), (takes,))
+
+    def _outcome(self, costs: Mapping[LimitRef, Cost], decision: Decision) -> AcquireOutcome:
+        """Return the outcome of an attempt, without marks."""
+        if decision:
+            return AcquireOutcome(decision)
+        named = [ref for ref in costs if ref.name == decision.bound_by]
+        refusing = (
+            max(named, key=lambda ref: self._wait(ref, costs[ref])) if named[1:] else named[0]
+        )
+        needs_slot = not decision.paused and self._has_slots(refusing)
+        return AcquireOutcome(decision, (), refusing, needs_slot)
+
+    def _wait(self, ref: LimitRef, cost: Cost) -> float:
+        wait = self._memory.peek({ref: cost}, self._time()).retry_after
+        return inf if wait is None else wait
+
+    def _check_slots(self, requirement: Requirement, mode: str) -> None:
+        """Raise the error for a limit that is not defined, or has slots that must be released."""
+        for ref in requirement.refs:
+            if not self._memory.knows(ref.name):
+                raise unknown_limit_error(ref.name, self.limits)
+            if mode in ("take", "upto", "reserve") and self._has_slots(ref):
+                raise slot_needed_error(ref.name)
+
+    def _has_slots(self, ref: LimitRef) -> bool:
+        limits = self._memory.limits_of(ref)
+        return bool(limits and find_slot_indexes([ref.name], {ref.name: limits}))
+
+    def settle(self, acquisition: Acquisition, actual: Costs) -> Plan[None]:
+        yield from ()
+        refs = acquisition.requirement.refs
+        worth = dict(zip(refs, map(to_units, parse_costs(refs, actual, least=0)), strict=True))
+        with self._lock:
+            for takes in acquisition.marks:
+                self._memory.settle(takes, worth, self._time())
+
+    def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:
+        yield from ()
+        with self._lock:
+            now = self._time()
+            stop = self._memory.learn(requirement.refs, heard, now)
+            if not stop:
+                return 0.0
+            ends = [self._memory.pause(ref, stop, now) for ref in requirement.refs]
+            return pause_to_seconds(max(ends))
+
+    def release(self, refs: Sequence[LimitRef], holder: str) -> Plan[None]:  # noqa: ARG002  # the holder says it
+        yield from ()
+        with self._lock:
+            takes = self._held.pop(holder, None)
+            if takes is not None:
+                self._memory.release(takes)
+
+    def renew(self, slots: Sequence[tuple[LimitRef, str]], lease: float) -> Plan[None]:
+        yield from ()
+        with self._lock:
+            for holder in {holder for _, holder in slots} & self._held.keys():
+                self._memory.renew(self._held[holder], to_us(lease), self._time())
+
+    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
+        yield from ()
+        with self._lock:
+            for name, written in limits.items():
+                if not self._memory.knows(name):
+                    self._memory.define(LimitRef(name, None), written, now or self._time())
+
+    def define(
+        self, ref: LimitRef, written: LimitsLike | None, weight: int | None = None
+    ) -> Plan[None]:
+        check_definition(self.keys.field(ref), written, weight)
+        if written is None or ref.key is not None:
+            yield from self.check_known(ref)
+        if written is not None:
+            with self._lock:
+                self._memory.define(ref, written, self._time())
+
+    def undefine(self, ref: LimitRef) -> Plan[None]:
+        yield from self.check_known(ref)
+        with self._lock:
+            default = None if ref.key is not None else self.limits.get(ref.name)
+            self._memory.undefine(ref, default, self._time())
+
+    def check_known(self, ref: LimitRef) -> Plan[None]:
+        yield from ()
+        with self._lock:
+            if not self._memory.knows(ref.name):
+                raise unknown_limit_error(ref.name, self.limits)
+
+    def pause(self, ref: LimitRef, seconds: float | None, record: str | None = None) -> Plan[float]:  # noqa: ARG002  # there are no fan-outs
+        us = None if seconds is None else to_us(check_duration(seconds, "a pause"))
+        yield from self.check_known(ref)
+        with self._lock:
+            return pause_to_seconds(self._memory.pause(ref, us, self._time()))
+
+    def resume(self, ref: LimitRef) -> Plan[bool]:
+        yield from self.check_known(ref)
+        with self._lock:
+            return self._memory.resume(ref, self._time())
+
+    def reset(self, ref: LimitRef) -> Plan[None]:
+        yield from self.check_known(ref)
+        with self._lock:
+            self._memory.reset(ref)
+
+
+class DisabledPlans(MemoryPlans):
+    """Plans that allow all requests, of limits that are not defined as well."""
+
+    __slots__ = ()
+
+    def _acquire_once(
+        self,
+        requirement: Requirement,
+        mode: str,
+        holder: Holder | None = None,  # noqa: ARG002  # as in the base class
+        longest: float | None = None,  # noqa: ARG002  # as in the base class
+    ) -> Plan[AcquireOutcome]:
+        yield from ()
+        bursts = [
+            limit.burst for ref in requirement.refs for limit in self.limits.get(ref.name, ())
+        ]
+        least = min(bursts, default=0)
+        granted = 0 if mode == "peek" else requirement.units
+        return AcquireOutcome(
+            Decision(
+                allowed=True,
+                limit=least,
+                remaining=least,
+                retry_after=0.0,
+                reset_after=0.0,
+                bound_by=None,
+                granted=granted,
+            )
+        )
+
+    def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:  # noqa: ARG002  # as in the base class
+        yield from ()
+        return 0.0
+
+    def check_known(self, ref: LimitRef) -> Plan[None]:  # noqa: ARG002  # as in the base class
+        yield from ()
+
+
+def _costs_of(requirement: Requirement) -> dict[LimitRef, Cost]:
+    return dict(zip(requirement.refs, map(to_units, requirement.costs), strict=True))
