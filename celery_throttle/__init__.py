@@ -1,40 +1,79 @@
 """Global rate limits for Celery, decided in Redis or Valkey.
 
-``Throttle`` needs Celery; ``Limiter`` does not and is what web views and scripts use.
+``Throttle`` needs Celery; ``Limiter`` does not and is what web views and scripts use. A name is
+imported when it is first used, so that a limiter or the pytest plugin does not import Celery.
 """
 
 from __future__ import annotations
 
-from celery_throttle.app import Throttle
-from celery_throttle.errors import (
-    ConfigurationError,
-    CostError,
-    FanOutError,
-    KeysFullError,
-    KeyTemplateError,
-    KeyValueError,
-    LimitError,
-    LimitSyntaxError,
-    LimitValueError,
-    QueueFullError,
-    StoreError,
-    StoreUnavailableError,
-    Throttled,
-    ThrottleError,
-    UnknownFanOutError,
-    UnknownLimitError,
-    WaitTooLongError,
-)
-from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.limiter import Limiter
-from celery_throttle.limits.calendar import Calendar
-from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.feedback import Heard
-from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Concurrency, Rate
-from celery_throttle.misspellings import ThrottleWarning
-from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
-from celery_throttle.tasks.task import ThrottledTask
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_throttle.app import Throttle
+    from celery_throttle.errors import (
+        ConfigurationError,
+        CostError,
+        FanOutError,
+        KeysFullError,
+        KeyTemplateError,
+        KeyValueError,
+        LimitError,
+        LimitSyntaxError,
+        LimitValueError,
+        QueueFullError,
+        StoreError,
+        StoreUnavailableError,
+        Throttled,
+        ThrottleError,
+        UnknownFanOutError,
+        UnknownLimitError,
+        WaitTooLongError,
+    )
+    from celery_throttle.forecasts.solver import Forecast
+    from celery_throttle.limiter import Limiter
+    from celery_throttle.limits.calendar import Calendar
+    from celery_throttle.limits.decision import Decision
+    from celery_throttle.limits.feedback import Heard
+    from celery_throttle.limits.limit import Limit
+    from celery_throttle.limits.rate import Concurrency, Rate
+    from celery_throttle.misspellings import ThrottleWarning
+    from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
+    from celery_throttle.tasks.task import ThrottledTask
+
+_MODULES = {
+    "Calendar": "limits.calendar",
+    "Concurrency": "limits.rate",
+    "ConfigurationError": "errors",
+    "CostError": "errors",
+    "Decision": "limits.decision",
+    "FanOutError": "errors",
+    "Forecast": "forecasts.solver",
+    "Heard": "limits.feedback",
+    "KeyTemplateError": "errors",
+    "KeyValueError": "errors",
+    "KeysFullError": "errors",
+    "Limit": "limits.limit",
+    "LimitError": "errors",
+    "LimitSyntaxError": "errors",
+    "LimitValueError": "errors",
+    "Limiter": "limiter",
+    "QueueFullError": "errors",
+    "Rate": "limits.rate",
+    "StoreError": "errors",
+    "StoreUnavailableError": "errors",
+    "Throttle": "app",
+    "ThrottleError": "errors",
+    "ThrottleWarning": "misspellings",
+    "Throttled": "errors",
+    "ThrottledTask": "tasks.task",
+    "UnknownFanOutError": "errors",
+    "UnknownLimitError": "errors",
+    "WaitTooLongError": "errors",
+    "task_released": "signals",
+    "task_throttled": "signals",
+    "throttle_mode_changed": "signals",
+}
 
 __all__ = [
     "Calendar",
@@ -69,3 +108,11 @@ __all__ = [
     "task_throttled",
     "throttle_mode_changed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value

@@ -101,11 +101,15 @@ class Throttle(AppLimits):
         include_lines(app)
         app.steps["consumer"].add("celery_throttle.worker.bootstep:ThrottleStep")
 
-    @cached_property
+    @property
     def line_publisher(self) -> LinePublisher | None:
         """Sends tasks to the end of their lines, with ``throttle_publish = "line"``."""
         if self.settings.publish != "line" or not self.settings.enabled:
             return None
+        return self._line_publisher
+
+    @cached_property
+    def _line_publisher(self) -> LinePublisher:
         from celery_throttle.fanout.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
 
         return LinePublisher(self)

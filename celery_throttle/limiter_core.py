@@ -44,6 +44,11 @@ class LimiterCore:
     backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
 
+    @property
+    def registered_limits(self) -> Mapping[str, Limits]:
+        """The limits that a server gets if it does not know them."""
+        return self.limits
+
     @cached_property
     def store(self) -> Store:
         """The server."""

@@ -1,10 +1,21 @@
-"""Tools for tests of code that uses limits."""
+"""Tools for tests of code that uses limits: a clock, and a record of the tasks that ran.
+
+The pytest plugin makes both, as ``throttle_clock`` and ``throttle_runs``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 from celery_throttle.limits.duration import to_us
+
+#: Seconds that an assertion waits for tasks by default.
+_WAIT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -20,3 +31,157 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Advance the clock."""
         self.now += to_us(seconds)
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """What is known of one task.
+
+    Attributes:
+        name: the name of the task.
+        id: its id.
+        args, kwargs: its arguments; empty until it starts.
+        throttled_by: the names of the limits that refused it, in order.
+        waited: seconds that it spent in lines.
+        started: seconds from the beginning of the record until its start; None before.
+    """
+
+    name: str
+    id: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    throttled_by: list[str] = field(default_factory=list)
+    waited: float = 0.0
+    started: float | None = None
+
+    def __str__(self) -> str:
+        arguments = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
+        start = "has not started" if self.started is None else f"started at {self.started:.3f} s"
+        limits = ", ".join(self.throttled_by)
+        wait = f", throttled by {limits}, waited {self.waited:.3f} s" if limits else ""
+        return f"{self.name}({', '.join(arguments)}) {start}{wait}"
+
+
+class TaskRuns:
+    """A record of the tasks that started or were throttled, in the order in which they came.
+
+    Tasks that run in processes of their own, as with prefork, start unseen.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._runs: dict[str, TaskRun] = {}
+        self._changed = threading.Condition()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.all())) or "no task has started or been throttled"
+
+    def all(self, name: str | None = None) -> list[TaskRun]:
+        """Return the runs, or those of the tasks of one name."""
+        with self._changed:
+            return [run for run in self._runs.values() if name in (None, run.name)]
+
+    def throttled(self, name: str | None = None) -> list[TaskRun]:
+        """Return the runs that a limit refused at least once."""
+        return [run for run in self.all(name) if run.throttled_by]
+
+    def started(self, name: str | None = None) -> list[TaskRun]:
+        """Return the runs that have started, by their start."""
+        runs = [run for run in self.all(name) if run.started is not None]
+        return sorted(runs, key=lambda run: run.started or 0.0)
+
+    def wait_for_starts(
+        self, count: int, name: str | None = None, timeout: float = _WAIT_SECONDS
+    ) -> list[TaskRun]:
+        """Wait until ``count`` tasks have started, for ``timeout`` seconds at most; return them.
+
+        Raises:
+            AssertionError: fewer have started by then.
+        """
+        deadline = time.monotonic() + timeout
+        while len(started := self.started(name)) < count:
+            with self._changed:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+        self._check(
+            len(started) >= count,
+            f"{len(started)} tasks{_named(name)} started in {timeout:g} s, not {count}",
+        )
+        return started
+
+    def assert_throttled(self, name: str | None = None, *, count: int | None = None) -> None:
+        """Assert that limits refused tasks: ``count`` of them, or at least one."""
+        found = len(self.throttled(name))
+        self._check(
+            found > 0 if count is None else found == count,
+            f"{found} tasks{_named(name)} were throttled, not {count or 'at least 1'}",
+        )
+
+    def assert_not_throttled(self, name: str | None = None) -> None:
+        """Assert that no limit refused a task."""
+        found = len(self.throttled(name))
+        self._check(not found, f"{found} tasks{_named(name)} were throttled, not 0")
+
+    def assert_most_starts(self, most: int, seconds: float, name: str | None = None) -> None:
+        """Assert that at most ``most`` tasks started in any window of some seconds."""
+        found = self._most_starts(seconds, name)
+        self._check(
+            found <= most,
+            f"{found} tasks{_named(name)} started within {seconds:g} s; allowed: {most}",
+        )
+
+    def _most_starts(self, seconds: float, name: str | None) -> int:
+        starts: Sequence[float] = [run.started or 0.0 for run in self.started(name)]
+        ends = (sum(at <= other < at + seconds for other in starts) for at in starts)
+        return max(ends, default=0)
+
+    def _check(self, holds: bool, failure: str) -> None:  # noqa: FBT001  # the subject of the check
+        __tracebackhide__ = True
+        if not holds:
+            raise AssertionError(f"{failure}:\n{self}")
+
+    @contextmanager
+    def recording(self) -> Iterator[TaskRuns]:
+        """Record runs for the time of a ``with``."""
+        from celery.signals import task_prerun  # noqa: PLC0415  # a clock needs no Celery
+
+        from celery_throttle.signals import task_released, task_throttled  # noqa: PLC0415  # the same
+
+        receivers: dict[Any, Any] = {
+            task_prerun: self._on_start,
+            task_throttled: self._on_throttled,
+            task_released: self._on_released,
+        }
+        for signal, receiver in receivers.items():
+            signal.connect(receiver, weak=False)
+        try:
+            yield self
+        finally:
+            for signal, receiver in receivers.items():
+                signal.disconnect(receiver)
+
+    def _on_start(
+        self, sender: Any, task_id: str, args: Sequence[Any], kwargs: dict[str, Any], **_: Any
+    ) -> None:
+        with self._changed:
+            run = self._run(task_id, sender.name)
+            run.args, run.kwargs = tuple(args), dict(kwargs)
+            run.started = time.monotonic() - self._began
+            self._changed.notify_all()
+
+    def _on_throttled(self, sender: Any, request: Any, limit: str, **_: Any) -> None:
+        with self._changed:
+            self._run(request.id, sender.name).throttled_by.append(limit)
+            self._changed.notify_all()
+
+    def _on_released(self, sender: Any, request: Any, waited: float, **_: Any) -> None:
+        with self._changed:
+            self._run(request.id, sender.name).waited += waited
+
+    def _run(self, task_id: str, name: str) -> TaskRun:
+        return self._runs.setdefault(task_id, TaskRun(name, task_id))
+
+
+def _named(name: str | None) -> str:
+    return "" if name is None else f" {name!r}"

@@ -26,10 +26,8 @@ from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.store.address import Address, make_connection
+from celery_throttle.store.memory_url import MEMORY_URL, is_memory_url
 from celery_throttle.store.topology import Nodes, NoServers, Sentinels, Servers
-
-#: The URL of limits in the memory of one process, for tests and notebooks.
-MEMORY_URL = "memory://"
 
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
@@ -57,11 +55,6 @@ def safe_url(url: str) -> str:
 def is_store_url(url: str) -> bool:
     """Whether a URL names a server that can keep limits."""
     return _is_one_of((*_SINGLE, *_SEVERAL), url)
-
-
-def is_memory_url(url: Any) -> bool:
-    """Whether a URL means the memory of this process."""
-    return isinstance(url, str) and url == MEMORY_URL
 
 
 def is_single_url(url: str) -> bool:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, Task, _state
 
 from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, ThrottleError
@@ -47,10 +47,15 @@ class AppLimits(Limiter):
     @cached_property
     def backend(self) -> Backend:  # type: ignore[override]  # read at first use
         """Where the limits are decided."""
-        limits = {**self.limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
+        limits, timeout = self.registered_limits, self.settings.timeout
         if self.settings.enabled:
-            return make_backend(self.settings.url, limits, self.keys, timeout=self.settings.timeout)
+            return make_backend(self.settings.url, limits, self.keys, timeout=timeout)
         return disabled_backend(limits, self.keys, "throttle_enabled is False")
+
+    @property
+    def registered_limits(self) -> Mapping[str, Limits]:
+        """The limits of the code, and the one that lets fan-outs be paused."""
+        return {**self.limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
@@ -137,3 +142,9 @@ class AppLimits(Limiter):
         if name in routes:
             return routes[name]
         return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)
+
+
+def active_throttles() -> list[AppLimits]:
+    """Return the limits of all apps of this process that have any."""
+    apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
+    return [app.throttle for app in apps if getattr(app, "throttle", None) is not None]

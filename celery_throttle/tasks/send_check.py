@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from celery import Celery, Task, _state
+from celery import Celery, Task
 from kombu.utils.functional import maybe_list
 
 from celery_throttle.errors import ConfigurationError, UnknownLimitError
+from celery_throttle.tasks.app_limits import active_throttles
 from celery_throttle.tasks.task_limits import TaskLimits
 
 #: Options of a message that hold the tasks to run after it.
@@ -73,6 +74,4 @@ def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
 
 def is_limited_elsewhere(app: Any, task: type[Task] | Task) -> bool:
     """Return whether another app of this process has the limits that a task names."""
-    apps: Any = _state._get_active_apps()  # type: ignore[attr-defined]  # noqa: SLF001  # Celery's own list
-    others = (getattr(other, "throttle", None) for other in apps if other is not app)
-    return any(throttle.knows(task) for throttle in others if throttle is not None)
+    return any(throttle.knows(task) for throttle in active_throttles() if throttle.app is not app)

@@ -1,0 +1,167 @@
+"""The pytest plugin: limits in tests. Installed with the package, see ``docs/testing.md``.
+
+========================  =========================================================================
+``throttle_off``          Fixture, marker and setting: every limit allows everything, and no server
+                          is needed.
+``throttle_server``       Fixture, its value is a URL: a private server decides, for the session.
+``throttle_clock``        Fixture, its value is a :class:`~celery_throttle.testing.ManualClock`:
+                          limits are decided by its time, in memory, or on ``throttle_server``.
+``throttle_limits``       Fixture, a function: replaces limits for one test.
+``throttle_runs``         Fixture, its value is a record of the tasks that started or waited.
+========================  =========================================================================
+
+A test begins with no units in use. One that uses none of these has the limits of the code under
+test on the server that the code names. Celery and the limiter are imported where a test needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.store.memory_url import MEMORY_URL
+from celery_throttle.test_support import names
+
+if TYPE_CHECKING:
+    from celery_throttle.limits.requirement import LimitsLike
+    from celery_throttle.test_support.switch import Switch
+    from celery_throttle.testing import ManualClock, TaskRuns
+
+_off_for_session = pytest.StashKey[ExitStack]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the setting."""
+    parser.addini(
+        names.OFF, "every limit allows everything, and no server is needed", "bool", default=False
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker, and check the settings."""
+    config.addinivalue_line(
+        "markers", f"{names.OFF}: every limit allows everything, and no server is needed"
+    )
+    names.check_config(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check the markers."""
+    for item in items:
+        names.check_item(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001  # pytest's name
+    """Name the right fixture where a misspelt one is asked for."""
+    try:
+        return (yield)
+    except pytest.FixtureLookupError as error:
+        advice = names.advice_for_fixture(error.argname or "")
+        if advice is None:
+            raise
+        pytest.fail(advice, pytrace=False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Switch limits off for the session, if the setting says so."""
+    if session.config.getini(names.OFF):
+        from celery_throttle.test_support.switch import Switch  # noqa: PLC0415  # see above
+
+        stack = session.config.stash[_off_for_session] = ExitStack()
+        stack.enter_context(Switch(None).on())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what was switched off for the session."""
+    stack = config.stash.get(_off_for_session, None)
+    if stack is not None:
+        stack.close()
+
+
+@pytest.fixture(autouse=True)
+def _throttle_switch(request: pytest.FixtureRequest) -> Iterator[Switch | None]:
+    """Decide limits where the fixtures and the marker of the test say."""
+    asked = set(request.fixturenames) & {*names.FIXTURES}
+    marked = request.node.get_closest_marker(names.OFF) is not None
+    names.check_combination(request.node.nodeid, asked, marked_off=marked)
+    if not marked and not asked - {names.RUNS}:
+        yield None  # the test has the limits of the code, or none in a session without
+        return
+    from celery_throttle.test_support.switch import Switch  # noqa: PLC0415  # see above
+    from celery_throttle.testing import ManualClock  # noqa: PLC0415  # see above
+
+    url = None if marked or names.OFF in asked else _url_for(request, asked)
+    with Switch(url, ManualClock() if names.CLOCK in asked else None).on() as switch:
+        yield switch
+
+
+def _url_for(request: pytest.FixtureRequest, asked: set[str]) -> str | None:
+    """Return where limits are decided for a test that asks for these fixtures."""
+    if names.SERVER not in asked:
+        return MEMORY_URL
+    url: str = request.getfixturevalue(names.SERVER)
+    if url == MEMORY_URL:  # the session is without a server
+        if asked & {names.CLOCK, names.LIMITS}:
+            pytest.skip(f"limits that decide on a server are tested, and {names.OFF} is set")
+        return None
+    from celery_throttle.test_support.server import delete_limits  # noqa: PLC0415  # see above
+
+    delete_limits(url)
+    return url
+
+
+@pytest.fixture
+def throttle_off(_throttle_switch: Switch) -> None:
+    """Every limit allows everything, and no server is needed."""
+
+
+@pytest.fixture(scope="session")
+def throttle_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Start a private server for the session, and decide limits there; the value is its URL.
+
+    It also serves as a broker. What the limits and lines of a test leave is deleted before the next
+    test that uses the server; other keys stay.
+
+    With the setting ``throttle_off`` no server is started: every limit allows everything, and the
+    URL is ``memory://``, a broker for threads. Tests that also ask for ``throttle_clock`` or
+    ``throttle_limits`` are skipped then.
+    """
+    if request.config.getini(names.OFF):
+        yield MEMORY_URL
+        return
+    from celery_throttle.test_support.server import private_server  # noqa: PLC0415  # see above
+
+    with private_server(tmp_path_factory.mktemp("throttle-server")) as url:
+        yield url
+
+
+@pytest.fixture
+def throttle_clock(_throttle_switch: Switch) -> ManualClock:
+    """Decide limits by a clock that only the test moves; a wait for a limit advances it."""
+    clock: ManualClock = _throttle_switch.clock
+    return clock
+
+
+@pytest.fixture
+def throttle_limits(_throttle_switch: Switch) -> Callable[..., None]:
+    """Replace limits for this test: ``throttle_limits(stripe="2/s")``, or with a dict."""
+
+    def replace(limits: dict[str, LimitsLike] | None = None, **by_name: LimitsLike) -> None:
+        _throttle_switch.replace_limits({**(limits or {}), **by_name})
+
+    return replace
+
+
+@pytest.fixture
+def throttle_runs() -> Iterator[TaskRuns]:
+    """Record which tasks were throttled, when each started, and how long it waited."""
+    from celery_throttle.testing import TaskRuns  # noqa: PLC0415  # see above
+
+    with TaskRuns().recording() as runs:
+        yield runs
