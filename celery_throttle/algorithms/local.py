@@ -65,9 +65,13 @@ class LocalLimits:
 
     Args:
         limits: name to limits, as text or :class:`Limit`, one or several.
+
+    Attributes:
+        refusing: the limit and key that refused the last request, if one did.
     """
 
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
+        self.refusing: LimitRef | None = None
         self._definitions: dict[LimitRef, Definition] = {}
         self._states: dict[LimitRef, States] = {}
         for name, written in (limits or {}).items():
@@ -167,6 +171,7 @@ class LocalLimits:
         left = [check.state.remaining_and_reset(check.limit, now) for check in checks]
         units = [amount // MILLION for amount, _ in left]
         index = waits.index(wait) if wait else units.index(min(units))
+        self.refusing = checks[index].ref if wait else None
         return Decision(
             allowed=wait == 0,
             limit=checks[index].limit.burst,

@@ -200,6 +200,7 @@ class MemoryLimits(LocalLimits):
         waits = [max(check.wait(now), blocking.get(check.ref, 0)) for check in checks]
         wait = max(waits)
         bottleneck = checks[waits.index(wait)]
+        self.refusing = bottleneck.ref
         decision = Decision(
             allowed=False,
             limit=bottleneck.limit.burst,

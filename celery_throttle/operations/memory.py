@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import ClassVar
 
 from celery_throttle.algorithms.local import LocalReservation
@@ -75,13 +74,11 @@ class MemoryPlans(Plans):
     ) -> AcquireOutcome:
         memory, now, costs = self._memory, self._time(), _costs_of(requirement)
         if mode == "upto":
-            decision = memory.acquire_up_to(costs, requirement.units, now)
-            # A refusal is that of one unit.
-            return self._outcome({ref: min(cost, 1) for ref, cost in costs.items()}, decision)
+            return self._outcome(memory.acquire_up_to(costs, requirement.units, now))
         max_delay = None if longest is None else to_us(longest)
         decision = memory.acquire(costs, now, take=mode != "peek", max_delay=max_delay)
         if mode == "peek" or not decision:
-            outcome = self._outcome(costs, decision)
+            outcome = self._outcome(decision)
             delayed = max_delay is not None and memory.delay(costs, now) > max_delay
             return outcome._replace(too_long=delayed and not outcome.needs_slot)
         takes = memory.last_takes(costs)
@@ -90,20 +87,11 @@ class MemoryPlans(Plans):
             self._held[holder.name] = takes
         return AcquireOutcome(decision._replace(granted=requirement.units), (takes,))
 
-    def _outcome(self, costs: Mapping[LimitRef, Cost], decision: Decision) -> AcquireOutcome:
-        """Return the outcome of an attempt, without marks."""
-        if decision:
-            return AcquireOutcome(decision)
-        named = [ref for ref in costs if ref.name == decision.bound_by]
-        refusing = (
-            max(named, key=lambda ref: self._wait(ref, costs[ref])) if named[1:] else named[0]
-        )
-        needs_slot = not decision.paused and self._has_slots(refusing)
+    def _outcome(self, decision: Decision) -> AcquireOutcome:
+        """Return the outcome of the last attempt, without marks."""
+        refusing = self._memory.refusing
+        needs_slot = refusing is not None and not decision.paused and self._has_slots(refusing)
         return AcquireOutcome(decision, (), refusing, needs_slot)
-
-    def _wait(self, ref: LimitRef, cost: Cost) -> float:
-        wait = self._memory.peek({ref: cost}, self._time()).retry_after
-        return inf if wait is None else wait
 
     def _check_slots(self, requirement: Requirement, mode: str) -> None:
         """Raise the error for a limit that is not defined, or has slots that must be released."""

@@ -11,6 +11,8 @@ from celery_throttle import misspellings
 from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
+from celery_throttle.settings import Settings
+from celery_throttle.store.client import Store
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.task import ThrottledTask
@@ -40,20 +42,24 @@ def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     settings = throttle.settings
     yield from settings.mistakes()
     try:
-        written, routes = settings.written_limits, settings.routes
+        written, routes, enabled = settings.written_limits, settings.routes, settings.enabled
     except ConfigurationError:  # it was yielded; without limits nothing else can be checked
         return
     wrong = {name: _error(parse_definitions, {name: limit}) for name, limit in written.items()}
     known = {name: _ANY if wrong[name] else parse_limits(written[name], name) for name in written}
     yield from filter(None, wrong.values())
-    if written or settings.has_server:
-        yield from filter(None, [_error(lambda: throttle.store)])
+    if enabled and (written or settings.has_server):
+        yield from filter(None, [_error(_make_store, settings)])
     for pattern, spec in routes.items():
         yield from filter(
             None, [_error(read_templates, spec, known, f"throttle_routes[{pattern!r}]")]
         )
     for _, task in sorted(throttle.app.tasks.items()):
         yield from _in_task(throttle, task, known)
+
+
+def _make_store(settings: Settings) -> Store:
+    return Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
 
 
 def _in_task(

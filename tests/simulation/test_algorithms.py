@@ -106,7 +106,7 @@ def test_slots_need_a_duration() -> None:
 def test_a_cost_that_can_never_pass_is_an_error() -> None:
     trace = Trace.of("test", [Arrival(0, 5)])
     for mode in Mode:
-        with pytest.raises(SimulationError, match=r"cost 5 can never fit.*at most 3"):
+        with pytest.raises(SimulationError, match=r"cost 5 can never pass.*at most 3"):
             run_trace(trace, Limit.parse("1/s burst 3"), mode)
 
 

@@ -92,7 +92,7 @@ def test_a_trace_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> Non
         (["fanout:x", "--limit", "1/s"], "count 'x' in 'fanout:x' is not allowed"),
         (["burst:5", "--limit", "1/s"], "'burst:5' is neither a file nor a trace; allowed: 'st"),
         (["/no/such/file.csv", "--limit", "1/s"], "is neither a file nor a trace"),
-        (["fanout:5,cost=2", "--limit", "1/s"], "cost 2 can never fit"),
+        (["fanout:5,cost=2", "--limit", "1/s"], "cost 2 can never pass"),
         (["fanout:5", "--limit", "1/s", "--plot", "x.jpg"], "ends in .svg or .png"),
         (["fanout:5", "--limit", "1/s", "--plot", "/no/such/x.svg"], "cannot write /no/such/x.svg"),
     ],

@@ -247,7 +247,7 @@ def test_a_worker_does_not_start_and_names_all_tasks_that_are_wrong(redis_url: s
         "5 mistakes in app 'misspelt':",
         "- app.conf: setting 'throttle_leese' has no effect; write 'throttle_lease'",
         "- task 'misspelt.attribute': attribute 'throttle_limit' has no effect; write 'throttle'",
-        "- task 'misspelt.costly': cost 2 can never pass in limit 'stripe'",
+        "- task 'misspelt.costly': cost 2 can never pass limit 'stripe'",
         "- task 'misspelt.routed' has no argument 'nobody'; allowed: number",
         "- task 'misspelt.wrong': limit 'strip' is not defined",
     ):
