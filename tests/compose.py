@@ -27,7 +27,7 @@ def main() -> None:
 
         compose("up", "--detach", "--no-recreate", "--scale", "worker=4", "--wait", "worker")
         before = sent()
-        compose("run", "--rm", "--no-deps", "app")  # with them, it goes back to two workers
+        compose("run", "--rm", "--no-deps", "app")  # they would be two workers again
         check_workers(4, 2 * before)
 
         compose("stop", "worker")
