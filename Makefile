@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 MINUTES ?= 60
 
-.PHONY: demo test test-all faults soak bench plots keys lint types check clean
+.PHONY: demo test test-all faults soak bench plots keys compose lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -45,6 +45,11 @@ plots: .venv/.demo .venv/.plot
 # docs/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
 keys: .venv/.test
 	$(BIN)/python -m tests.redis_keys
+
+# Checks docker-compose.yml: two workers, then four, and what they run.
+compose:
+	@docker compose ls >/dev/null 2>&1 || { echo "make compose needs a Docker engine with Compose" >&2; exit 1; }
+	$(PYTHON) -m tests.compose
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

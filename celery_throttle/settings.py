@@ -1,10 +1,12 @@
 """Settings, from arguments of :class:`~celery_throttle.app.Throttle` and from ``app.conf``.
 
-An argument overrides ``app.conf``, which overrides values derived from other settings.
+An argument overrides ``app.conf``, which overrides the environment variable ``THROTTLE_URL`` and
+values derived from other settings.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -98,12 +100,15 @@ class Settings:
 
     @cached_property
     def url(self) -> str:
-        """The URL of the server (``throttle_url``); default: the broker's, if that is Redis."""
-        return self._text("url", "") or self._broker_url()
+        """The URL of the server (``throttle_url``).
+
+        Default: the environment variable ``THROTTLE_URL``, or else the broker's, if that is Redis.
+        """
+        return self._text("url", "") or os.environ.get("THROTTLE_URL") or self._broker_url()
 
     @property
     def has_server(self) -> bool:
-        """Whether limits are enabled, and ``throttle_url`` is set or the broker can keep them."""
+        """Whether limits are enabled, and a URL is set, valid or not, or the broker can keep them."""
         if not self.enabled:
             return False
         try:

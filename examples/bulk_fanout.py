@@ -15,12 +15,12 @@ from celery import Celery
 
 from celery_throttle import Throttle
 
-BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
-STORE = os.environ.get("THROTTLE_URL", BROKER)
+REDIS = "redis://localhost:6379/0"
 CUSTOMERS = int(os.environ.get("CUSTOMERS", "200"))
 
-app = Celery("examples.bulk_fanout", broker=BROKER, backend=STORE)
-throttle = Throttle(app, {"statements": "50/s"}, url=STORE)
+# CELERY_BROKER_URL, CELERY_RESULT_BACKEND and THROTTLE_URL in the environment name other servers.
+app = Celery("examples.bulk_fanout", broker=REDIS, backend=REDIS)
+throttle = Throttle(app, {"statements": "50/s"})
 
 
 @app.task(throttle="statements", ignore_result=True)

@@ -8,7 +8,6 @@ The API here is a small HTTP server that answers 429 to the 11th request within 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -22,12 +21,12 @@ from celery import Celery, group
 
 from celery_throttle import Throttle
 
-BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
-STORE = os.environ.get("THROTTLE_URL", BROKER)
+REDIS = "redis://localhost:6379/0"
 
-app = Celery("examples.outbound_api", broker=BROKER, backend=STORE)
+# CELERY_BROKER_URL, CELERY_RESULT_BACKEND and THROTTLE_URL in the environment name other servers.
+app = Celery("examples.outbound_api", broker=REDIS, backend=REDIS)
 # Requests arrive a few milliseconds earlier or later than they were admitted: leave a margin.
-throttle = Throttle(app, {"partner": "9/s"}, url=STORE)
+throttle = Throttle(app, {"partner": "9/s"})
 
 
 def get(url: str) -> int:

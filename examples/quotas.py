@@ -8,18 +8,17 @@ Run a worker, then the program::
 
 from __future__ import annotations
 
-import os
 import time
 
 from celery import Celery, group
 
 from celery_throttle import Throttle
 
-BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
-STORE = os.environ.get("THROTTLE_URL", BROKER)  # the broker itself, if that is Redis
+REDIS = "redis://localhost:6379/0"
 
-app = Celery("examples.quotas", broker=BROKER, backend=STORE)
-throttle = Throttle(app, {"stripe": "20/s burst 5", "mail": "5/s"}, url=STORE)
+# CELERY_BROKER_URL, CELERY_RESULT_BACKEND and THROTTLE_URL in the environment name other servers.
+app = Celery("examples.quotas", broker=REDIS, backend=REDIS)
+throttle = Throttle(app, {"stripe": "20/s burst 5", "mail": "5/s"})
 
 
 @app.task(throttle="stripe")

@@ -15,11 +15,16 @@ from tests.workers import ROOT, StartWorker
 pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
 
 
+def services(url: str) -> dict[str, str]:
+    """Return the variables that let an example use one server for everything."""
+    return {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": url, "THROTTLE_URL": url}
+
+
 def run(name: str, url: str, **env: str) -> str:
     """Return the output of the program."""
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
-        env=os.environ | {"CELERY_BROKER_URL": url, "THROTTLE_URL": url, **env},
+        env=os.environ | services(url) | env,
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -31,14 +36,14 @@ def run(name: str, url: str, **env: str) -> str:
 
 
 def test_quotas(redis_url: str, start_worker: StartWorker) -> None:
-    start_worker("examples.quotas", redis_url, env={"THROTTLE_URL": redis_url})
+    start_worker("examples.quotas", redis_url, env=services(redis_url))
     found = re.search(r"30 tasks in ([\d.]+) s", run("quotas", redis_url))
     assert found
     assert float(found[1]) >= (30 - 5) / 20 - 0.1
 
 
 def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
-    start_worker("examples.outbound_api", redis_url, env={"THROTTLE_URL": redis_url})
+    start_worker("examples.outbound_api", redis_url, env=services(redis_url))
     text = run("outbound_api", redis_url)
     assert "without a limit, from this script: 10 x 200, 10 x 429" in text
     # The API counts arrivals in any second, so one that comes a few milliseconds early or late
@@ -47,7 +52,7 @@ def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
 
 
 def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
-    worker = start_worker("examples.bulk_fanout", redis_url, env={"THROTTLE_URL": redis_url})
+    worker = start_worker("examples.bulk_fanout", redis_url, env=services(redis_url))
     text = run("bulk_fanout", redis_url, CUSTOMERS="100")
     assert text.count("signed in after") == 3
     assert "100 statements wait, at 50 a second: 2 s" in text

@@ -28,6 +28,7 @@ from celery_throttle import (
     UnknownLimitError,
 )
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.settings import Settings
 from tests.servers.server import free_port
 from tests.workers import Worker
 
@@ -514,6 +515,32 @@ def test_a_broker_that_is_not_redis(broker: str) -> None:
             _ = throttle.settings.url
     assert broker.partition(":")[0] in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broker", ["amqp://rabbit//", "redis://broker"])
+def test_a_url_in_the_environment(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THROTTLE_URL", "redis://environment")
+    with Celery("shop", broker=broker, set_as_current=False) as app:
+        settings = Throttle(app).settings
+        assert settings.has_server
+        assert settings.url == "redis://environment"
+
+
+def test_app_conf_and_arguments_override_the_environment(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THROTTLE_URL", "redis://environment")
+    app.conf.throttle_url = "redis://conf"
+    assert Settings(app.conf, {}).url == "redis://conf"
+    assert Settings(app.conf, {"url": "redis://argument"}).url == "redis://argument"
+
+
+def test_an_empty_url_in_the_environment_is_none(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``THROTTLE_URL=`` in a file of variables."""
+    monkeypatch.setenv("THROTTLE_URL", "")
+    assert Settings(app.conf, {}).url == "redis://localhost/0"
 
 
 def test_a_url_of_no_server_that_keeps_limits(app: Celery) -> None:
