@@ -59,7 +59,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test-all faults
+check: lint types test-all smoke faults
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

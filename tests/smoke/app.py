@@ -23,7 +23,7 @@ Throttle(app, {"api": os.environ["SMOKE_LIMIT"]}, url=STORE, lease=5)
 @app.task(bind=True, name="work", throttle="api", acks_late=True)
 def work(self: Any, number: int, seconds: float = 0) -> None:
     """Records its start and its end in streams, whose ids are times of the server."""
-    about = {"number": number, "worker": self.request.hostname}
+    about: dict[Any, Any] = {"number": number, "worker": self.request.hostname}
     records.xadd("starts", about)
     time.sleep(seconds)
     records.xadd("ends", about)

@@ -12,12 +12,10 @@ import pytest
 from pytest_celery import (
     DEFAULT_WORKER_CONTAINER_TIMEOUT,
     DEFAULT_WORKER_VOLUME,
-    CeleryTestBroker,
     CeleryTestSetup,
     CeleryTestWorker,
     CeleryWorkerCluster,
     CeleryWorkerContainer,
-    RabbitMQContainer,
     RedisContainer,
 )
 from pytest_docker_tools import build, container, fxtr, wrappers
@@ -25,31 +23,31 @@ from pytest_docker_tools import build, container, fxtr, wrappers
 from tests.smoke.fleet import NEXT_RATE, PROCESSES, RATE, Fleet
 from tests.smoke.local_engine import ROOT, LocalEngine
 
-_ENGINE = pytest.StashKey[Any]()
+#: The client of a Docker engine; None: none answers.
+_DOCKER = pytest.StashKey[Any]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        engine = docker.from_env()
-        engine.ping()
+        config.stash[_DOCKER] = docker.from_env()
     except docker.errors.DockerException:
-        engine = LocalEngine()
-    config.stash[_ENGINE] = engine
+        config.stash[_DOCKER] = None
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    if isinstance(config.stash[_ENGINE], LocalEngine):
+    if config.stash[_DOCKER] is None:
         return "smoke: local processes, as no Docker engine answers"
     return "smoke: containers"
 
 
 @pytest.fixture(scope="session")
-def docker_client(pytestconfig: pytest.Config) -> Iterator[Any]:
-    engine = pytestconfig.stash[_ENGINE]
+def docker_client(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    engine = pytestconfig.stash[_DOCKER] or LocalEngine(tmp_path_factory.mktemp("engine"))
     with pytest.MonkeyPatch.context() as patch:
-        if isinstance(engine, LocalEngine):
-            # Servers are reached by their published ports, even if all this runs in a container.
-            patch.setattr(wrappers.container, "tests_inside_container", lambda: False)
+        # pytest-celery looks for servers at localhost: at their published ports, wherever it runs.
+        patch.setattr(wrappers.container, "tests_inside_container", lambda: False)
         yield engine
     engine.close()
 
@@ -57,56 +55,15 @@ def docker_client(pytestconfig: pytest.Config) -> Iterator[Any]:
 # Brokers. Limits, lines and results are in the backend, which no test restarts.
 
 
-class Redis(RedisContainer):
-    @classmethod
-    def image(cls) -> str:
-        return "redis:8-alpine"
-
-    @classmethod
-    def command(cls, *args: str, **options: Any) -> list[str]:
-        return super().command("--appendonly", "yes", *args, **options)
-
-
-class Valkey(Redis):
-    @classmethod
-    def image(cls) -> str:
-        return "valkey/valkey:9-alpine"
-
-    @classmethod
-    def command(cls, *args: str, **options: Any) -> list[str]:
-        _, *words = super().command(*args, **options)
-        return ["valkey-server", *words]
-
-
-class RabbitMQ(RabbitMQContainer):
-    @classmethod
-    def image(cls) -> str:
-        return "rabbitmq:4-alpine"
-
-
 @pytest.fixture(params=["redis", "valkey", "rabbitmq"])
 def broker_name(request: pytest.FixtureRequest) -> str:
-    return request.param
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-def default_redis_broker_cls(broker_name: str) -> type[RedisContainer]:
-    return Valkey if broker_name == "valkey" else Redis
-
-
-@pytest.fixture
-def default_redis_backend_cls(default_redis_broker_cls: type[Redis]) -> type[RedisContainer]:
-    return default_redis_broker_cls
-
-
-@pytest.fixture
-def default_rabbitmq_broker_cls() -> type[RabbitMQContainer]:
-    return RabbitMQ
-
-
-@pytest.fixture
-def celery_broker(request: pytest.FixtureRequest, broker_name: str) -> CeleryTestBroker:
-    vendor = "rabbitmq" if broker_name == "rabbitmq" else "redis"
+def celery_broker(request: pytest.FixtureRequest, broker_name: str) -> Any:
+    vendor = "rabbitmq" if broker_name == "rabbitmq" else "redis"  # Valkey is a kind of Redis here
     return request.getfixturevalue(f"celery_{vendor}_broker")
 
 
@@ -115,12 +72,40 @@ def celery_backend(celery_redis_backend: Any) -> Any:
     return celery_redis_backend
 
 
+@pytest.fixture
+def default_rabbitmq_broker_image() -> str:
+    return "rabbitmq:4-alpine"
+
+
+@pytest.fixture
+def default_redis_broker_image(broker_name: str) -> str:
+    return "valkey/valkey:9-alpine" if broker_name == "valkey" else "redis:8-alpine"
+
+
+@pytest.fixture
+def default_redis_backend_image(default_redis_broker_image: str) -> str:
+    return default_redis_broker_image
+
+
+@pytest.fixture
+def default_redis_broker_command(broker_name: str) -> list[str]:
+    # What the broker has must outlive its restart.
+    redis_server, *options = RedisContainer.command("--appendonly", "yes")
+    return ["valkey-server" if broker_name == "valkey" else redis_server, *options]
+
+
+@pytest.fixture
+def default_redis_backend_command(default_redis_broker_command: list[str]) -> list[str]:
+    return default_redis_broker_command
+
+
 # Workers.
 
 
 @pytest.fixture(scope="session", params=os.environ.get("SMOKE_CELERY", "5.7").split())
 def default_worker_celery_version(request: pytest.FixtureRequest) -> str:
-    return request.param
+    version: str = request.param
+    return version
 
 
 celery_base_worker_image = build(
@@ -154,12 +139,12 @@ def default_worker_initial_content() -> dict[str, bytes]:
 
 
 @pytest.fixture
-def default_worker_command(default_worker_container_cls: type[CeleryWorkerContainer]) -> list[str]:
-    return default_worker_container_cls.command("--concurrency", str(PROCESSES))
+def default_worker_command() -> Any:
+    return CeleryWorkerContainer.command("--concurrency", str(PROCESSES))
 
 
 @pytest.fixture
-def default_worker_env(celery_worker_cluster_config: dict[str, Any]) -> dict[str, str]:
+def default_worker_env(celery_worker_cluster_config: dict[str, Any]) -> Any:
     limit = {"SMOKE_LIMIT": f"{RATE}/s"}
     return CeleryWorkerContainer.initial_env(celery_worker_cluster_config, limit)
 

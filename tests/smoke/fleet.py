@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from pytest_celery import CeleryTestSetup, CeleryTestWorker
@@ -49,9 +50,10 @@ class Fleet:
 
     def records(self, stream: str) -> list[Record]:
         """What is in a stream, "starts" or "ends", in the order of time."""
+        entries: Any = self._store.xrange(stream)
         return [
             Record(int(about["number"]), about["worker"], int(stamp.split("-")[0]) / 1000)
-            for stamp, about in self._store.xrange(stream)
+            for stamp, about in entries
         ]
 
     def queue_up(self, count: int, seconds: float = 0) -> None:

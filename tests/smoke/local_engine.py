@@ -11,9 +11,9 @@ import shutil
 import signal
 import subprocess
 import tarfile
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -32,6 +32,9 @@ from tests.tether import Tethered
 
 ROOT = Path(__file__).parent.parent.parent
 
+#: The id of an image that has no command.
+_NOTHING = "scratch"
+
 _SERVERS: dict[str, Callable[[], Path | None]] = {
     "redis-server": redis_command,
     "valkey-server": valkey_command,
@@ -45,8 +48,8 @@ class LocalEngine:
     `images.build` finds the environment that `make smoke` has made for a version of Celery.
     """
 
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="smoke-"))
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.containers = SimpleNamespace(run=self._run, create=self._create)
         self.images = SimpleNamespace(build=_find_environment)
         self.networks = SimpleNamespace(create=_network)
@@ -56,7 +59,6 @@ class LocalEngine:
     def close(self) -> None:
         if self._mapper is not None:
             self._mapper[0].end()
-        shutil.rmtree(self.directory)
 
     def mapper_port(self) -> int:
         """The port mapper of all RabbitMQ nodes, started at the first use."""
@@ -64,13 +66,19 @@ class LocalEngine:
             self._mapper = start_port_mapper(self.directory)
         return self._mapper[1]
 
-    def _create(self, image: str, **options: Any) -> LocalContainer:
+    def _run(self, image: str, **options: Any) -> LocalContainer:
         return LocalContainer(self, image, **options)
 
-    def _run(self, image: str, **options: Any) -> LocalContainer:
-        container = self._create(image, **options)
-        container.start()
-        return container
+    def _create(self, image: str, volumes: Mapping[str, Any]) -> SimpleNamespace:
+        """Return a container that does not run: with it an archive is unpacked in a volume."""
+        assert image == _NOTHING
+        (name,) = volumes
+
+        def put_archive(_path: str, archive: IO[bytes]) -> None:
+            with tarfile.open(fileobj=archive) as files:
+                files.extractall(self.directory / name, filter="data")
+
+        return SimpleNamespace(put_archive=put_archive, remove=lambda force: force)
 
     def _volume(self, name: str, **_: Any) -> SimpleNamespace:
         directory = self.directory / name
@@ -85,12 +93,9 @@ def _network(name: str, **_: Any) -> SimpleNamespace:
 def _find_environment(
     buildargs: Mapping[str, str] | None = None, **_: Any
 ) -> tuple[SimpleNamespace, list[str]]:
-    """Return an image, whose id is the directory of its commands, and an empty build log.
-
-    Without a version it is the image that fills a volume, which runs no command.
-    """
-    if buildargs is None:
-        return SimpleNamespace(id=""), []
+    """Return an image, whose id is the directory of its commands, and an empty build log."""
+    if buildargs is None:  # the image for `create`
+        return SimpleNamespace(id=_NOTHING), []
     version = buildargs["CELERY_VERSION"].removesuffix(".*")
     environment = ROOT / ".venv" / f"celery-{version}"
     if not environment.exists():
@@ -112,38 +117,39 @@ class LocalContainer:
         volumes: Mapping[str, Mapping[str, str]] | None = None,
         **_: Any,
     ) -> None:
-        self._engine, self._image, self._command = engine, image, command
         self.id = uuid.uuid4().hex
         self.name = f"process-{self.id[:12]}"
         self._directory = engine.directory / self.name
         self._directory.mkdir()
         self._log = self._directory / "log"
         self._ports = {port: free_port() for port in ports or {}}
-        self._volumes = {
+        paths = {
             options["bind"]: str(engine.directory / name)
             for name, options in (volumes or {}).items()
         }
-        self._environment = {
-            name: self._volumes.get(value, value) for name, value in (environment or {}).items()
-        }
+        self._env = {name: paths.get(value, value) for name, value in (environment or {}).items()}
+        self._command = self._local_command(engine, image, *command)
+        self._start()
 
-    def start(self) -> None:
-        self._running = Tethered(self._local_command(*self._command), self._log, self._environment)
-
-    def _local_command(self, program: str, *words: str) -> list[str]:
+    def _local_command(
+        self, engine: LocalEngine, image: str, program: str, *words: str
+    ) -> list[str]:
         """Return the command of the container as this machine has it."""
         if program not in _SERVERS:  # one of the environment
-            short_id = self.id[:12]  # the host name of a container, which Celery writes as %h
-            return [f"{self._image}/{program}", *(word.replace("%h", short_id) for word in words)]
+            host_name = self.id[:12]  # as in a container; Celery would put in that of the machine
+            return [f"{image}/{program}", *(word.replace("%h", host_name) for word in words)]
         path = _SERVERS[program]()
         if path is None:
-            raise ImageNotFound(f"{self._image}: {program} is not installed")
+            raise ImageNotFound(f"{image}: {program} is not installed")
         (port,) = self._ports.values()
         if program == "rabbitmq-server":
-            self._environment |= node_environment(self._directory, port, self._engine.mapper_port())
+            self._env |= node_environment(self._directory, port, engine.mapper_port())
             return [str(path), *words]
         own = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._directory))
         return [str(path), *words, *own]
+
+    def _start(self) -> None:
+        self._running = Tethered(self._command, self._log, self._env)
 
     def kill(self, signal_name: str | None = None) -> None:
         number = signal.Signals[signal_name or "SIGKILL"]
@@ -154,19 +160,17 @@ class LocalContainer:
 
     def restart(self, timeout: float) -> None:
         self.kill("SIGTERM")
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._running.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._running.end()
-        self.start()
+        self._running.end()
+        self._start()
 
     def remove(self, **_: Any) -> None:
-        if hasattr(self, "_running"):
-            self._running.end()
+        self._running.end()
         shutil.rmtree(self._directory)
 
     def reload(self) -> None:
-        """Status and attributes are always those of now."""
+        """Do nothing: status and attributes are always read anew."""
 
     @property
     def status(self) -> str:
@@ -177,11 +181,10 @@ class LocalContainer:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        # Without names of its own for each process, the port is part of the host name.
+        # Processes have no host names of their own, so the port makes the difference.
         hosts = [f"127.0.0.1:{port}" for port in self._ports.values()]
         return {
             "Config": {"Hostname": hosts[0] if hosts else self.id[:12]},
-            "HostConfig": {"PortBindings": self._ports},
             "NetworkSettings": {
                 "Networks": {},
                 "Ports": {name: [{"HostPort": str(port)}] for name, port in self._ports.items()},
@@ -194,7 +197,3 @@ class LocalContainer:
         listening = [name for name, port in self._ports.items() if listens(port)]
         rows = [f"0: 0:{int(name.removesuffix('/tcp')):04X} 0:0 0A" for name in listening]
         return 0, "\n".join(rows).encode()
-
-    def put_archive(self, path: str, archive: IO[bytes]) -> None:
-        with tarfile.open(fileobj=archive) as files:
-            files.extractall(self._volumes[path], filter="data")
