@@ -23,7 +23,7 @@ from pytest_docker_tools import build, container, fxtr, wrappers
 from tests.smoke.fleet import NEXT_RATE, PROCESSES, RATE, Fleet
 from tests.smoke.local_engine import ROOT, LocalEngine
 
-#: The client of a Docker engine; None: none answers.
+#: The client of the Docker engine; None if no engine answers.
 _DOCKER = pytest.StashKey[Any]()
 
 
