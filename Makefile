@@ -6,8 +6,9 @@ ARGS ?=
 BIN := .venv/bin
 
 MINUTES ?= 60
+CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults soak bench plots keys compose lint types check clean
+.PHONY: demo test test-all faults smoke soak bench plots keys compose lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -31,6 +32,11 @@ faults: .venv/.test
 # The same for as long as asked, at other moments each time: make soak MINUTES=600
 soak: .venv/.test
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+
+# Deployed workers of each version of Celery, by pytest-celery: in containers, or as processes where
+# there is no Docker engine. Four at once, as they mostly wait. One version: make smoke CELERY=5.5
+smoke: .venv/.smoke $(CELERY:%=.venv/celery-%/.stamp)
+	SMOKE_CELERY="$(CELERY)" $(BIN)/python -m pytest --numprocesses 4 --dist worksteal tests/smoke $(ARGS)
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -59,7 +65,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test-all faults
+check: lint types test-all smoke faults
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -69,4 +75,10 @@ clean:
 .venv/.%: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# An environment for workers of one version of Celery.
+.venv/celery-%/.stamp: pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'celery==$*.*'
 	@touch $@

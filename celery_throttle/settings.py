@@ -108,7 +108,7 @@ class Settings:
 
     @property
     def has_server(self) -> bool:
-        """Whether limits are enabled, and a URL is set, valid or not, or the broker can keep them."""
+        """Whether limits are enabled, and have a URL, valid or not, or a broker that keeps them."""
         if not self.enabled:
             return False
         try:

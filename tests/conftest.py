@@ -21,6 +21,8 @@ from tests.servers.server import (
 from tests.sizes import WHOLE, is_thorough
 from tests.workers import StartWorker, Worker
 
+collect_ignore = ["smoke"]  # a suite with settings of its own: make smoke
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the whole suite has; see `tests/sizes.py`."""

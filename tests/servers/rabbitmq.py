@@ -53,16 +53,12 @@ class RabbitMQ:
 
     def __init__(self, command: Path, directory: Path, **settings: int) -> None:
         self._command, self._directory = command, directory
-        port, mapper_port = free_port(), free_port()
+        port = free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{port}//"
-        self._env = _env(directory, port, mapper_port)
+        self._mapper, mapper_port = start_port_mapper(directory)
+        self._env = node_environment(directory, port, mapper_port)
         given = " ".join(f"-rabbit {name} {value}" for name, value in settings.items())
         self._env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += f" {given}"
-        # Started by the node, the mapper would be a daemon that stays.
-        self._mapper = Tethered(
-            ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], directory / "epmd.log"
-        )
-        self._mapper.wait_until(lambda: _listens(mapper_port), seconds=10)
         self.start()
 
     def start(self) -> None:
@@ -89,12 +85,23 @@ class RabbitMQ:
         self._mapper.end()
 
 
-def _listens(port: int) -> bool:
+def start_port_mapper(directory: Path) -> tuple[Tethered, int]:
+    """Start the mapper of nodes, and return it with its port.
+
+    Started by a node, it would be a daemon that stays.
+    """
+    port = free_port()
+    mapper = Tethered(["epmd", "-port", str(port), "-address", "127.0.0.1"], directory / "epmd.log")
+    mapper.wait_until(lambda: listens(port), seconds=10)
+    return mapper, port
+
+
+def listens(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _env(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
+def node_environment(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
     """Keeps the node apart from any other on the machine: ports, files, cookie, settings."""
     plugins = directory / "enabled_plugins"
     plugins.write_text("[].\n")
