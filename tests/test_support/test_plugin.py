@@ -102,9 +102,9 @@ def test_the_sample_passes_without_any_server(run: Run) -> None:
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("plugin", ["celery.contrib.pytest", "pytest_celery"])
+@pytest.mark.parametrize("plugin", ["celery.contrib.pytest", "pytest_celery.plugin"])
 def test_the_sample_passes_beside_the_plugins_of_celery(run: Run, plugin: str) -> None:
-    if find_spec(plugin) is None:
+    if find_spec(plugin.partition(".")[0]) is None:
         pytest.skip(f"{plugin} is not installed")
     assert run(SAMPLE, "-p", plugin).passed(9)
 
