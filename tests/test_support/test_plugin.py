@@ -59,9 +59,7 @@ def run_command(command: Sequence[str], directory: Path) -> subprocess.Completed
 def run(tmp_path: Path) -> Run:
     """Run pytest on a file of tests, or on a path, with options and lines of a settings file."""
 
-    def run_pytest(
-        tests: str | Path, *options: str, settings: str = "", plugin: tuple[str, ...] = PLUGIN
-    ) -> Outcome:
+    def run_pytest(tests: str | Path, *options: str, settings: str = "") -> Outcome:
         (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
         (tmp_path / "shop.py").write_text(APP)
         if isinstance(tests, str):
@@ -69,19 +67,9 @@ def run(tmp_path: Path) -> Run:
             path.write_text(f"import pytest\nfrom shop import *\n{tests}")
         else:
             path = tests
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *PLUGIN]
         rest = ("-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), *options, str(path))
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-        return Outcome(
-            subprocess.run(
-                [*command, *rest],
-                check=False,
-                capture_output=True,
-                text=True,
-                cwd=tmp_path,
-                env=env,
-            )
-        )
+        return Outcome(run_command([*command, *rest], tmp_path))
 
     return run_pytest
 
@@ -91,7 +79,8 @@ OFFLINE = ("-p", "tests.test_support.offline")
 
 @pytest.mark.workers
 def test_the_sample_passes_with_the_embedded_server(run: Run) -> None:
-    assert run(SAMPLE).passed(9)
+    outcome = run(SAMPLE)
+    assert outcome.passed(9), outcome.text
 
 
 @pytest.mark.workers
@@ -106,7 +95,8 @@ def test_the_sample_passes_without_any_server(run: Run) -> None:
 def test_the_sample_passes_beside_the_plugins_of_celery(run: Run, plugin: str) -> None:
     if find_spec(plugin.partition(".")[0]) is None:
         pytest.skip(f"{plugin} is not installed")
-    assert run(SAMPLE, "-p", plugin).passed(9)
+    outcome = run(SAMPLE, "-p", plugin)
+    assert outcome.passed(9), outcome.text
 
 
 def test_a_marked_test_has_no_limits(run: Run) -> None:
