@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 MINUTES ?= 60
 
-.PHONY: demo test test-all faults soak bench plots keys lint types check clean
+.PHONY: demo test test-all faults soak bench celery-suite plots keys lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -33,6 +33,10 @@ soak: .venv/.test
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Celery's own integration tests without limits, with one that never binds, and with one that binds.
+celery-suite: .venv/.celery-suite
+	$(BIN)/python -m tests.celery_suite
 
 # The plots in docs/; the tests check that these commands still give the figures they show.
 plots: .venv/.demo .venv/.plot
