@@ -1,20 +1,20 @@
-"""The outcomes that a limit changes, and why."""
+"""The outcomes that a limit changes, and the judgement of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.celery_suite.runs import PLAIN, Run
 
-#: Mode and id of a test to the reason of a known difference.
-REASONS: dict[tuple[str, str], str] = {}
+#: Mode and id of a test.
+Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A test with limits: its outcomes in all rounds of a mode, and in those of plain Celery."""
+    """A test in a mode: its outcomes in all rounds, and those on plain Celery."""
 
     mode: str
     test: str
@@ -22,8 +22,12 @@ class Comparison:
     plain: Counter[str]
 
     @property
+    def place(self) -> Place:
+        return self.mode, self.test
+
+    @property
     def differs(self) -> bool:
-        """Whether its usual outcome is another one than on plain Celery. The rest is noise."""
+        """Whether its usual outcome is another one than on plain Celery."""
         return _usual(self.outcomes) != _usual(self.plain)
 
 
@@ -38,8 +42,8 @@ def disputed_tests(runs: Mapping[str, Run]) -> list[str]:
 
 
 def compare(rounds: Sequence[Mapping[str, Run]]) -> Iterator[Comparison]:
-    """Compare the disputed tests of the first round, over all rounds."""
-    for test in disputed_tests(rounds[0]):
+    """Yield the tests with other outcomes than on plain Celery, of those that ran in all rounds."""
+    for test in dict.fromkeys(test for run in rounds[-1].values() for test in run.outcomes):
         counts = {
             mode: Counter(runs[mode].outcomes.get(test, "missing") for runs in rounds)
             for mode in rounds[0]
@@ -47,3 +51,20 @@ def compare(rounds: Sequence[Mapping[str, Run]]) -> Iterator[Comparison]:
         for mode, outcomes in counts.items():
             if outcomes != counts[PLAIN]:
                 yield Comparison(mode, test, outcomes, counts[PLAIN])
+
+
+def complaints(comparisons: Sequence[Comparison], reasons: Collection[Place]) -> list[str]:
+    """Return a complaint for each difference without a reason, and each reason without one.
+
+    A test that has its usual outcome too, but not always, needs no reason and may have one.
+    """
+    seen = {one.place for one in comparisons}
+    unknown = [one.place for one in comparisons if one.differs and one.place not in reasons]
+    return [
+        *(f"{mode}: {test} differs for no known reason" for mode, test in unknown),
+        *(
+            f"{mode}: {test} has a reason, but does not differ"
+            for mode, test in reasons
+            if (mode, test) not in seen
+        ),
+    ]

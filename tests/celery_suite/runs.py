@@ -1,4 +1,4 @@
-"""Runs Celery's suite in a process of its own, with a server of its own."""
+"""Runs Celery's suite in processes of its own, each with a server of its own."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _PYTEST = (
     *("--ignore", "t/integration/test_backend.py"),
 )
 
-#: Seconds after which a run is given up; one takes a third of that.
+#: Seconds after which a run is given up; one of all tests takes half of that.
 _MAX_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run.
+    """The record of one run.
 
     Attributes:
         outcomes: of each test by its id, in pytest's words.
-        received: messages of tasks that the worker has received.
+        received: tasks that the worker has received.
         throttled: how often a task was refused, and joined its line.
     """
 
@@ -53,19 +53,23 @@ class Run:
     throttled: int = 0
 
 
-def run_modes(suite: Path, logs: Path, tests: Sequence[str] = ("t/integration",)) -> dict[str, Run]:
-    """Run tests in each mode; their logs and records go to an empty folder.
+def run_modes(suite: Path, folder: Path, tests: Sequence[str] = ("t/integration",)) -> None:
+    """Run tests in each mode. Logs and records go to a new folder.
 
-    The modes run side by side: each takes 4% of a processor, as the tests mostly wait.
+    The modes run side by side: their tests mostly wait.
     """
-    logs.mkdir(exist_ok=True)
+    folder.mkdir()
     with ThreadPoolExecutor(len(LIMITS)) as executor:
-        runs = executor.map(lambda mode: _run(mode, suite, logs, tests), LIMITS)
-        return dict(zip(LIMITS, runs, strict=True))
+        list(executor.map(lambda mode: _run(mode, suite, folder, tests), LIMITS))
 
 
-def _run(mode: str, suite: Path, logs: Path, tests: Sequence[str]) -> Run:
-    log, record = (logs / f"{mode}.{suffix}" for suffix in ("log", "json"))
+def read_modes(folder: Path) -> dict[str, Run]:
+    """The records that :func:`run_modes` has left in a folder, by mode."""
+    return {mode: Run(**json.loads((folder / f"{mode}.json").read_text())) for mode in LIMITS}
+
+
+def _run(mode: str, suite: Path, folder: Path, tests: Sequence[str]) -> None:
+    log, record = (folder / f"{mode}.{suffix}" for suffix in ("log", "json"))
     with tempfile.TemporaryDirectory(prefix="celery-suite-") as name:
         server = Server(valkey_command(), Path(name))
         env = {**_environment(server), LIMIT: LIMITS[mode], RECORD: str(record)}
@@ -73,10 +77,9 @@ def _run(mode: str, suite: Path, logs: Path, tests: Sequence[str]) -> Run:
         try:
             pytest.process.wait(_MAX_SECONDS)
             if not record.exists():
-                raise RuntimeError(f"the run {mode!r} has broken off: see {log}")
+                raise RuntimeError(f"a run has ended without a record; its log is {log}")
             with server.client() as client:
                 assert_nothing_left_behind(client)
-            return Run(**json.loads(record.read_text(encoding="utf-8")))
         finally:
             pytest.end()
             server.stop()
