@@ -33,7 +33,8 @@ def main() -> int:
         "--records", type=Path, metavar="FOLDER", help="run nothing, judge an earlier run"
     )
     folder = parser.parse_args().records
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    # The ids of tests have parts in brackets, which are not markup.
+    console = Console(width=None if sys.stdout.isatty() else 140, markup=False)
     if folder is None:
         began = time.monotonic()
         BUILD.mkdir(parents=True, exist_ok=True)
