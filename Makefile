@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench plots keys compose lint types check clean
+.PHONY: demo test test-all faults smoke soak bench celery-suite plots keys compose lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -40,6 +40,10 @@ smoke: .venv/.smoke $(CELERY:%=.venv/celery-%/.stamp)
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Celery's own integration tests without limits, with one that never binds, and with one that binds.
+celery-suite: .venv/.celery-suite
+	$(BIN)/python -m tests.celery_suite
 
 # The plots in docs/; the tests check that these commands still give the figures they show.
 plots: .venv/.demo .venv/.plot

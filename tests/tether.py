@@ -18,7 +18,11 @@ class Tethered:
     """A command tied to this process, in a group of its own, with its output in a file."""
 
     def __init__(
-        self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self._name = command[0]
         self._log = log
@@ -29,6 +33,7 @@ class Tethered:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
+                cwd=cwd,
                 start_new_session=True,
             )
 

@@ -1,0 +1,18 @@
+"""Why tests of Celery's suite have other outcomes with limits."""
+
+from __future__ import annotations
+
+from tests.celery_suite.differences import Place
+
+_GROUP_OF_FAILURES = (
+    "t/integration/test_canvas.py::test_chord::"
+    "test_mutable_errback_called_by_chord_from_group_fail_multiple_on_body_failure"
+)
+
+#: Mode and id of a test to the reason.
+REASONS: dict[Place, str] = {
+    ("binds", f"{_GROUP_OF_FAILURES}[errback_old_style]"): (
+        "42 errbacks are tasks, and start one after the other within 2 s. "
+        "After the first one the test waits 1 s for all others."
+    ),
+}
