@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ class Switch:
     def __init__(self, url: str | None, clock: Any = None) -> None:
         self._url = url
         self.clock = clock
+        self._lock = threading.Lock()
         self._limits: dict[str, Any] = {}
         self._backends: WeakKeyDictionary[LimiterCore, Backend] = WeakKeyDictionary()
 
@@ -75,11 +77,12 @@ class Switch:
                 limiter.run_plan(backend.plans.define(LimitRef(name, None), written))
 
     def _backend_of(self, limiter: LimiterCore) -> Backend:
-        backend = self._backends.get(limiter)
-        if backend is None:
-            limits = {**limiter.registered_limits, **self._limits}
-            backend = self._backends[limiter] = self._make(limiter, limits)
-        return backend
+        with self._lock:  # a worker in a thread may be the first, or the test
+            backend = self._backends.get(limiter)
+            if backend is None:
+                limits = {**limiter.registered_limits, **self._limits}
+                backend = self._backends[limiter] = self._make(limiter, limits)
+            return backend
 
     def _make(self, limiter: LimiterCore, limits: Mapping[str, Any]) -> Backend:
         if self._url is None:
