@@ -1,8 +1,9 @@
 """Signals, sent in the worker's main process.
 
-``task_throttled``: a limit refused a task, which waits now.
+``task_throttled``: a task waits in its line now, as a limit refused it, or no process is free.
     sender: the task. request: its :class:`celery.worker.request.Request`. limit: name of the limit
-    that refused. key: its key or None. retry_after: seconds until that limit has room again.
+    that refused, or that the task would wait for longest. key: its key or None. retry_after:
+    seconds until that limit has room again, 0.0 if it has.
     position: position in the line, from 1. expected: seconds until the task is expected to run.
     retry_after and expected are None if a limit is paused until it is resumed.
 
