@@ -59,4 +59,5 @@ def servers(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, *tests: str, env: dict[str, str] | None = None) -> None:
+    """Run tests in the environment of a session, in two processes."""
     session.run("pytest", "--numprocesses", "2", "--dist", "worksteal", *tests, env=env)
