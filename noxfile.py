@@ -1,0 +1,63 @@
+"""Runs tests on the supported versions: make matrix. docs/versions.md has the results.
+
+The version of Python, or of a server, is what this machine has; a missing Python is skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+nox.options.error_on_missing_interpreters = False
+
+#: What depends most on the versions of Celery, kombu and redis-py: whole workers, and messages.
+TESTS = ("tests/tasks", "tests/messages", "tests/worker")
+
+#: What depends most on the server: every script, and connections of each kind.
+SERVER_TESTS = ("tests/test_servers.py", "tests/test_limiter.py", "tests/operations")
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
+def python(session: nox.Session) -> None:
+    """Test each Python, with the newest dependencies."""
+    session.install("--editable", ".[test]")
+    run_tests(session, *TESTS)
+
+
+@nox.session
+@nox.parametrize("celery", ["5.5", "5.6", "5.7"])
+def celery(session: nox.Session, celery: str) -> None:
+    """Test each minor version of Celery."""
+    session.install("--editable", ".[test]", f"celery=={celery}.*")
+    run_tests(session, *TESTS)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Test the lower bounds in pyproject.toml; what only the tests use is as new as they allow."""
+    bounds = session.run(
+        *("uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
+        *("--resolution", "lowest-direct", "--python", session.virtualenv.location),
+        "pyproject.toml",
+        silent=True,
+        external=True,
+    )
+    session.install("--editable", ".[test]", *str(bounds).split())
+    run_tests(session, *TESTS)
+
+
+@nox.session
+def servers(session: nox.Session) -> None:
+    """Test the servers on the PATH, or those that follow: make matrix ARGS="-s servers -- PATH"."""
+    session.install("--editable", ".[test]")
+    found = [shutil.which("redis-server"), shutil.which("valkey-server")]
+    for command in session.posargs or filter(None, found):
+        run_tests(session, *SERVER_TESTS, env={"TEST_SERVER": str(Path(command).absolute())})
+
+
+def run_tests(session: nox.Session, *tests: str, env: dict[str, str] | None = None) -> None:
+    """Run tests in the environment of a session, in two processes."""
+    session.run("pytest", "--numprocesses", "2", "--dist", "worksteal", *tests, env=env)
