@@ -94,7 +94,8 @@ def _throttle_switch(request: pytest.FixtureRequest) -> Iterator[Switch | None]:
     from celery_throttle.test_support.switch import Switch  # noqa: PLC0415  # see above
     from celery_throttle.testing import ManualClock  # noqa: PLC0415  # see above
 
-    url = None if marked or names.OFF in asked else _url_for(request, asked)
+    off = marked or names.OFF in asked
+    url = None if off else _url_for(request, asked)
     with Switch(url, ManualClock() if names.CLOCK in asked else None).on() as switch:
         yield switch
 

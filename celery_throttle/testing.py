@@ -40,7 +40,7 @@ class TaskRun:
     Attributes:
         name: the name of the task.
         id: its id.
-        args, kwargs: its arguments; empty until it starts.
+        args, kwargs: its arguments.
         throttled_by: the names of the limits that refused it, in order.
         waited: seconds that it spent in lines.
         started: seconds from the beginning of the record until its start; None before.
@@ -106,7 +106,7 @@ class TaskRuns:
                     break
         self._check(
             len(started) >= count,
-            f"{len(started)} tasks{_named(name)} started in {timeout:g} s, not {count}",
+            f"tasks{_named(name)} that started in {timeout:g} s: {len(started)}, not {count}",
         )
         return started
 
@@ -115,20 +115,20 @@ class TaskRuns:
         found = len(self.throttled(name))
         self._check(
             found > 0 if count is None else found == count,
-            f"{found} tasks{_named(name)} were throttled, not {count or 'at least 1'}",
+            f"tasks{_named(name)} that were throttled: {found}, not {count or 'at least 1'}",
         )
 
     def assert_not_throttled(self, name: str | None = None) -> None:
         """Assert that no limit refused a task."""
         found = len(self.throttled(name))
-        self._check(not found, f"{found} tasks{_named(name)} were throttled, not 0")
+        self._check(not found, f"tasks{_named(name)} that were throttled: {found}, not 0")
 
     def assert_most_starts(self, most: int, seconds: float, name: str | None = None) -> None:
         """Assert that at most ``most`` tasks started in any window of some seconds."""
         found = self._most_starts(seconds, name)
         self._check(
             found <= most,
-            f"{found} tasks{_named(name)} started within {seconds:g} s; allowed: {most}",
+            f"tasks{_named(name)} that started within {seconds:g} s: {found}; allowed: {most}",
         )
 
     def _most_starts(self, seconds: float, name: str | None) -> int:
@@ -172,7 +172,9 @@ class TaskRuns:
 
     def _on_throttled(self, sender: Any, request: Any, limit: str, **_: Any) -> None:
         with self._changed:
-            self._run(request.id, sender.name).throttled_by.append(limit)
+            run = self._run(request.id, sender.name)
+            run.args, run.kwargs = tuple(request.args), dict(request.kwargs)
+            run.throttled_by.append(limit)
             self._changed.notify_all()
 
     def _on_released(self, sender: Any, request: Any, waited: float, **_: Any) -> None:

@@ -118,9 +118,9 @@ class AcquirePlans(DefinePlans):
         """Return the cached call of :meth:`acquire` for a requirement, if there is one.
 
         The hot path runs it directly, without a plan, and reads the reply with
-        :meth:`read_decision`.
+        :meth:`read_decision`. A call with a time of its own is never cached.
         """
-        return requirement.calls.get(("take", self.keys.prefix))
+        return requirement.calls.get(("take", self.keys.prefix)) if self.clock is None else None
 
     @staticmethod
     def read_decision(requirement: Requirement, reply: Sequence[int]) -> Decision | None:

@@ -54,6 +54,9 @@ class MemoryPlans(Plans):
         """Return the plans for the limits of the code, of which nothing is in use."""
         return cls(limits, keys, clock, MemoryLimits(limits))
 
+    def cached_call(self, requirement: Requirement) -> None:  # noqa: ARG002  # a server's, if any
+        return None
+
     def _time(self) -> int:
         return time.time_ns() // 1000 if self.clock is None else self.clock.now
 

@@ -18,8 +18,8 @@ FIXTURES = (OFF, SERVER, CLOCK, LIMITS, RUNS)
 MARKERS = (OFF,)
 SETTINGS = (OFF,)
 
-#: The least similarity of a misspelt name, 0 to 1.
-_SIMILARITY = 0.75
+#: The least similarity of the rest of a misspelt name, 0 to 1.
+_SIMILARITY = 0.6
 
 
 def check_config(config: pytest.Config) -> None:
@@ -33,9 +33,16 @@ def check_config(config: pytest.Config) -> None:
 
 
 def check_item(item: pytest.Item) -> None:
-    """Raise UsageError for a marker of ours that does not exist, or has arguments."""
+    """Raise UsageError for a marker that resembles ours, or has arguments."""
+    registered = {line.partition(":")[0].strip() for line in item.config.getini("markers")}
     for mark in item.iter_markers():
-        _check(mark.name, MARKERS, f"{item.nodeid}: marker")
+        if mark.name in FIXTURES and mark.name not in MARKERS:
+            raise pytest.UsageError(
+                f"{item.nodeid}: {mark.name!r} is a fixture, not a marker; "
+                f'write @pytest.mark.usefixtures("{mark.name}")'
+            )
+        if mark.name not in registered:
+            _check(mark.name, MARKERS, f"{item.nodeid}: marker")
         if mark.name == OFF and (mark.args or mark.kwargs):
             raise pytest.UsageError(
                 f"{item.nodeid}: marker {OFF!r} takes no arguments; for a test with limits use "
@@ -45,12 +52,16 @@ def check_item(item: pytest.Item) -> None:
 
 def advice_for_fixture(name: str) -> str | None:
     """Return what to write instead of a fixture that does not exist; None if it is not ours."""
-    return _advice(name, FIXTURES, "fixture")
+    if not name.startswith(_OURS):
+        return None
+    similar = _find_similar(name, FIXTURES)
+    right = f"write {similar!r}" if similar else f"allowed: {', '.join(map(repr, FIXTURES))}"
+    return f"fixture {name!r} does not exist; {right}"
 
 
 def check_combination(node: str, names: Iterable[str], *, marked_off: bool) -> None:
     """Raise UsageError for a test that has limits switched off and asks for limits."""
-    asks = [name for name in (SERVER, CLOCK, LIMITS) if name in names]
+    asks = [name for name in (CLOCK, LIMITS) if name in names]
     if asks and (marked_off or OFF in names):
         raise pytest.UsageError(
             f"{node}: {OFF} allows everything, and {asks[0]} is for limits that decide; "
@@ -59,14 +70,15 @@ def check_combination(node: str, names: Iterable[str], *, marked_off: bool) -> N
 
 
 def _check(name: str, known: tuple[str, ...], kind: str) -> None:
-    advice = None if name in known else _advice(name, known, kind)
-    if advice:
-        raise pytest.UsageError(advice)
+    similar = None if name in known else _find_similar(name, known)
+    if similar:
+        raise pytest.UsageError(f"{kind} {name!r} does not exist; write {similar!r}")
 
 
-def _advice(name: str, known: tuple[str, ...], kind: str) -> str | None:
-    similar = get_close_matches(name, known, 1, _SIMILARITY)
-    if not similar and not name.startswith(_OURS):
+def _find_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a name of ours is a misspelling of."""
+    if not name.startswith(_OURS):
         return None
-    right = f"write {similar[0]!r}" if similar else f"allowed: {', '.join(map(repr, known))}"
-    return f"{kind} {name!r} does not exist; {right}"
+    rests = {one.removeprefix(_OURS): one for one in known}
+    found = get_close_matches(name.removeprefix(_OURS), rests, 1, _SIMILARITY)
+    return rests[found[0]] if found else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,15 +67,26 @@ class Switch:
         """Replace the limits of these names, for all limiters.
 
         Raises:
-            UnknownLimitError: no app of this process has a limit of a name.
+            UnknownLimitError: a name resembles that of a limit, and there is none of this name.
             LimitError: a definition is wrong.
         """
         parsed = parse_definitions(limits)
-        _check_known(parsed)
+        self._check_names(parsed)
         self._limits.update(parsed)
         for limiter, backend in list(self._backends.items()):
             for name, written in parsed.items():
                 limiter.run_plan(backend.plans.define(LimitRef(name, None), written))
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        from celery_throttle.tasks.app_limits import active_throttles  # noqa: PLC0415  # it imports Celery
+
+        known = {name for one in (*active_throttles(), *self._backends) for name in one.limits}
+        for name in known and {*names} - known:
+            similar = get_close_matches(name, known, 1)
+            if similar:  # any other may be of a limiter that the test makes later
+                raise UnknownLimitError(
+                    f"throttle_limits: there is no limit {name!r}; write {similar[0]!r}"
+                )
 
     def _backend_of(self, limiter: LimiterCore) -> Backend:
         with self._lock:  # a worker in a thread may be the first, or the test
@@ -98,14 +110,3 @@ def _property(name: str, read: Callable[[Any], Any]) -> property:
         vars(target)[name] = value
 
     return property(read, store)
-
-
-def _check_known(limits: Mapping[str, Any]) -> None:
-    from celery_throttle.tasks.app_limits import active_throttles  # noqa: PLC0415  # it imports Celery
-
-    known = sorted({name for throttle in active_throttles() for name in throttle.limits})
-    for name in limits:
-        if known and name not in known:
-            raise UnknownLimitError(
-                f"throttle_limits: no app has a limit {name!r}; allowed: {', '.join(known)}"
-            )

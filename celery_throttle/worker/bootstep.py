@@ -31,6 +31,11 @@ class ThrottleStep(bootsteps.StartStopStep):
             return
         # Without limits tasks may still wait in lines, from when the code had limits.
         self.enabled = bool(throttle.limits) or throttle.settings.has_server
+        if throttle.clock is not None:
+            raise ConfigurationError(
+                "a worker decides by the time of its server, not by a clock of its own "
+                "(throttle_clock in tests)"
+            )
         if self.enabled and is_memory_url(throttle.settings.url):
             raise ConfigurationError(
                 f"throttle_url is {MEMORY_URL!r}, the memory of one process, but a worker's limits "

@@ -217,7 +217,7 @@ def test_runs(throttle_runs):
 """
     )
     assert outcome.code == 1
-    assert "0 tasks were throttled, not 1:" in outcome.text
+    assert "tasks that were throttled: 0, not 1:" in outcome.text
     assert "shop.charge(1) started at 0." in outcome.text
 
 
@@ -230,9 +230,9 @@ def test_runs(throttle_runs):
             "marker 'throttle_of' does not exist; write 'throttle_off'",
         ),
         (
-            "@pytest.mark.throttle_disabled\ndef test(): pass",
+            "@pytest.mark.throttle_clock\ndef test(): pass",
             (),
-            "marker 'throttle_disabled' does not exist; allowed: 'throttle_off'",
+            "'throttle_clock' is a fixture, not a marker; write @pytest.mark.usefixtures(",
         ),
         (
             "@pytest.mark.throttle_off(False)\ndef test(): pass",
@@ -252,7 +252,7 @@ def test_runs(throttle_runs):
         (
             "def test(throttle_limits): throttle_limits(strip='1/s')",
             (),
-            "no app has a limit 'strip'; allowed: mail, stripe",
+            "there is no limit 'strip'; write 'stripe'",
         ),
         (
             "def test(throttle_limits): throttle_limits(stripe='1 per s')",
@@ -261,8 +261,8 @@ def test_runs(throttle_runs):
         ),
         (
             "def test(): pass",
-            ("-o", "throttle_disabled=true"),
-            "setting 'throttle_disabled' does not exist; allowed: 'throttle_off'",
+            ("-o", "throttle_of=true"),
+            "setting 'throttle_of' does not exist; write 'throttle_off'",
         ),
     ],
 )
@@ -272,6 +272,69 @@ def test_a_mistake_gets_an_error_that_names_the_right_word(
     outcome = run(tests, *options)
     assert outcome.code != 0
     assert message in outcome.text
+
+
+def test_names_of_others_are_left_alone(run: Run) -> None:
+    outcome = run(
+        """
+@pytest.mark.throttle_slow
+def test_marker_of_the_user(throttle_limits):
+    limiter = Limiter("redis://nowhere.invalid", {"own": "1/h"})
+    throttle_limits(own="1/h burst 3")
+    assert [bool(limiter["own"].acquire()) for _ in range(4)] == [True] * 3 + [False]
+""",
+        settings="markers = throttle_slow: of the user",
+    )
+    assert outcome.passed(1), outcome.text
+
+
+def test_an_earlier_use_of_a_limiter_changes_nothing(run: Run) -> None:
+    """A call that was built for a server is not sent where none decides, nor by another clock."""
+    outcome = run(
+        """
+def use(one):
+    return [bool(one["mail"].acquire()) for _ in range(2)]
+
+def test_first(throttle_server):
+    assert use(throttle) == [True, True]
+
+def test_limits(throttle_limits):
+    throttle_limits(mail="1/h")
+    assert use(throttle) == [True, False]
+
+def test_clock(throttle_server, throttle_clock, throttle_limits):
+    throttle_limits(mail="1/h")
+    assert use(throttle) == [True, False]
+    throttle_clock.advance(3600)
+    assert use(throttle) == [True, False]
+
+@pytest.mark.throttle_off
+def test_off(throttle_server):
+    assert throttle_server.startswith("redis://")
+    assert use(throttle) == use(throttle) == [True, True]
+
+def test_again(throttle_server):
+    assert use(throttle) == [True, True]
+    assert use(throttle) == [False, False]
+"""
+    )
+    assert outcome.passed(5), outcome.text
+
+
+@pytest.mark.workers
+def test_a_worker_refuses_a_clock(run: Run) -> None:
+    outcome = run(
+        """
+from celery.contrib.testing.worker import start_worker
+
+def test_worker(throttle_server, throttle_clock):
+    app.conf.broker_url = throttle_server
+    with start_worker(app, pool="solo", perform_ping_check=False):
+        pass
+"""
+    )
+    assert outcome.code == 1
+    assert "a worker decides by the time of its server" in outcome.text
 
 
 def test_it_does_nothing_where_nothing_is_asked_of_it(tmp_path: Path) -> None:
