@@ -694,10 +694,11 @@ def test_a_state_lasts_until_the_limit_is_full_again(
     for _ in range(1 + (cost == 1)):  # a refusal does not shorten it either
         reset = limiter["job", "k"].acquire(cost).reset_after
         lasts = client.pttl("{throttle}:state:job:k")
-        assert 0 <= math.ceil(reset * 1000) - lasts <= 5000
+        # The server keeps whole milliseconds of its clock, so an expiry may be one later.
+        assert -1 <= math.ceil(reset * 1000) - lasts <= 5000
         if "sliding-log" in limit:
             lasts = client.pttl("{throttle}:entries:job:k+1")
-            assert 0 <= math.ceil(reset * 1000) - lasts <= 5000
+            assert -1 <= math.ceil(reset * 1000) - lasts <= 5000
     limiter["job", "k"].pause(50)
     assert 0 <= 50_000 - client.pttl("{throttle}:pause:job:k") <= 5000
     limiter.store.close()
