@@ -144,7 +144,9 @@ def test_a_task_in_the_pipe_of_a_process_runs_once_and_does_not_hold_up_the_end(
     inspect = stops.app.control.inspect([worker.hostname])
     # A process that has not yet sent its result is busy, and gets no task.
     until(lambda: [*(inspect.active() or {}).values()] == [[]], "the process is free")
-    process = psutil.Process(worker.pid).children()[0]
+    main = psutil.Process(worker.pid)
+    # From Python 3.14 on, main has another child, multiprocessing's resource tracker.
+    process = next(child for child in main.children() if child.cmdline() == main.cmdline())
     process.suspend()
     stage.send(stops.api, range(1, 2))
     for _ in range(2):  # after the second answer of its loop, what it handed over is in the pipe
