@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import kombu
+from importlib.metadata import version
+
 import pytest
 from kombu import Exchange, Queue, binding
 
@@ -35,7 +36,7 @@ def test_a_star_stands_for_one_word(pattern: str, key: str) -> None:
     queue = Queue("q", TOPIC, pattern)
     assert not is_bound(queue, "topic", key, "amqp")
     # Where kombu routes, its version decides: before 5.6 a star may stand for several words.
-    assert is_bound(queue, "topic", key, "redis") == (kombu.VERSION < (5, 6))
+    assert is_bound(queue, "topic", key, "redis") == version("kombu").startswith("5.5.")
 
 
 @pytest.mark.parametrize(("pattern", "key"), [("a.#", "a"), ("#.b", "b"), ("a.#.b", "a.b")])
