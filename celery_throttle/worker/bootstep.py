@@ -27,7 +27,7 @@ class ThrottleStep(bootsteps.StartStopStep):
         validation.check(throttle)
         if not throttle.settings.enabled:
             self.enabled = False
-            _ = throttle.backend  # logs it
+            _ = throttle.plans  # logs it
             return
         # Without limits tasks may still wait in lines, from when the code had limits.
         self.enabled = bool(throttle.limits) or throttle.settings.has_server

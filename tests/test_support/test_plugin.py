@@ -35,6 +35,17 @@ def charge(number):
 """
 
 
+#: What each file of tests begins with.
+HEAD = """
+import pytest
+from shop import *
+
+@pytest.fixture(params=range(2))
+def again(request):
+    pass
+"""
+
+
 class Outcome:
     """What a run of pytest said."""
 
@@ -64,7 +75,7 @@ def run(tmp_path: Path) -> Run:
         (tmp_path / "shop.py").write_text(APP)
         if isinstance(tests, str):
             path = tmp_path / "test_of_user.py"
-            path.write_text(f"import pytest\nfrom shop import *\n{tests}")
+            path.write_text(HEAD + tests)
         else:
             path = tests
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *PLUGIN]
@@ -150,10 +161,6 @@ def test_off_again():
 def test_the_clock_moves_all_limiters_and_each_test_begins_anew(run: Run) -> None:
     outcome = run(
         """
-@pytest.fixture(params=range(2))
-def again(request):
-    pass
-
 def test_clock(again, throttle_clock):
     for one in (throttle, limiter):
         assert one["stripe"].acquire()
@@ -178,10 +185,6 @@ def test_limits(again, throttle_limits):
 def test_the_private_server_decides_and_each_test_begins_anew(run: Run) -> None:
     outcome = run(
         """
-@pytest.fixture(params=range(2))
-def again(request):
-    pass
-
 def test_server(again, throttle_server):
     for _ in range(2):
         assert throttle["mail"].acquire()
@@ -319,6 +322,25 @@ def test_again(throttle_server):
 """
     )
     assert outcome.passed(5), outcome.text
+
+
+@pytest.mark.workers
+def test_a_worker_without_limits_leaves_nothing_to_the_next_test(run: Run) -> None:
+    outcome = run(
+        """
+from celery.contrib.testing.worker import start_worker
+
+@pytest.mark.throttle_off
+def test_worker(throttle_server):
+    app.conf.broker_url = throttle_server
+    with start_worker(app, pool="solo", perform_ping_check=False):
+        pass
+
+def test_next():
+    assert type(throttle.plans).__name__ == "Plans"
+"""
+    )
+    assert outcome.passed(2), outcome.text
 
 
 @pytest.mark.workers
