@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from celery_throttle.test_support.switch import Switch
     from celery_throttle.testing import ManualClock, TaskRuns
 
-_off_for_session = pytest.StashKey[ExitStack]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the setting."""
@@ -71,30 +69,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getini(names.OFF):
         from celery_throttle.test_support.switch import Switch  # noqa: PLC0415  # see above
 
-        stack = session.config.stash[_off_for_session] = ExitStack()
+        stack = ExitStack()
         stack.enter_context(Switch(None).on())
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End what was switched off for the session."""
-    stack = config.stash.get(_off_for_session, None)
-    if stack is not None:
-        stack.close()
+        session.config.add_cleanup(stack.close)
 
 
 @pytest.fixture(autouse=True)
 def _throttle_switch(request: pytest.FixtureRequest) -> Iterator[Switch | None]:
     """Decide limits where the fixtures and the marker of the test say."""
     asked = set(request.fixturenames) & {*names.FIXTURES}
-    marked = request.node.get_closest_marker(names.OFF) is not None
-    names.check_combination(request.node.nodeid, asked, marked_off=marked)
-    if not marked and not asked - {names.RUNS}:
+    off = names.OFF in asked or request.node.get_closest_marker(names.OFF) is not None
+    names.check_combination(request.node.nodeid, asked, off=off)
+    if not off and not asked - {names.RUNS}:
         yield None  # the test has the limits of the code, or none in a session without
         return
     from celery_throttle.test_support.switch import Switch  # noqa: PLC0415  # see above
     from celery_throttle.testing import ManualClock  # noqa: PLC0415  # see above
 
-    off = marked or names.OFF in asked
     url = None if off else _url_for(request, asked)
     with Switch(url, ManualClock() if names.CLOCK in asked else None).on() as switch:
         yield switch

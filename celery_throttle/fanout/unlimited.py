@@ -76,9 +76,6 @@ class UnlimitedFanOut(FanOut):
         """Return 0, as no task waits."""
         return 0
 
-    def _poll(self) -> Progress:
-        return self.progress()
-
     def _has_results(self) -> bool:
         return bool(self._throttle.app.conf.task_always_eager) or super()._has_results()
 

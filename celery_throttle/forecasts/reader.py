@@ -5,7 +5,6 @@ The queues are found by the limits, as each line waits at one of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -172,8 +171,7 @@ class EmptyForecasts(ForecastReader):
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
         """Return the forecast of no lines."""
         yield from ()
-        now = time.time_ns() // 1000 if self.clock is None else self.clock.now
-        return solve((), matches, {}, now, measured)
+        return solve((), matches, {}, self.local_time(), measured)
 
 
 def _ref(name: str, field: str) -> LimitRef:

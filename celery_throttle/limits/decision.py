@@ -51,6 +51,19 @@ class Decision(NamedTuple):
     delay: float = 0.0
     paused: float = 0.0
 
+    @classmethod
+    def allowance(cls, granted: float, limit: int = 0) -> Decision:
+        """Return an allowance that no limit has decided; ``limit`` units remain."""
+        return cls(
+            allowed=True,
+            limit=limit,
+            remaining=limit,
+            retry_after=0.0,
+            reset_after=0.0,
+            bound_by=None,
+            granted=granted,
+        )
+
     def __bool__(self) -> bool:
         return self.allowed
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import (
     ENDLESS_US,
-    MICROSECONDS,
     check_duration,
     pause_to_seconds,
     to_us,
@@ -129,7 +127,7 @@ class DefinePlans(LimitPlans):
             return []
         if now is None:
             # It need not be the server's: scripts reply if they need windows of another time.
-            now = self.clock.now if self.clock else int(time.time() * MICROSECONDS)
+            now = self.local_time()
         names = [self.keys.limits]
         args = [self.now(), mode]
         for ref, own in zip(refs, limits, strict=True):

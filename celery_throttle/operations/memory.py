@@ -7,7 +7,6 @@ requests.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,7 +23,7 @@ from celery_throttle.limits.requirement import (
     Costs,
     LimitsLike,
     Requirement,
-    find_slot_indexes,
+    has_slots,
     parse_costs,
 )
 from celery_throttle.operations.acquire import AcquireOutcome, Acquisition, Holder
@@ -57,9 +56,6 @@ class MemoryPlans(Plans):
     def cached_call(self, requirement: Requirement) -> None:  # noqa: ARG002  # a server's, if any
         return None
 
-    def _time(self) -> int:
-        return time.time_ns() // 1000 if self.clock is None else self.clock.now
-
     def _acquire_once(
         self,
         requirement: Requirement,
@@ -75,7 +71,7 @@ class MemoryPlans(Plans):
     def _decide(
         self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
     ) -> AcquireOutcome:
-        memory, now, costs = self._memory, self._time(), _costs_of(requirement)
+        memory, now, costs = self._memory, self.local_time(), _costs_of(requirement)
         if mode == "upto":
             return self._outcome(memory.acquire_up_to(costs, requirement.units, now))
         max_delay = None if longest is None else to_us(longest)
@@ -99,14 +95,16 @@ class MemoryPlans(Plans):
     def _check_slots(self, requirement: Requirement, mode: str) -> None:
         """Raise the error for a limit that is not defined, or has slots that must be released."""
         for ref in requirement.refs:
-            if not self._memory.knows(ref.name):
-                raise unknown_limit_error(ref.name, self.limits)
+            self._check_name(ref.name)
             if mode in ("take", "upto", "reserve") and self._has_slots(ref):
                 raise slot_needed_error(ref.name)
 
+    def _check_name(self, name: str) -> None:
+        if not self._memory.knows(name):
+            raise unknown_limit_error(name, self.limits)
+
     def _has_slots(self, ref: LimitRef) -> bool:
-        limits = self._memory.limits_of(ref)
-        return bool(limits and find_slot_indexes([ref.name], {ref.name: limits}))
+        return any(map(has_slots, self._memory.limits_of(ref) or ()))
 
     def settle(self, acquisition: Acquisition, actual: Costs) -> Plan[None]:
         yield from ()
@@ -114,12 +112,12 @@ class MemoryPlans(Plans):
         worth = dict(zip(refs, map(to_units, parse_costs(refs, actual, least=0)), strict=True))
         with self._lock:
             for takes in acquisition.marks:
-                self._memory.settle(takes, worth, self._time())
+                self._memory.settle(takes, worth, self.local_time())
 
     def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:
         yield from ()
         with self._lock:
-            now = self._time()
+            now = self.local_time()
             stop = self._memory.learn(requirement.refs, heard, now)
             if not stop:
                 return 0.0
@@ -137,14 +135,14 @@ class MemoryPlans(Plans):
         yield from ()
         with self._lock:
             for holder in {holder for _, holder in slots} & self._held.keys():
-                self._memory.renew(self._held[holder], to_us(lease), self._time())
+                self._memory.renew(self._held[holder], to_us(lease), self.local_time())
 
     def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
         yield from ()
         with self._lock:
             for name, written in limits.items():
                 if not self._memory.knows(name):
-                    self._memory.define(LimitRef(name, None), written, now or self._time())
+                    self._memory.define(LimitRef(name, None), written, now or self.local_time())
 
     def define(
         self, ref: LimitRef, written: LimitsLike | None, weight: int | None = None
@@ -154,30 +152,29 @@ class MemoryPlans(Plans):
             yield from self.check_known(ref)
         if written is not None:
             with self._lock:
-                self._memory.define(ref, written, self._time())
+                self._memory.define(ref, written, self.local_time())
 
     def undefine(self, ref: LimitRef) -> Plan[None]:
         yield from self.check_known(ref)
         with self._lock:
             default = None if ref.key is not None else self.limits.get(ref.name)
-            self._memory.undefine(ref, default, self._time())
+            self._memory.undefine(ref, default, self.local_time())
 
     def check_known(self, ref: LimitRef) -> Plan[None]:
         yield from ()
         with self._lock:
-            if not self._memory.knows(ref.name):
-                raise unknown_limit_error(ref.name, self.limits)
+            self._check_name(ref.name)
 
     def pause(self, ref: LimitRef, seconds: float | None, record: str | None = None) -> Plan[float]:  # noqa: ARG002  # there are no fan-outs
         us = None if seconds is None else to_us(check_duration(seconds, "a pause"))
         yield from self.check_known(ref)
         with self._lock:
-            return pause_to_seconds(self._memory.pause(ref, us, self._time()))
+            return pause_to_seconds(self._memory.pause(ref, us, self.local_time()))
 
     def resume(self, ref: LimitRef) -> Plan[bool]:
         yield from self.check_known(ref)
         with self._lock:
-            return self._memory.resume(ref, self._time())
+            return self._memory.resume(ref, self.local_time())
 
     def reset(self, ref: LimitRef) -> Plan[None]:
         yield from self.check_known(ref)
@@ -203,17 +200,7 @@ class DisabledPlans(MemoryPlans):
         ]
         least = min(bursts, default=0)
         granted = 0 if mode == "peek" else requirement.units
-        return AcquireOutcome(
-            Decision(
-                allowed=True,
-                limit=least,
-                remaining=least,
-                retry_after=0.0,
-                reset_after=0.0,
-                bound_by=None,
-                granted=granted,
-            )
-        )
+        return AcquireOutcome(Decision.allowance(granted, least))
 
     def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:  # noqa: ARG002  # as in the base class
         yield from ()

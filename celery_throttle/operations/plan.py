@@ -6,6 +6,7 @@ or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter_core`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -70,6 +71,10 @@ class LimitPlans:
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""
         return "" if self.clock is None else self.clock.now
+
+    def local_time(self) -> int:
+        """Return the time in microseconds by the clock, or else by this machine's."""
+        return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
     def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
         """Return the keys and arguments of limits as ``requirements.lua`` reads them."""

@@ -134,7 +134,7 @@ class Run:
         if not lacks:
             return Acquisition(
                 requirement,
-                _allowed(requirement),
+                Decision.allowance(requirement.units),
                 (0, 0) * len(requirement.refs),
                 has,
                 from_server=False,
@@ -248,18 +248,6 @@ def items_of(requirement: Requirement) -> list[Item]:
     """Return a requirement in the form that is sent between processes."""
     both = zip(requirement.refs, requirement.costs, strict=True)
     return [(ref.name, ref.key, cost) for ref, cost in both]
-
-
-def _allowed(requirement: Requirement) -> Decision:
-    return Decision(
-        allowed=True,
-        limit=0,
-        remaining=0,
-        retry_after=0.0,
-        reset_after=0.0,
-        bound_by=None,
-        granted=requirement.units,
-    )
 
 
 def _marks(requirement: Requirement, rest: Requirement, marks: Sequence[int]) -> Sequence[int]:

@@ -59,10 +59,10 @@ def advice_for_fixture(name: str) -> str | None:
     return f"fixture {name!r} does not exist; {right}"
 
 
-def check_combination(node: str, names: Iterable[str], *, marked_off: bool) -> None:
+def check_combination(node: str, names: Iterable[str], *, off: bool) -> None:
     """Raise UsageError for a test that has limits switched off and asks for limits."""
     asks = [name for name in (CLOCK, LIMITS) if name in names]
-    if asks and (marked_off or OFF in names):
+    if asks and off:
         raise pytest.UsageError(
             f"{node}: {OFF} allows everything, and {asks[0]} is for limits that decide; "
             "use one of them"

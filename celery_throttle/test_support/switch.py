@@ -99,8 +99,9 @@ class Switch:
     def _make(self, limiter: LimiterCore, limits: Mapping[str, Any]) -> Backend:
         if self._url is None:
             return disabled_backend(limits, limiter.keys, "throttle_off")
-        clock = limiter.__dict__.get("clock") if self.clock is None else self.clock
-        return make_backend(self._url, limits, limiter.keys, timeout=_TIMEOUT_SECONDS, clock=clock)
+        return make_backend(
+            self._url, limits, limiter.keys, timeout=_TIMEOUT_SECONDS, clock=limiter.clock
+        )
 
 
 def _property(name: str, read: Callable[[Any], Any]) -> property:
