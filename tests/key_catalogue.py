@@ -78,6 +78,19 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     ),
     *_kinds(
         Expiry.ALWAYS,
+        "eight days after the last record",
+        "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
+        "settle, withdraw",
+        (_KEYS.totals("<limit>"), "hash", "what became of requests and tasks, counted"),
+    ),
+    *_kinds(
+        Expiry.WHILE_IDLE,
+        "deleted with the last task",
+        _CHANGE_LINES,
+        (f"{_KEYS.totals('<limit>')}/keys", "zset", "keys with waiting tasks, and how many wait"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
         "with the last lease",
         f"{_DECIDE}, quarantine, release, renew, requeue",
         (_KEYS.entries(_REF), "zset", "slots in use: holder, by the end of its lease (us)"),

@@ -189,7 +189,13 @@ class Protocol:
         self.store.run(quarantine_call(self.keys, worker, token, "label", now=self.now))
 
     def recall(self, *ids: str) -> None:
-        self.store.run(Call(script("recall_quarantined"), [self.keys.quarantine], [self.now, *ids]))
+        self.store.run(
+            Call(
+                script("recall_quarantined"),
+                [self.keys.quarantine, self.keys.totals()],
+                [self.now, *ids],
+            )
+        )
 
     @staticmethod
     def _row(row: list[Any]) -> Claimed:

@@ -115,4 +115,5 @@ class EnlistBatch:
         for queue, ref in self.refs:
             names += keys.line_limit_keys(queue, ref)
             args += (ref.name, keys.field(ref))
-        return Call(script("enlist"), [*names, *self._lines], [*args, *self._heads, *self._tasks])
+        names += (*self._lines, keys.totals())
+        return Call(script("enlist"), names, [*args, *self._heads, *self._tasks])

@@ -89,11 +89,11 @@ class FanOut:
         call is interrupted, repeat it. Raises as :meth:`progress`.
         """
         self._read_record()
-        cancelled = 0
+        cancelled, names = 0, [self._record, self._throttle.keys.totals()]
         for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
             while cursor != b"0":
-                call = Call(script("cancel"), [self._record], ["", number, cursor])
+                call = Call(script("cancel"), names, ["", number, cursor])
                 cursor, count = self._throttle.store.run(call)
                 cancelled += count
         self._mark_revoked()

@@ -169,7 +169,7 @@ class AcquirePlans(DefinePlans):
         if holder is not None:
             args += (holder.name, to_us(holder.lease))
         delay = "" if longest is None else to_us(longest)
-        keys = [self.keys.limits, *names]
+        keys = [self.keys.limits, *names, self.keys.totals()]
         return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
 
     def gate_call(self, requests: Sequence[GateRequest], ahead: int) -> Call:
@@ -180,7 +180,8 @@ class AcquirePlans(DefinePlans):
         refs = [ref for request in requests for ref in request.requirement.refs]
         costs = [cost for request in requests for cost in request.requirement.costs]
         names, about = self._ref_arguments(Requirement(tuple(refs), tuple(costs)))
-        keys = [self.keys.limits, *names, *(self.keys.backlog(ref) for ref in refs)]
+        backlogs = [self.keys.backlog(ref) for ref in refs]
+        keys = [self.keys.limits, *names, *backlogs, self.keys.totals()]
         args: list[Argument] = [self.now(), ahead, len(requests), int(has_keys(refs))]
         for request in requests:
             args += (request.times, len(request.requirement.refs))

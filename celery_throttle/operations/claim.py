@@ -35,7 +35,8 @@ def claim_call(
     negative for those that did not start; ``releases`` entries, waits and holder of each slot;
     ``acknowledged`` identities of messages. See ``claim.lua``.
     """
-    names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker), *queue_keys]
+    names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker)]
+    names += (*queue_keys, keys.totals())
     args: list[Argument] = [
         now,
         worker,
@@ -66,7 +67,7 @@ def withdraw_call(
     now: Argument = "",
 ) -> Call:
     """Return the call that claims the tasks with these ids without quota; ``lease`` in seconds."""
-    names = [keys.workers, keys.claims(worker), *queue_keys]
+    names = [keys.workers, keys.claims(worker), *queue_keys, keys.totals()]
     return Call(script("withdraw"), names, [now, worker, to_us(lease), first_token, *ids])
 
 
@@ -80,7 +81,7 @@ def requeue_call(
     now: Argument = "",
 ) -> Call:
     """Return the call that requeues claims: ``which`` is "own", by token, or "dead" for all."""
-    names = [keys.workers, keys.claims(worker)]
+    names = [keys.workers, keys.claims(worker), keys.totals()]
     return Call(script("requeue"), names, [now, worker, which, limit, *tokens])
 
 

@@ -37,6 +37,7 @@ def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Pla
     if unless is not None:
         names.append(unless.key)
         args.append(to_us(unless.lease))
+    names.append(keys.totals())
     discarded, left = 0, 1
     while left > 0:
         count, left = yield Call(script("discard"), names, args)
@@ -54,6 +55,6 @@ def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: floa
 
     The queue then counts as consumed for ``interval`` seconds, so that not every worker counts.
     """
-    names = [*keys.queue(queue), unless.key]
+    names = [*keys.queue(queue), unless.key, keys.totals()]
     reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
     return int(reply[1])

@@ -70,4 +70,5 @@ def park_call(
         args += (ref.name, keys.field(ref), cost)
     if temporary:
         names.append(keys.temporary_queues)
+    names.append(keys.totals())
     return Call(script("park"), names, [*args, *acknowledged])

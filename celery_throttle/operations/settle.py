@@ -25,7 +25,8 @@ class Plans(AcquirePlans):
         requirement = acquisition.requirement
         refs, keys = requirement.refs, self.keys
         names, args = self._ref_arguments(requirement)
-        names = [keys.limits, *names, *(keys.waiting_lists(ref) for ref in refs)]
+        waits = [keys.waiting_lists(ref) for ref in refs]
+        names = [keys.limits, *names, *waits, keys.totals()]
         worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
         about = [self.now(), int(has_keys(refs)), *args, *worth, *acquisition.marks]
         call = Call(script("settle"), names, about)
@@ -42,7 +43,7 @@ class Plans(AcquirePlans):
         lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
         answer = [int(heard.refused), stop, to_us(heard.took)]
         args = [self.now(), int(has_keys(requirement.refs)), *about, *lefts, *answer]
-        call = Call(script("learn"), [self.keys.limits, *names], args)
+        call = Call(script("learn"), [self.keys.limits, *names, self.keys.totals()], args)
         reply = yield from self.call_registered(call, requirement.refs)
         self.check(reply, [requirement])
         return pause_to_seconds(reply[1])

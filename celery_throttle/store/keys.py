@@ -148,6 +148,13 @@ class Keys:
         whole = LimitRef(ref.name, None)
         return self.state(ref), self.pause(whole), self.pause(ref)
 
+    def totals(self, name: str = "") -> str:
+        """Return the key of the totals of a limit; without a name the head of all these keys.
+
+        With ``/keys`` appended, the key of the backlogs of its keys; see ``waiting_list.lua``.
+        """
+        return f"{self.prefix}:totals:{name}"
+
     def broker_waits(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
         return f"{self.prefix}:turns:{self.field(ref)}"

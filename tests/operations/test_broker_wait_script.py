@@ -53,7 +53,7 @@ class Turns(Protocol):
                 keys.broker_waits(ref),
             ]
             args += [ref.name, keys.field(ref), amount]
-        outcome, *about = self.store.run(Call(script("broker_wait"), names, args))
+        outcome, *about = self.store.run(Call(script("broker_wait"), [*names, keys.totals()], args))
         if outcome == b"wait":
             return Told("wait", about[0], about[1])
         return Told(outcome.decode(), about[0])

@@ -47,7 +47,8 @@ def crowd(lines: Protocol) -> list[tuple[bytes, float]]:
 
 
 def step(lines: Protocol, most: int, queue: str = "q") -> tuple[int, int]:
-    call = Call(script("discard"), list(lines.keys.queue(queue)), [lines.now, most])
+    names = [*lines.keys.queue(queue), lines.keys.totals()]
+    call = Call(script("discard"), names, [lines.now, most])
     discarded, left = lines.store.run(call)
     return discarded, left
 
@@ -117,7 +118,7 @@ def said_at(lines: Protocol, said: int) -> tuple[int, int]:
     consumed = "{throttle}:consumed"
     lines.client.zadd(consumed, {lines.keys.queue("q").lines: said})
     lines.client.expire(consumed, 60)
-    names = [*lines.keys.queue("q"), consumed]
+    names = [*lines.keys.queue("q"), consumed, lines.keys.totals()]
     args = [lines.now, 500, 10 * SECOND]
     discarded, left = lines.store.run(Call(script("discard"), names, args))
     return discarded, left

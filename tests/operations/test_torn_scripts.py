@@ -340,7 +340,8 @@ def test_tasks_that_are_discarded(make: Callable[[], Traffic]) -> None:
     def discard(traffic: Traffic) -> None:
         protocol, left = traffic.protocol, 1
         while left:
-            call = Call(script("discard"), list(protocol.keys.queue("q")), [protocol.now, 4])
+            names = [*protocol.keys.queue("q"), protocol.keys.totals()]
+            call = Call(script("discard"), names, [protocol.now, 4])
             _, left = protocol.store.run(call)
 
     def use(traffic: Traffic) -> None:

@@ -85,7 +85,8 @@ class Quarantine:
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                self.store.run(Call(script("recall_quarantined"), [key], ["", *ids]))
+                names = [key, self.keys.totals()]
+                self.store.run(Call(script("recall_quarantined"), names, ["", *ids]))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

@@ -79,4 +79,4 @@ class BrokerWaitPolicy(WaitingPolicy):
                 keys.broker_waits(ref),
             )
             args += (ref.name, keys.field(ref), cost)
-        return Call(script("broker_wait"), names, args)
+        return Call(script("broker_wait"), [*names, keys.totals()], args)

@@ -1,6 +1,7 @@
 -- cancel.lua: removes waiting tasks of a fan-out from their lines for good, some at a time.
--- uses: fan_out_outcome, line_removal
+-- uses: fan_out_outcome, line_removal, counters
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
+--       2   head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   number of the tasks that are looked at, see `fan_out.lua`
 --       3   cursor: '0' at first, then the one that the last call replied
@@ -32,6 +33,7 @@ for i = 1, #found[2], 2 do
     if line and descriptor.fan_out == record then
       record_fan_out_outcome(record, id, 'revoked')
       remove_task(line, descriptor, limit_index, id)
+      increase_totals(descriptor, 'revoked', 1)
       cancelled = cancelled + 1
     end
   end

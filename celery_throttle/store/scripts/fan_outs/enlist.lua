@@ -3,7 +3,8 @@
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
 --       then per queue: lines, messages, due, asks; then per requirement and queue: state, entries, pause of the name,
---       pause of the key, backlog, waiting, waits, waited; then the lines
+--       pause of the key, backlog, waiting, waits, waited; then the lines; then the head of
+--       the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how many tasks of the fan-out may wait; 0 for any number
 --       3   how long (us) to keep the record after no task waits
@@ -89,7 +90,7 @@ local function read_line(name, packed)
   return line
 end
 
-for i = key, #KEYS do
+for i = key, #KEYS - 1 do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
 local numbers = open_record(ARGV[7])

@@ -1,7 +1,9 @@
--- acquire.lua: decides over any number of requirements, all or nothing. A refusal writes nothing.
+-- acquire.lua: decides over any number of requirements, all or nothing. A refusal writes
+-- nothing but a counter.
 -- first: gcra_fast_path
--- uses: requirements, decision, key_cap_room
--- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
+-- uses: requirements, decision, key_cap_room, counters
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then the head of the totals,
+--           see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   'take' | 'peek' | 'upto' (as much of the cost as there is) | 'reserve' | 'slot'
 --       3   the longest delay (us) that is accepted of a leaky-queue, '' for any. Other limits may be booked
@@ -40,16 +42,23 @@ end
 local mode, longest = ARGV[2], tonumber(ARGV[3])
 -- A requirement has three keys and two arguments if none has a key, else four and three.
 local other_arguments = mode == 'slot' and 5 or 3
-local keyed = 3 * (#ARGV - other_arguments) ~= 2 * (#KEYS - 1)
-local count = (#KEYS - 1) / (keyed and 4 or 3)
+local keyed = 3 * (#ARGV - other_arguments) ~= 2 * (#KEYS - 2)
+local count = (#KEYS - 2) / (keyed and 4 or 3)
 local requirements, undefined = read_requirements(count, 2, 4, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
 end
 
+local function count_refusal(index, counter)
+  if mode ~= 'peek' then
+    increase_total(requirements[index].name, counter, 1)
+  end
+end
+
 local full, full_wait = find_full_key_cap(requirements)
 local full_pause = full > 0 and requirements[full].pause
 if full_wait < 0 then
+  count_refusal(full, 'refused_keys')
   return { -4, full, requirements[full].max_keys }
 elseif full > 0 then
   -- A requirement whose key has no room waits like one that is paused.
@@ -105,6 +114,7 @@ end
 lengthen_leases(delay)
 local wait, bottleneck, component = decide(requirements)
 if wait < 0 then
+  count_refusal(bottleneck, 'refused_cost')
   return { -1, bottleneck, requirements[bottleneck].limits[component].burst }
 end
 -- A caller that waits wakes up late. So a unit that is free in a moment is booked now, or it would go unused.
@@ -140,6 +150,11 @@ if wait > 0 then
   local needs_slot = narrowest.tag == SLOTS and wait > requirements[bottleneck].pause
   local kind = needs_slot and 1 or longest and delay > longest and 2 or 0
   local pause = bottleneck == full and full_pause or requirements[bottleneck].pause
+  local gives_up = not longest or longest <= 0 or kind == 2 or kind == 0 and wait > longest
+  if gives_up then -- else the caller waits, and tries again
+    count_refusal(bottleneck, pause == wait and 'refused_paused' or needs_slot and 'refused_slots'
+      or bottleneck == full and 'refused_keys' or 'refused_limit')
+  end
   return { 0, wait, bottleneck, remaining, reset, narrowest.burst, kind, pause }
 end
 local reply = { 1, remaining, reset, narrowest.burst, delay, granted }

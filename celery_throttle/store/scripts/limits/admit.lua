@@ -1,7 +1,7 @@
 -- admit.lua: takes quota for tasks that have a process now or in a moment; decides over each task alone.
 -- uses: requirements, decision, key_cap_room
 -- KEYS  1   hash: definitions of limits; then the requirements of all tasks, see `requirements.lua`; then per
---           requirement: backlog. No name and key may occur twice.
+--           requirement: backlog; then the head of the totals, see `counters.lua`. No name and key may occur twice.
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how far ahead (us) a start may be booked
 --       3   how many tasks
@@ -18,12 +18,12 @@
 --                             windows have run out
 
 local horizon, tasks, keyed = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-local count = (#KEYS - 1) / (keyed and 5 or 4)
+local count = (#KEYS - 2) / (keyed and 5 or 4)
 local all, undefined = read_requirements(count, 2, 5 + 2 * tasks, keyed)
 if undefined then
   return { { -2, undefined, format_integer(now) } }
 end
-local backlogs = read_many('MGET', nil, KEYS, #KEYS - count + 1, #KEYS)
+local backlogs = read_many('MGET', nil, KEYS, #KEYS - count, #KEYS - 1)
 
 -- How many times a single limit admits its cost: in all, at once, and the wait (us) of the first later one.
 local function times_of(limit, wanted)

@@ -1,7 +1,8 @@
 -- learn.lua: learns from the answer of an API about the limits that its request has passed. An answer can stop or
 -- tighten a limit, never loosen it beyond its definition.
--- uses: requirements, extend_pause
--- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
+-- uses: requirements, extend_pause, counters
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then the head of the totals,
+--           see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
 --       then the requirements; their costs are not used
@@ -13,7 +14,7 @@
 --       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 
 local keyed = ARGV[2] == '1'
-local count = (#KEYS - 1) / (keyed and 4 or 3)
+local count = (#KEYS - 2) / (keyed and 4 or 3)
 local requirements, undefined = read_requirements(count, 2, 3, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
@@ -51,8 +52,9 @@ for i, requirement in ipairs(requirements) do
   if has_changed then
     write_state(requirement)
   end
-  if is_refusal and not has_adaptive then
-    rest = math.max(rest, DEFAULT_STOP)
+  if is_refusal then
+    increase_total(requirement.name, 'api_refusals', 1)
+    rest = math.max(rest, has_adaptive and 0 or DEFAULT_STOP)
   end
 end
 if stop < 0 then

@@ -1,6 +1,7 @@
 -- settle.lua: corrects what was reserved to its actual cost: a refund or a debt.
--- uses: requirements, recheck
--- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement: waits
+-- uses: requirements, recheck, counters
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement: waits;
+--           then the head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
 --       then the requirements; then per requirement: actual cost (millionths); then the marks that `acquire.lua`
@@ -10,7 +11,7 @@
 -- If the definition has changed since, nothing is refunded, and a debt counts as taken now.
 
 local keyed = ARGV[2] == '1'
-local count = (#KEYS - 1) / (keyed and 5 or 4)
+local count = (#KEYS - 2) / (keyed and 5 or 4)
 local requirements, undefined = read_requirements(count, 2, 3, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
@@ -34,7 +35,8 @@ for i, requirement in ipairs(requirements) do
   end
   if has_changed then
     write_state(requirement)
-    recheck(KEYS[#KEYS - count + i])
+    recheck(KEYS[#KEYS - 1 - count + i])
+    increase_total(requirement.name, actual > cost and 'granted' or 'refunded', math.abs(actual - cost))
   end
   marks = marks + 2 + 2 * limits
 end

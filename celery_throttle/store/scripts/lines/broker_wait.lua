@@ -1,5 +1,5 @@
 -- broker_wait.lua: decides over a task that waits at the broker, or replies when it has to come back.
--- uses: line_requirements, decision, key_cap_room, slot_keys
+-- uses: line_requirements, decision, key_cap_room, slot_keys, counters
 -- Each refused task gets a return time of its own, one emission interval behind that of the task before it. A return
 -- time only says when to ask again: the limit decides. A task that returns in time and is refused all the same, since
 -- another client took the unit, gets the next return time among those to which that happened: they come before all
@@ -7,6 +7,7 @@
 --
 -- KEYS  1   hash: definitions of limits
 --       then per requirement: state, entries, pause of the name, pause of the key, waits, turns (its return times)
+--       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the return time (us) that it was given before, or 0
 --       3   how far ahead (us) a start may be booked
@@ -34,7 +35,7 @@ local NEW, RETURNED = 1, 2
 
 local returned_at, horizon, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local descriptor, costs = { limits = {} }, {}
-for i = 1, (#KEYS - 1) / 6 do
+for i = 1, (#KEYS - 2) / 6 do
   local key, arg = 6 * i - 4, 3 * i + 5
   local limit_keys = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   limit_keys[WAITS] = KEYS[key + 4]
@@ -85,10 +86,12 @@ if undefined then
 end
 local wait, bottleneck, component = decide(requirements, true)
 if wait < 0 then
+  increase_total(requirements[bottleneck].name, 'dropped_cost', 1)
   return { 'never', bottleneck, requirements[bottleneck].limits[component].burst }
 end
 local full, full_wait = find_full_key_cap(requirements)
 if full > 0 and (returned_at == 0 or full_wait < 0) then
+  increase_total(requirements[full].name, 'dropped_keys', 1)
   return { 'crowded', full, requirements[full].max_keys, full_wait }
 elseif full_wait > wait then
   wait, bottleneck, component = full_wait, full, 1
@@ -133,10 +136,14 @@ end
 local return_time = math.max(now + wait, last + interval)
 expected, bottleneck = math.max(expected, return_time - now), math.max(1, bottleneck)
 if longest >= 0 and expected > longest then
+  increase_total(requirements[bottleneck].name, 'dropped_late', 1)
   return { 'late', expected, bottleneck, requirements[bottleneck].pause }
 end
 for i = 1, #requirements do
   return_times[i][group] = return_time
 end
 write_return_times()
+if returned_at == 0 then
+  increase_totals(descriptor, 'parked', 1)
+end
 return { 'wait', return_time - now, return_time + moved, bottleneck, expected }

@@ -1,9 +1,10 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
--- uses: clock, descriptor, remove_tasks, fan_out_outcome
+-- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters
 -- uses rarely: repair
 -- KEYS  1-4  the queue's lines, messages, due, asks
 --       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
+--       last head of the totals, see `counters.lua`
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    how many tasks at most; 0 only counts
 --       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that; and, to count
@@ -13,7 +14,7 @@
 -- as revoked. Results are left as they are, as a broker leaves them.
 
 local most = tonumber(ARGV[2])
-local queue, consumed = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, KEYS[5]
+local queue, consumed = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, #KEYS > 5 and KEYS[5]
 local reported = consumed and redis.call('ZSCORE', consumed, queue[LINES])
 if consumed and not (reported and tonumber(reported) <= now - tonumber(ARGV[3])) then
   return { 0, -1 }
@@ -29,6 +30,7 @@ local function discard_tasks(waiting, line, room)
       record_fan_out_outcome(descriptor.fan_out, id, 'revoked')
     end
     remove_tasks(line, descriptor, limit_index, ids)
+    increase_totals(descriptor, 'discarded', #ids)
   else
     call_with('HDEL', queue[MESSAGES], ids)
     call_with('ZREM', line, ids)

@@ -1,11 +1,13 @@
 -- park.lua: decides over a task once more, or lets it join its line. Idempotent by task id.
 -- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, task_score, join_line, wake
+-- uses: counters
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
 --       4-7 the queue's lines, messages, due, asks
 --       then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting, waits, waited
 --       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
+--       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
@@ -86,14 +88,16 @@ end
 for i, requirement in ipairs(requirements) do
   measure_capacity(requirement, descriptor.limits[i])
 end
-descriptor.crowds, descriptor.temporary = key_caps_of(requirements), KEYS[8 + 8 * count]
+descriptor.crowds, descriptor.temporary = key_caps_of(requirements), #KEYS > 8 + 8 * count and KEYS[8 + 8 * count] or nil
 
 local wait, bottleneck, component = decide(requirements, true)
 if wait < 0 then
+  increase_total(requirements[bottleneck].name, 'dropped_cost', 1)
   return { 'never', bottleneck, requirements[bottleneck].limits[component].burst }
 end
 local full_cap, cap_wait = find_full_key_cap(requirements)
 if full_cap > 0 and redis.call('EXISTS', line) == 0 then
+  increase_total(requirements[full_cap].name, 'dropped_keys', 1)
   return { 'crowded', full_cap, requirements[full_cap].max_keys, cap_wait }
 end
 if redis.call('HEXISTS', queue[MESSAGES], id) == 1 then
@@ -125,18 +129,21 @@ end
 
 local full = find_full_queue(requirements)
 if full then
+  increase_total(requirements[full].name, 'dropped_full', 1)
   return { 'full', full, requirements[full].capacity.bound }
 end
 local score = next_task_score(line, rank)
 local position = redis.call('ZCOUNT', line, '-inf', format_integer(score)) + 1
 local expected, slowest = expected_wait(requirements, descriptor, rank, position, bottleneck)
 if max_wait >= 0 and expected > max_wait then
+  increase_total(requirements[slowest].name, 'dropped_late', 1)
   return { 'late', expected, slowest, requirements[slowest].pause }
 end
 
 local row = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9], score, descriptor.crowds })
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join_line(line, descriptor, id, score, row, wait, bottleneck)
+increase_totals(descriptor, 'parked', 1)
 if mode ~= 'behind' then
   redis.call('ZADD', parks, format_integer(now), identity)
   redis.call('PEXPIRE', parks, expiry_ms(memory))

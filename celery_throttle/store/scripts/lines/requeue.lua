@@ -1,7 +1,8 @@
 -- requeue.lua: puts claims back at the heads of their lines.
--- uses: rejoin_line, release_slots, leases
+-- uses: rejoin_line, release_slots, leases, counters
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the worker, see `line_data.lua`
+--       3   head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   'own' for the given tokens, or 'dead' for all, if the worker's lease has run out
@@ -48,6 +49,10 @@ for i = 1, count do
     local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
     rejoin_line(line, descriptor, id, score, undelivered[token] and row or mark_redelivered(row))
     release_slots(descriptor, worker, token)
+    increase_totals(descriptor, 'requeued', 1)
+    if ARGV[3] == 'dead' then
+      increase_totals(descriptor, 'lost_claims', 1)
+    end
     redis.call('HDEL', claims, token)
   end
 end

@@ -1,8 +1,9 @@
 -- withdraw.lua: claims revoked tasks, without quota, so that the calling worker can announce them as revoked.
--- uses: lease_clock, line_removal
+-- uses: lease_clock, line_removal, counters
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, asks
+--       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   lease (us)
@@ -11,7 +12,7 @@
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...} for the tasks that wait in these queues
 
 local token, taken = tonumber(ARGV[4]), {}
-for key = 3, #KEYS, 4 do
+for key = 3, #KEYS - 1, 4 do
   local queue = { unpack(KEYS, key, key + 3) }
   for i = 5, #ARGV do
     local id = ARGV[i]
@@ -26,6 +27,7 @@ for key = 3, #KEYS, 4 do
       local claim_head = pack_claim_head(line, cmsgpack.pack(descriptor))
       redis.call('HSET', KEYS[2], token, claim_head .. cmsgpack.pack(id, row[SCORE], packed))
       remove_task(line, descriptor, limit_index, id)
+      increase_totals(descriptor, 'revoked', 1)
       taken[#taken + 1] = { token, 0, 0, now - row[PARKED], row[MESSAGE], id }
       token = token + 1
     end

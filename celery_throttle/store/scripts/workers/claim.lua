@@ -6,6 +6,7 @@
 --       3   zset: workers -> end of their lease (us)
 --       4   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, asks
+--       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   its channel
@@ -39,7 +40,7 @@ local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'B
 local dead_worker = expired[expired[1] == call.worker and 2 or 1] or '' -- its own lease is about to be renewed
 
 local poll, serve = now + call.max_sleep, nil
-for key = 5, #KEYS, 4 do
+for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   follow_queue_clock(queue)
   while #call.taken < call.wanted and call.visits > 0 do

@@ -1,6 +1,7 @@
 -- recall_quarantined.lua: returns tasks in quarantine to their positions in their lines.
 -- uses: rejoin_line
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
+--       2   head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       then task ids
 -- A task that waits again already keeps its newer message.

@@ -1,5 +1,5 @@
 -- decide_batch.lua: decides over the first tasks of a line, without writing anything.
--- uses: claim_call, decision, line_data
+-- uses: claim_call, decision, line_data, claim_totals
 
 -- Other tasks of the line have other costs.
 local function set_costs(requirements, costs)
@@ -29,9 +29,11 @@ end
 --   claim_head    see `descriptor.lua`
 --   slot_keys     of the slots that each task takes, nil if it takes none
 -- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
--- limits have to be written; the wait (us) of the next task, nil if it was not decided over, and its bottleneck.
+-- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
+-- bottleneck.
 local function decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
-  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0 }
+  local batch = { leaving = {}, new_claims = {}, has_taken = false, totals = new_claim_totals(), wait = nil,
+                  bottleneck = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
   for i, id in ipairs(ids) do
     local packed = rows[i]
@@ -63,6 +65,9 @@ local function decide_batch(ids, rows, claim_head, limit_index, requirements, un
       if kind == 1 then
         charge(requirements, now + wait)
         reply[7], batch.has_taken = slot_keys, true
+        note_claim(batch.totals, row)
+      else
+        batch.totals.handed_out = batch.totals.handed_out + 1
       end
       call.taken[#call.taken + 1] = reply
       new_claims[#new_claims + 1] = call.token

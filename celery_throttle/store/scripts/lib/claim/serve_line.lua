@@ -1,6 +1,6 @@
 -- serve_line.lua: takes the first tasks of a line.
 -- uses: claim_call, fair_service, decide_batch, leases, line_requirements, release_slots, slot_keys, remove_tasks
--- uses: attach_line
+-- uses: attach_line, claim_totals
 -- uses rarely: repair
 
 -- What is known of a line of a waiting list: the index of the limit at which it waits, its descriptor, and the packed
@@ -59,6 +59,7 @@ local function write_batch(batch, requirements, line, descriptor, limit_index, h
     write_states(requirements)
   end
   remove_tasks(line, descriptor, limit_index, batch.leaving, has_others)
+  write_claim_totals(batch.totals, descriptor)
 end
 
 -- Let a line wait for its next task, or move it to the list of the limit that blocks it now. Returns whether the

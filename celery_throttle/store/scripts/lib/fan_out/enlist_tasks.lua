@@ -1,6 +1,6 @@
 -- enlist_tasks.lua: adds many tasks to lines: the first of each line joins as any task does, the others are only
 -- counted.
--- uses: decision, task_score, join_line, wake, bulk_commands
+-- uses: decision, task_score, join_line, wake, bulk_commands, counters
 -- A line of `enlist.lua` is a table:
 --   name            the line
 --   descriptor      see `line_data.lua`
@@ -8,6 +8,7 @@
 --   is_known        whether it holds tasks
 --   first_rank      the lowest rank added by this call; nil before the first task
 --   last_scores     rank -> score of the last task of that rank added by this call
+--   joined          how many tasks this call has added; nil before the first
 --   members, rows   {score, id, ...} and {id, packed row, ...} of the tasks that are not written yet
 
 -- Write a task that comes first in its line.
@@ -39,7 +40,7 @@ local function add_task(line, id, rank, expires, message, costs)
     members[#members + 1], members[#members + 2] = format_integer(score), id
     rows[#rows + 1], rows[#rows + 2] = id, row
   end
-  line.last_scores[rank] = score
+  line.last_scores[rank], line.joined = score, (line.joined or 0) + 1
   for _, requirement in ipairs(line.requirements) do
     requirement.capacity.room = requirement.capacity.room - 1
   end
@@ -59,6 +60,9 @@ local function write_others(record, lines)
       call_with('HSET', queue[MESSAGES], line.rows)
     end
     all = all + count
+    if line.joined then
+      increase_totals(line.descriptor, 'parked', line.joined)
+    end
   end
   if all > 0 then
     change_fan_out_waiting(record, all)

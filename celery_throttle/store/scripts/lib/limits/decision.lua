@@ -1,5 +1,5 @@
 -- decision.lua: the atomic decision: checks all limits of a call, then takes from all of them or none.
--- uses: state
+-- uses: state, counters
 -- Twin: `celery_throttle/algorithms/local.py`.
 
 -- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
@@ -52,4 +52,7 @@ end
 local function commit(requirements, at)
   charge(requirements, at)
   write_states(requirements)
+  for _, requirement in ipairs(requirements) do
+    increase_total(requirement.name, 'granted', requirement.limits[1].cost)
+  end
 end

@@ -7,10 +7,11 @@
 -- check both paths against the twin.
 
 if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allows fall through
+  local TOTALS_KEPT_MS = 691200000 -- see `counters.lua`
   -- A requirement has three keys and two arguments if none has a key, else four and three; see `requirements.lua`.
-  local fields = 2 * (#KEYS - 1) == 3 * (#ARGV - 3) and 1 or 2
+  local fields = 2 * (#KEYS - 2) == 3 * (#ARGV - 3) and 1 or 2
   local keys = fields + 1
-  local count, now = (#KEYS - 1) / (keys + 1), nil
+  local count, now = (#KEYS - 2) / (keys + 1), nil
   local definitions = redis.call('HMGET', KEYS[1], unpack(ARGV, 4, 3 + fields * count))
   local values = redis.call('MGET', unpack(KEYS, 2, 1 + keys * count))
   if ARGV[1] == '' then
@@ -96,11 +97,19 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
     reset = full_of_all > reset and full_of_all or reset
   end
   if is_simple and wait > 0 and (wait > 20000 or wait > (tonumber(ARGV[3]) or 0)) then
+    local totals = KEYS[#KEYS] .. ARGV[3 + fields * bottleneck]
+    if (ARGV[3] == '' or wait > tonumber(ARGV[3])) and redis.pcall('HINCRBY', totals, 'refused_limit', 1) == 1 then
+      redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
+    end
     return { 0, wait, bottleneck, refused_units, refused_reset, refused_burst, 0 }
   elseif is_simple and wait == 0 then
     for i = 1, count do
       local ms = math.ceil(durations[i] / 1000) + (ARGV[1] == '' and 0 or 3600000)
       redis.call('SET', KEYS[keys * i - keys + 2], states[i], 'PX', ms)
+      local totals, cost = KEYS[#KEYS] .. ARGV[3 + fields * i], ARGV[3 + fields * count + i]
+      if redis.pcall('HINCRBY', totals, 'granted', cost) == tonumber(cost) then
+        redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
+      end
     end
     return { 1, units, reset, burst, 0, tonumber(ARGV[4 + fields * count]) }
   end

@@ -1,6 +1,7 @@
 -- requirements.lua: reads requirements from the keys and arguments of a call.
 -- uses: load_limits, bulk_commands
 -- A requirement is a limit, a key of it or none, and a cost. It is a table:
+--   name        of the limit
 --   state       key of its state, see `state.lua`
 --   entries     key of what the algorithm keeps besides, see `sliding_log.lua` and `slots.lua`
 --   has_key     whether it has a key
@@ -27,7 +28,8 @@ local function read_requirements(count, first_key, first_argument, keyed)
   local entries, cost = first_key + keys * count - 1, first_argument + fields * count - 1
   for i = 1, count do
     requirements[i] = {
-      state = KEYS[first_key + keys * (i - 1)], entries = KEYS[entries + i], cost = tonumber(ARGV[cost + i]),
+      name = ARGV[first_argument + fields * i - 1], state = KEYS[first_key + keys * (i - 1)], entries = KEYS[entries + i],
+      cost = tonumber(ARGV[cost + i]),
       has_key = keyed and ARGV[first_argument + 2 * i - 2] ~= ARGV[first_argument + 2 * i - 1],
       pause = 0, limits = false, since = 0, old_since = 0, older_since = 0,
     }

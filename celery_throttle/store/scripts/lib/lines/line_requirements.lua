@@ -5,8 +5,8 @@
 local function requirements_of(descriptor, costs)
   local requirements = {}
   for i, limit_keys in ipairs(descriptor.limits) do
-    requirements[i] = { state = limit_keys[STATE], entries = limit_keys[ENTRIES], cost = costs[i] or 0, pause = 0,
-                        has_key = limit_keys[NAME] ~= limit_keys[FIELD] }
+    requirements[i] = { name = limit_keys[NAME], state = limit_keys[STATE], entries = limit_keys[ENTRIES],
+                        cost = costs[i] or 0, pause = 0, has_key = limit_keys[NAME] ~= limit_keys[FIELD] }
   end
   return requirements
 end

@@ -1,10 +1,35 @@
 -- waiting_list.lua: what every change of a line keeps right besides: the backlog of a limit and its waiting lists.
 -- uses: clock, line_data
+-- KEYS  last  head of the totals, see `counters.lua`
 -- `limit_keys` are the keys of one limit in a descriptor, see `line_data.lua`.
 
+-- Change the backlog of one key among those of its name: a zset of the keys with waiting tasks -> how many wait; the
+-- member '' has their sum. No change stands for minus all.
+local function change_key_backlog(limit_keys, change)
+  local name, field = limit_keys[NAME], limit_keys[FIELD]
+  if name == field then
+    return
+  end
+  local backlogs, key = KEYS[#KEYS] .. name .. '/keys', string.sub(field, #name + 2)
+  change = change or -(redis.call('ZSCORE', backlogs, key) or 0)
+  if change == 0 then
+    return
+  end
+  redis.call('ZINCRBY', backlogs, change, '')
+  if tonumber(redis.call('ZINCRBY', backlogs, change, key)) <= 0 then
+    redis.call('ZREM', backlogs, key)
+    if redis.call('ZCARD', backlogs) == 1 then
+      redis.call('DEL', backlogs)
+    end
+  end
+end
+
 local function change_backlog(limit_keys, change)
-  if change ~= 0 and limit_keys[BACKLOG] and redis.call('INCRBY', limit_keys[BACKLOG], change) <= 0 then
-    redis.call('DEL', limit_keys[BACKLOG])
+  if change ~= 0 and limit_keys[BACKLOG] then
+    if redis.call('INCRBY', limit_keys[BACKLOG], change) <= 0 then
+      redis.call('DEL', limit_keys[BACKLOG])
+    end
+    change_key_backlog(limit_keys, change)
   end
 end
 
@@ -36,6 +61,7 @@ local function drop_empty_list(limit_keys, queue, is_empty)
       if redis.call('EXISTS', limit_keys[WAITS]) == 0 then
         redis.call('SREM', limit_keys[WAITED], limit_keys[WAITS])
         redis.call('DEL', limit_keys[BACKLOG])
+        change_key_backlog(limit_keys)
       end
     end
   end
