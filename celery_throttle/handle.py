@@ -9,6 +9,7 @@ from celery_throttle.clients.wrapped import Refused, wrap
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limiter_core import HandleCore, LimiterCore
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
@@ -145,22 +146,30 @@ class LimitHandle(HandleCore):
         plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
         return await self.limiter.arun_plan(plan)
 
-    def pause(self, seconds: float | None) -> float:
+    def pause(
+        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+    ) -> float:
         """Pause the limit (without a key: all its keys) for all clients; never shortens a pause.
 
         Args:
             seconds: the duration; None: until :meth:`resume`. 500 million seconds and more count
                 as None.
+            reason: why, in words; shown wherever the pause is.
+            by: who; default the user of this process and its host.
 
         Returns the seconds for which it is paused now; infinity until it is resumed.
         """
-        return self.limiter.run_plan(self.limiter.plans.pause(self.ref, seconds))
+        plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
+        return self.limiter.run_plan(plan)
 
-    async def apause(self, seconds: float | None) -> float:
+    async def apause(
+        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+    ) -> float:
         """:meth:`pause` for asyncio."""
-        return await self.limiter.arun_plan(self.limiter.plans.pause(self.ref, seconds))
+        plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
+        return await self.limiter.arun_plan(plan)
 
-    def resume(self) -> bool:
+    def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """Lift the pause, and do nothing else: units in use stay in use.
 
         The pause of a limit and that of a key are independent. A stop from the feedback of an API
@@ -169,19 +178,24 @@ class LimitHandle(HandleCore):
 
         Returns whether there was a pause.
         """
-        return self.limiter.run_plan(self.limiter.plans.resume(self.ref))
+        return self.limiter.run_plan(self.limiter.plans.resume(self.ref, Author.of(by, reason)))
 
-    async def aresume(self) -> bool:
+    async def aresume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """:meth:`resume` for asyncio."""
-        return await self.limiter.arun_plan(self.limiter.plans.resume(self.ref))
+        plan = self.limiter.plans.resume(self.ref, Author.of(by, reason))
+        return await self.limiter.arun_plan(plan)
 
-    def reset(self) -> None:
+    def reset(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Clear the units in use, and lift the pause. Waiting tasks are decided again at once.
 
-        Slots in use stay in use.
+        What it forgets: all that the algorithms know of the limit (units in use, windows, the rate
+        that an adaptive limit has learned), for a limit without a key only what is in use without a
+        key; and the pause, with its reason. What stays: slots in use, definitions, weights,
+        waiting tasks, totals and the log of changes.
         """
-        self.limiter.run_plan(self.limiter.plans.reset(self.ref))
+        self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
 
-    async def areset(self) -> None:
+    async def areset(self, *, reason: str | None = None, by: str | None = None) -> None:
         """:meth:`reset` for asyncio."""
-        await self.limiter.arun_plan(self.limiter.plans.reset(self.ref))
+        plan = self.limiter.plans.reset(self.ref, Author.of(by, reason))
+        await self.limiter.arun_plan(plan)

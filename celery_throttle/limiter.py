@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 from celery_throttle.backend import disabled_backend, make_backend
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.handle import LimitHandle
 from celery_throttle.leases import Reservation, Slot
-from celery_throttle.limiter_core import CACHE_SIZE, LimiterCore
+from celery_throttle.limit_changes import LimitChanges
+from celery_throttle.limiter_core import CACHE_SIZE
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
-from celery_throttle.limits.reference import RefLike, make_ref, parse_ref
+from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
-class Limiter(LimiterCore):
+class Limiter(LimitChanges):
     """Limits on one server, shared by all clients that use their names.
 
     Args:
@@ -205,58 +205,3 @@ class Limiter(LimiterCore):
     async def aforecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
         """:meth:`forecast` for asyncio."""
         return await self.arun_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
-
-    def define(
-        self,
-        name: str,
-        limit: LimitsLike | None = None,
-        *,
-        key: Any = None,
-        weight: int | None = None,
-    ) -> None:
-        """Define a limit at run time, for all clients at once, and for tasks in lines.
-
-        It takes precedence over the limit of the code until :meth:`undefine`. Units in use stay in
-        use: they drain at a new rate, and count as taken now in a new window.
-
-        Args:
-            name: the name of the limit.
-            limit: text or :class:`Limit`, or several that all have to allow; None: only change the
-                weight.
-            key: define only this key of the limit ("gold tenants"); None: the limit itself.
-            weight: the number of dispatches of a line that needs the limit, or this key of it, for
-                each dispatch of a line of weight 1: 1 to 100. A key without a weight has that of
-                its name; the default of a name is 1. If a line needs several limits, the greatest
-                weight counts. None: do not change it.
-
-        Raises:
-            LimitError: the definition is wrong, or switches between a rate and slots.
-            UnknownLimitError: a key, or only a weight, of a limit that is not defined.
-        """
-        self.run_plan(self.plans.define(make_ref(name, key), limit, weight))
-
-    async def adefine(
-        self,
-        name: str,
-        limit: LimitsLike | None = None,
-        *,
-        key: Any = None,
-        weight: int | None = None,
-    ) -> None:
-        """:meth:`define` for asyncio."""
-        await self.arun_plan(self.plans.define(make_ref(name, key), limit, weight))
-
-    def undefine(self, name: str, *, key: Any = None) -> None:
-        """Remove what :meth:`define` defined: the limit of the code applies again, and weight 1.
-
-        For a key, the limit and the weight of its name.
-        """
-        self.run_plan(self.plans.undefine(make_ref(name, key)))
-
-    async def aundefine(self, name: str, *, key: Any = None) -> None:
-        """:meth:`undefine` for asyncio."""
-        await self.arun_plan(self.plans.undefine(make_ref(name, key)))
-
-    def register(self) -> None:
-        """Put the limits of the code in force, except those that were defined at run time."""
-        self.run_plan(self.plans.register(self.limits))

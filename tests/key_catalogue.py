@@ -68,7 +68,10 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         Expiry.NEVER,
         "one key for all limits",
         "define, set_weight",
-        (_KEYS.limits, "hash", "definitions of limits and of their keys, packed; weights"),
+        (_KEYS.limits, "hash", "definitions in force of limits and of their keys; weights"),
+        (_KEYS.layers, "hash", "definitions and weights of the code and of the rules file"),
+        (_KEYS.names, "set", "names of limits that are defined"),
+        (_KEYS.own_keys("<limit>"), "zset", "keys with their own definition or weight"),
     ),
     *_kinds(
         Expiry.ALWAYS,
@@ -112,6 +115,19 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         "when the pause ends",
         "learn, pause, reset, resume",
         (_KEYS.pause(_REF), "string", "end of the pause, and when that was written (us)"),
+        (_KEYS.pause_origin(_REF), "string", "when the pause was made (us), by whom, and why"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "when the last of these pauses ends",
+        "learn, pause, reset, resume",
+        (_KEYS.paused_keys("<limit>"), "zset", "paused keys, by the end of their pauses (us)"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "a year after the last change",
+        "define, pause, reset, resume, set_weight",
+        (_KEYS.changes, "stream", "the last 1,000 changes"),
     ),
     *_kinds(
         Expiry.ALWAYS,

@@ -67,6 +67,10 @@ class MemoryLimits(LocalLimits):
         """Whether a name, or any key of it, is defined."""
         return any(ref.name == name for ref in self._definitions)
 
+    def names(self) -> list[str]:
+        """Return the names of all limits that are defined."""
+        return list({ref.name: None for ref in self._definitions})
+
     def limits_of(self, ref: LimitRef) -> Limits | None:
         """Return the limits in force of a name, or of one key of it."""
         definition = self._find_definition(ref)

@@ -61,7 +61,7 @@ class ForecastReader(DefinePlans):
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
         """Return the forecast of some lines."""
-        now, names = yield from self._names()
+        now, names = yield from self.list_names()
         lines: list[WaitingLine] = []
         for queue in (yield from self._queues(names)):
             lines += yield from self._lines(queue)
@@ -72,18 +72,6 @@ class ForecastReader(DefinePlans):
             for line in lines
         ]
         return solve(known, matches, capacities, now, measured)
-
-    def _names(self) -> Plan[tuple[int, list[str]]]:
-        """Return the server's time, and the names of all limits."""
-        names: dict[str, None] = {}
-        now, cursor = 0, b""
-        while cursor != _END:
-            call = Call(script("list_limits"), [self.keys.limits], [self.now(), cursor or "0"])
-            server_time, cursor, fields = yield call
-            now = now or int(server_time)
-            texts = (field.decode() for field in fields)
-            names.update((text.partition(":")[0], None) for text in texts if " " not in text)
-        return now, list(names)
 
     def _queues(self, names: Iterable[str]) -> Plan[list[str]]:
         """Return the queues that have waiting tasks."""
@@ -137,11 +125,10 @@ class ForecastReader(DefinePlans):
     def _limits(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, Sequence[Limit]]]:
         """Return the limits in force, for those that are defined."""
         fields = [field for ref in refs for field in (self.keys.field(ref), ref.name)]
-        call = Call(script("read_definitions"), [self.keys.limits], fields)
-        packed: Sequence[bytes | None] = yield call
+        packed = yield from self._read_definitions(fields)
         if not all(packed[1::2]):
             yield from self.register_missing(refs)
-            packed = yield call
+            packed = yield from self._read_definitions(fields)
         rows = zip(refs, packed[::2], packed[1::2], strict=True)
         return {
             ref: _unpack(of_key or of_name) for ref, of_key, of_name in rows if of_key or of_name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import (
     ENDLESS_US,
     check_duration,
@@ -19,6 +20,7 @@ from celery_throttle.limits.requirement import LimitsLike, Requirement, has_slot
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown_limit_error
 from celery_throttle.store import definitions
+from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Argument, Call, script
 
 #: The greatest weight: the number of dispatches of a line for one of a line of weight 1.
@@ -34,12 +36,17 @@ class DefinePlans(LimitPlans):
     __slots__ = ()
 
     def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
-        """Put limits of the code in force, except those that were defined at run time.
+        """Put limits of the code in force, unless the rules file or a definition replaces them.
 
         ``now``: the server's time in microseconds, if it is known.
         """
-        refs = [LimitRef(name, None) for name in limits]
-        for changed in (yield from self._define("code", refs, list(limits.values()), now)):
+        yield from self._register([LimitRef(name, None) for name in limits], limits, now)
+
+    def _register(
+        self, refs: Sequence[LimitRef], limits: Mapping[str, Limits], now: int | None
+    ) -> Plan[None]:
+        of_code = [limits.get(ref.name) if ref.key is None else None for ref in refs]
+        for changed in (yield from self._define("code", refs, of_code, now)):
             yield from self._recheck_waiters(changed.name)
 
     def register_missing(self, refs: Sequence[LimitRef], now: int | None = None) -> Plan[None]:
@@ -47,16 +54,19 @@ class DefinePlans(LimitPlans):
 
         ``now``: as for :meth:`register`.
         """
-        names = {ref.name for ref in refs} & set(self.limits)
-        yield from self.register({name: self.limits[name] for name in names}, now)
         wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
         every = [*wholes, *(ref for ref in refs if ref.key is not None)]
-        texts: list[bytes | None] = yield Call(
-            script("read_definitions"), [self.keys.limits], [self.keys.field(ref) for ref in every]
-        )
+        yield from self._register(every, self.limits, now)
+        texts = yield from self._read_definitions(self.keys.field(ref) for ref in every)
         found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
         limits = [definitions.unpack(packed) for _, packed in found]
         yield from self._define("windows", [ref for ref, _ in found], limits, now)
+
+    def _read_definitions(self, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
+        """Return the definitions in force of some fields, packed; None for one without its own."""
+        call = Call(script("read_definitions"), [self.keys.limits], [self.now(), *fields])
+        found: Sequence[bytes | None] = yield call
+        return found
 
     def call_registered(self, call: Call, refs: Sequence[LimitRef]) -> Plan[Any]:
         """Run a call. If the server does not know one of its limits, register it and repeat.
@@ -74,15 +84,24 @@ class DefinePlans(LimitPlans):
         check_reply(reply, requirements, self.limits)
 
     def define(
-        self, ref: LimitRef, written: LimitsLike | None, weight: int | None = None
+        self,
+        ref: LimitRef,
+        written: LimitsLike | None,
+        weight: int | None = None,
+        *,
+        lasts: float | None = None,
+        author: Author | None = None,
     ) -> Plan[None]:
         """Define the limits of a name, or of one key of it, at run time, its weight, or both.
+
+        ``lasts``: for how many seconds; None: until :meth:`undefine`.
 
         Raises:
             LimitError: they are wrong, or switch between a rate and slots.
             UnknownLimitError: a key, or a weight, of a limit that is not defined.
         """
-        check_definition(self.keys.field(ref), written, weight)
+        lasts_us = check_definition(self.keys.field(ref), written, weight, lasts)
+        author = author or Author.of()
         if written is None or ref.key is not None:
             yield from self.check_known(ref)
         if written is not None:
@@ -90,29 +109,35 @@ class DefinePlans(LimitPlans):
             known = self.limits.get(ref.name, limits)
             if any(map(has_slots, limits)) != any(map(has_slots, known)):
                 raise _slots_error(ref.name, limits)
-            yield from self._define("set", [ref], [limits])
+            yield from self._define("set", [ref], [limits], author=author, lasts_us=lasts_us)
             yield from self._recheck_waiters(ref.name)
         if weight is not None:
-            yield self._weight_call(ref, weight)
+            yield self._weight_call(ref, weight, author, lasts_us)
 
-    def undefine(self, ref: LimitRef) -> Plan[None]:
+    def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:
         """Remove what was defined at run time for a name or key. Raises as :meth:`check_known`."""
+        author = author or Author.of()
         yield from self.check_known(ref)
-        if ref.key is None and ref.name in self.limits:
-            yield from self._define("reset", [ref], [self.limits[ref.name]])
-        else:
-            yield from self._define("drop", [ref], [None])
-        yield self._weight_call(ref, "")
+        of_code = self.limits.get(ref.name) if ref.key is None else None
+        yield from self._define("unset", [ref], [of_code], author=author)
+        yield self._weight_call(ref, "", author)
         yield from self._recheck_waiters(ref.name)
 
-    def _weight_call(self, ref: LimitRef, weight: Argument) -> Call:
-        return Call(script("set_weight"), [self.keys.limits], [self.keys.weight(ref), weight])
+    def _weight_call(
+        self, ref: LimitRef, weight: Argument, author: Author, lasts_us: int = 0
+    ) -> Call:
+        keys = self.keys
+        names = [keys.limits, keys.layers, keys.own_keys(ref.name), keys.changes]
+        field, key = keys.field(ref), ref.key or ""
+        return Call(
+            script("set_weight"), names, [self.now(), field, weight, lasts_us, author.pack(), key]
+        )
 
     def check_known(self, ref: LimitRef) -> Plan[None]:
         """Raise UnknownLimitError if neither the code nor the server has a limit of the name."""
         if ref.name not in self.limits:
             fields = [self.keys.field(LimitRef(ref.name, None)), self.keys.field(ref)]
-            if not any((yield Call(script("read_definitions"), [self.keys.limits], fields))):
+            if not any((yield from self._read_definitions(fields))):
                 raise unknown_limit_error(ref.name, self.limits)
 
     def _define(
@@ -121,6 +146,9 @@ class DefinePlans(LimitPlans):
         refs: Sequence[LimitRef],
         limits: Sequence[Limits | None],
         now: int | None = None,
+        *,
+        author: Author | None = None,
+        lasts_us: int = 0,
     ) -> Plan[list[LimitRef]]:
         """Run ``define.lua``; return the limits that were in force before and have changed."""
         if not refs:
@@ -128,13 +156,13 @@ class DefinePlans(LimitPlans):
         if now is None:
             # It need not be the server's: scripts reply if they need windows of another time.
             now = self.local_time()
-        names = [self.keys.limits]
-        args = [self.now(), mode]
+        keys = self.keys
+        names = [keys.limits, keys.layers, keys.names, keys.changes]
+        args = [self.now(), mode, lasts_us, (author or Author.of()).pack()]
         for ref, own in zip(refs, limits, strict=True):
-            names += (self.keys.state(ref), self.keys.entries(ref))
-            key_cap = self.keys.key_cap(ref.name)
-            packed = b"" if own is None else definitions.pack(own, now, key_cap)
-            args += (ref.name, self.keys.field(ref), packed)
+            names += (keys.state(ref), keys.entries(ref), keys.own_keys(ref.name))
+            packed = b"" if own is None else definitions.pack(own, now, keys.key_cap(ref.name))
+            args += (ref.name, keys.field(ref), packed)
         done, *indexes = yield Call(script("define"), names, args)
         if not done:
             refused = indexes[0] - 1
@@ -147,49 +175,103 @@ class DefinePlans(LimitPlans):
         while cursor != b"0":
             cursor = yield Call(script("recheck_waiters"), [index], [self.now(), cursor or "0"])
 
-    def pause(self, ref: LimitRef, seconds: float | None, record: str | None = None) -> Plan[float]:
+    def pause(
+        self,
+        ref: LimitRef,
+        seconds: float | None,
+        record: str | None = None,
+        author: Author | None = None,
+    ) -> Plan[float]:
         """Pause a limit or one key of it, until it is resumed if ``seconds`` is None.
 
         Returns the seconds for which it is paused now. With the ``record`` of a fan-out, whose key
         it is: below zero if the record does not exist.
         """
         us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
+        about = (author or Author.of()).pack()
         yield from self.check_known(ref)
-        names = [self.keys.pause(ref)] if record is None else [self.keys.pause(ref), record]
-        paused: int = yield Call(script("pause"), names, [self.now(), us])
+        names, key = [*self.keys.pause_change(ref)], ref.key or ""
+        if record is not None:
+            names.append(record)
+            key = ""
+        args = [self.now(), us, self.keys.field(ref), key, about]
+        paused: int = yield Call(script("pause"), names, args)
         return pause_to_seconds(paused)
 
-    def resume(self, ref: LimitRef) -> Plan[bool]:
+    def list_names(self) -> Plan[tuple[int, list[str]]]:
+        """Return the server's time in microseconds, and the names of all limits that it knows."""
+        names: dict[str, None] = {}
+        now, cursor = 0, b"0"
+        while True:
+            found = [self.keys.names, self.keys.limits]
+            server_time, cursor, page = yield Call(
+                script("list_names"), found, [self.now(), cursor]
+            )
+            now = now or int(server_time)
+            names.update((name.decode(), None) for name in page)
+            if cursor == b"0":
+                return now, list(names)
+
+    def _list_users_names(self) -> Plan[list[str]]:
+        _, names = yield from self.list_names()
+        return sorted({*names, *self.limits} - {FAN_OUT_LIMIT})
+
+    def pause_all(self, seconds: float | None, author: Author) -> Plan[list[str]]:
+        """Pause every limit; return their names."""
+        names = yield from self._list_users_names()
+        for name in names:
+            yield from self.pause(LimitRef(name, None), seconds, author=author)
+        return names
+
+    def resume_all(self, author: Author) -> Plan[list[str]]:
+        """Lift the pauses of all limits, not those of keys; return the names of paused limits."""
+        lifted = {}
+        for name in (yield from self._list_users_names()):
+            lifted[name] = yield from self.resume(LimitRef(name, None), author)
+        return [name for name in lifted if lifted[name]]
+
+    def resume(self, ref: LimitRef, author: Author | None = None) -> Plan[bool]:
         """Lift the pause of a limit or of one key of it; return whether there was one.
 
         Waiting lines are decided again even if there was none, so that another call completes one
         that was interrupted.
         """
+        keys = self.keys
+        args = [self.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
         yield from self.check_known(ref)
-        keys, whole = self.keys, ref.key is None
+        whole = ref.key is None
         waits = keys.waiting_list_index(ref.name) if whole else keys.waiting_lists(ref)
-        names = [keys.pause(ref), waits]
-        lifted, cursor = yield Call(script("resume"), names, [self.now(), int(ref.key is not None)])
+        lifted, cursor = yield Call(script("resume"), [*keys.pause_change(ref), waits], args)
         yield from self._recheck_waiters(ref.name, cursor)
         return bool(lifted)
 
-    def reset(self, ref: LimitRef) -> Plan[None]:
+    def reset(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:
         """Clear the state of a limit or one key of it, and lift its pause."""
-        yield from self.check_known(ref)
         keys, index = self.keys, self.keys.waiting_list_index(ref.name)
-        names = [keys.state(ref), keys.pause(ref), keys.entries(ref), keys.key_cap(ref.name)]
-        cursor = yield Call(script("reset"), [*names, index], [self.now()])
-        yield from self._recheck_waiters(ref.name, cursor)
+        args = [self.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
+        yield from self.check_known(ref)
+        names = [*keys.pause_change(ref), keys.state(ref), keys.entries(ref)]
+        call = Call(script("reset"), [*names, keys.key_cap(ref.name), index], args)
+        yield from self._recheck_waiters(ref.name, (yield call))
 
 
-def check_definition(field: str, written: LimitsLike | None, weight: int | None) -> None:
-    """Raise LimitValueError unless a limit, a weight in its bounds, or both are given."""
+def check_definition(
+    field: str, written: LimitsLike | None, weight: int | None, lasts: float | None
+) -> int:
+    """Return the microseconds for which a definition lasts, 0 for ever.
+
+    Raises:
+        LimitValueError: neither a limit nor a weight is given, or a value is out of its bounds.
+    """
     if written is None and weight is None:
         raise LimitValueError(
             f"neither a limit nor a weight is given for {field!r}; allowed: one, or both"
         )
     if weight is not None:
         check_whole(f"{field!r}: weight", weight, MAX_WEIGHT)
+    if lasts is None:
+        return 0
+    return max(1, to_us(check_duration(lasts, "a definition's duration")))
 
 
 def _slots_error(name: str, limits: Limits | None) -> LimitValueError:

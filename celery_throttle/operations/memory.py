@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar
 
 from celery_throttle.algorithms.local import LocalReservation
 from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
@@ -46,6 +48,8 @@ class MemoryPlans(Plans):
     _memory: MemoryLimits = field(default_factory=MemoryLimits)
     #: The takes of each holder of slots, by its name.
     _held: dict[str, LocalReservation] = field(default_factory=dict)
+    #: When definitions end by themselves, in microseconds.
+    _ends: dict[LimitRef, int] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
@@ -71,7 +75,7 @@ class MemoryPlans(Plans):
     def _decide(
         self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
     ) -> AcquireOutcome:
-        memory, now, costs = self._memory, self.local_time(), _costs_of(requirement)
+        memory, now, costs = self._memory, self._now(), _costs_of(requirement)
         if mode == "upto":
             return self._outcome(memory.acquire_up_to(costs, requirement.units, now))
         max_delay = None if longest is None else to_us(longest)
@@ -112,12 +116,12 @@ class MemoryPlans(Plans):
         worth = dict(zip(refs, map(to_units, parse_costs(refs, actual, least=0)), strict=True))
         with self._lock:
             for takes in acquisition.marks:
-                self._memory.settle(takes, worth, self.local_time())
+                self._memory.settle(takes, worth, self._now())
 
     def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:
         yield from ()
         with self._lock:
-            now = self.local_time()
+            now = self._now()
             stop = self._memory.learn(requirement.refs, heard, now)
             if not stop:
                 return 0.0
@@ -135,48 +139,81 @@ class MemoryPlans(Plans):
         yield from ()
         with self._lock:
             for holder in {holder for _, holder in slots} & self._held.keys():
-                self._memory.renew(self._held[holder], to_us(lease), self.local_time())
+                self._memory.renew(self._held[holder], to_us(lease), self._now())
 
     def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
         yield from ()
         with self._lock:
             for name, written in limits.items():
                 if not self._memory.knows(name):
-                    self._memory.define(LimitRef(name, None), written, now or self.local_time())
+                    self._memory.define(LimitRef(name, None), written, now or self._now())
 
     def define(
-        self, ref: LimitRef, written: LimitsLike | None, weight: int | None = None
+        self,
+        ref: LimitRef,
+        written: LimitsLike | None,
+        weight: int | None = None,
+        *,
+        lasts: float | None = None,
+        author: Author | None = None,  # noqa: ARG002  # nobody can ask for it
     ) -> Plan[None]:
-        check_definition(self.keys.field(ref), written, weight)
+        lasts_us = check_definition(self.keys.field(ref), written, weight, lasts)
         if written is None or ref.key is not None:
             yield from self.check_known(ref)
         if written is not None:
             with self._lock:
-                self._memory.define(ref, written, self.local_time())
+                now = self._now()
+                self._memory.define(ref, written, now)
+                self._ends.pop(ref, None)
+                if lasts_us:
+                    self._ends[ref] = now + lasts_us
 
-    def undefine(self, ref: LimitRef) -> Plan[None]:
+    def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:  # noqa: ARG002  # see above
         yield from self.check_known(ref)
         with self._lock:
-            default = None if ref.key is not None else self.limits.get(ref.name)
-            self._memory.undefine(ref, default, self.local_time())
+            self._undefine(ref, self._now())
+
+    def _undefine(self, ref: LimitRef, now: int) -> None:
+        self._ends.pop(ref, None)
+        default = None if ref.key is not None else self.limits.get(ref.name)
+        self._memory.undefine(ref, default, now)
+
+    def _now(self) -> int:
+        """Return the time, after the definitions that have ended by then were removed."""
+        now = self.local_time()
+        for ref, ends in sorted(self._ends.items(), key=itemgetter(1)):
+            if ends <= now:
+                self._undefine(ref, ends)
+        return now
 
     def check_known(self, ref: LimitRef) -> Plan[None]:
         yield from ()
         with self._lock:
             self._check_name(ref.name)
 
-    def pause(self, ref: LimitRef, seconds: float | None, record: str | None = None) -> Plan[float]:  # noqa: ARG002  # there are no fan-outs
+    def pause(
+        self,
+        ref: LimitRef,
+        seconds: float | None,
+        record: str | None = None,  # noqa: ARG002  # there are no fan-outs
+        author: Author | None = None,  # noqa: ARG002  # as for `define`
+    ) -> Plan[float]:
         us = None if seconds is None else to_us(check_duration(seconds, "a pause"))
         yield from self.check_known(ref)
         with self._lock:
-            return pause_to_seconds(self._memory.pause(ref, us, self.local_time()))
+            return pause_to_seconds(self._memory.pause(ref, us, self._now()))
 
-    def resume(self, ref: LimitRef) -> Plan[bool]:
+    def list_names(self) -> Plan[tuple[int, list[str]]]:
+        yield from ()
+        with self._lock:
+            return self._now(), self._memory.names()
+
+    def resume(self, ref: LimitRef, author: Author | None = None) -> Plan[bool]:  # noqa: ARG002  # see above
         yield from self.check_known(ref)
         with self._lock:
-            return self._memory.resume(ref, self.local_time())
+            return self._memory.resume(ref, self._now())
 
-    def reset(self, ref: LimitRef) -> Plan[None]:
+    def reset(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:  # noqa: ARG002  # see above
         yield from self.check_known(ref)
         with self._lock:
             self._memory.reset(ref)

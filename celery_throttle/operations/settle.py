@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from celery_throttle.limits.author import API, Author
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.feedback import Heard
@@ -12,7 +13,7 @@ from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Costs, Requirement, parse_costs
 from celery_throttle.operations.acquire import AcquirePlans, Acquisition
 from celery_throttle.operations.plan import MAX_COST, Plan, has_keys
-from celery_throttle.store.script import Call, script
+from celery_throttle.store.script import Argument, Call, script
 
 
 class Plans(AcquirePlans):
@@ -41,9 +42,13 @@ class Plans(AcquirePlans):
         stop = -1 if heard.stop is None else to_us(heard.stop)
         left = [heard.left_of(ref.name) for ref in requirement.refs]
         lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
-        answer = [int(heard.refused), stop, to_us(heard.took)]
+        answer: list[Argument] = [int(heard.refused), stop, to_us(heard.took)]
+        answer.append(_author_of(heard).pack())
         args = [self.now(), int(has_keys(requirement.refs)), *about, *lefts, *answer]
-        call = Call(script("learn"), [self.keys.limits, *names, self.keys.totals()], args)
+        keys = self.keys
+        for ref in requirement.refs:
+            names += (keys.pause_origin(ref), keys.paused_keys(ref.name))
+        call = Call(script("learn"), [keys.limits, *names, keys.totals()], args)
         reply = yield from self.call_registered(call, requirement.refs)
         self.check(reply, [requirement])
         return pause_to_seconds(reply[1])
@@ -71,3 +76,9 @@ class Plans(AcquirePlans):
         keys = self.keys
         names = [*entries, *map(keys.key_cap_of, entries), *map(keys.state_of, entries)]
         return Call(script("renew"), names, args)
+
+
+def _author_of(heard: Heard) -> Author:
+    what = "it refused a request" if heard.refused else "its answer"
+    asked = "" if heard.stop is None else f", and asked to stop for {heard.stop:g} s"
+    return Author(API, what + asked)

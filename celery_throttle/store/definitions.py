@@ -46,8 +46,7 @@ def pack(limits: Sequence[Limit], now: int, key_cap: str) -> bytes:
         chunks.append(_HEAD.pack(TAGS[limit.algorithm], len(numbers)))
         chunks.append(struct.pack(f"<{len(numbers)}d", *numbers))
     chunks.append(_SEPARATOR.join(map(str, limits)).encode())
-    if max_keys is not None:
-        chunks += (_END, key_cap.encode())
+    chunks += (_END, b"" if max_keys is None else key_cap.encode())
     return b"".join(chunks)
 
 

@@ -58,8 +58,27 @@ class Keys:
 
     @property
     def limits(self) -> str:
-        """Definitions by :meth:`field`, and weights by :meth:`weight`."""
+        """Definitions in force by :meth:`field`, and weights behind ``weight``."""
         return f"{self.prefix}:limits"
+
+    @property
+    def layers(self) -> str:
+        """Definitions and weights of the code and of the rules file."""
+        return f"{self.prefix}:layers"
+
+    @property
+    def names(self) -> str:
+        """Names of the limits that are defined."""
+        return f"{self.prefix}:names"
+
+    @property
+    def changes(self) -> str:
+        """The log of changes."""
+        return f"{self.prefix}:changes"
+
+    def own_keys(self, name: str) -> str:
+        """Return the key of the keys of a limit that have their own definition or weight."""
+        return f"{self.prefix}:own:{name}"
 
     @property
     def workers(self) -> str:
@@ -109,11 +128,6 @@ class Keys:
         """Return the field of a limit, or of one key of it, in the hash of definitions."""
         return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
 
-    @classmethod
-    def weight(cls, ref: LimitRef) -> str:
-        """Return the field of the weight of a limit, or of one key of it, in the same hash."""
-        return f"weight {cls.field(ref)}"
-
     def state(self, ref: LimitRef) -> str:
         """Return the key of the state of one limit and key."""
         return f"{self.prefix}:state:{self.field(ref)}"
@@ -138,6 +152,23 @@ class Keys:
     def pause(self, ref: LimitRef) -> str:
         """Return the pause of a limit and key; without a key, of all keys of the limit."""
         return f"{self.prefix}:pause:{self.field(ref)}"
+
+    def pause_origin(self, ref: LimitRef) -> str:
+        """Return the key of who has made the :meth:`pause`, when and why."""
+        return f"{self.prefix}:paused-by:{self.field(ref)}"
+
+    def paused_keys(self, name: str) -> str:
+        """Return the key that lists the paused keys of a limit."""
+        return f"{self.prefix}:paused:{name}"
+
+    def pause_change(self, ref: LimitRef) -> tuple[str, str, str, str]:
+        """Return the keys of a change of a pause, in the scripts' order."""
+        return (
+            self.pause(ref),
+            self.pause_origin(ref),
+            self.paused_keys(ref.name),
+            self.changes,
+        )
 
     def backlog(self, ref: LimitRef) -> str:
         """Return the key of the number of tasks that wait at a limit and key, in all queues."""

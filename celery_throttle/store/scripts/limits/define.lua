@@ -1,12 +1,15 @@
 -- define.lua: puts definitions of limits in force.
--- uses: clock, definition, parameter, load_limits
--- KEYS  1   hash: definitions of limits
---       then per name or key: state, entries
+-- uses: definition_layers
+-- KEYS  1-4 see `definition_layers.lua`
+--       then per name or key: state, entries, keys of the name with a definition of their own
 -- ARGV  1   now (us), or '' for the server's clock
---       2   'code': defaults of the code; they never replace a definition set at run time
---           | 'reset': the default of the code again | 'set': set at run time | 'drop': removed
+--       2   'code': defaults of the code, or '' for those that the code does not have
+--           | 'set': set at run time | 'unset': what was set is removed; with the default of the code, or ''
 --           | 'windows': new windows for definitions in force whose calendars have run out
---       then per name or key: name, field, definition packed by `celery_throttle/store/definitions.py`, '' for 'drop'
+--       3   for how long (us) it is set; 0 for ever
+--       4   about: JSON, who does it and why
+--       then per name or key: name, field, second part of a definition packed by
+--       `celery_throttle/store/definitions.py`, or ''
 -- Reply {1, index, ...}    of those that were in force and have changed
 --       {0, index}    'set' would give slots to this one, or take them away: nothing was done. Workers know from the
 --                     code whether a task has a slot to release
@@ -15,114 +18,81 @@
 -- converted at once. Keys of a name that have no definition of their own may be many: their states are converted when
 -- they are read, by the times that the definition holds.
 
-local mode = ARGV[2]
-local CODE, SET = string.byte('c'), string.byte('s')
+local mode, lasts, about = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
-local function definition_of(name, field)
-  local found = redis.call('HMGET', KEYS[1], field, name)
-  return found[1] or found[2]
+local function text_of(packed, from)
+  return packed and definition_tail()(packed, from).text or ''
 end
 
--- Parse what `definitions.py` packed; it begins at a position of a definition. Returns the numbers and the text of
--- the limits, and whether one has a calendar, and one slots.
-local function parse_definition(packed, position)
-  local _, _, count = struct.unpack('<ddB', packed, position)
-  local start = position + FIRST_LIMIT - SECOND_PART
-  local from, limit, has_calendar, has_slots = start, nil, false, false
-  for _ = 1, count do
-    limit, from = parse_limit(packed, from, {})
-    has_calendar = has_calendar or limit.tag == FIXED_WINDOW and parameter(limit, 1) == 0
-    has_slots = has_slots or limit.tag == SLOTS
-  end
-  return { numbers = string.sub(packed, start, from - 1), text = string.match(packed, '^%Z*', from),
-           has_calendar = has_calendar, has_slots = has_slots }
-end
-
--- The text of limits without max-keys, max-waiting and the outage policy.
-local function admission_text(text)
-  return (string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', ''))
-end
-
--- Whether two definitions admit the same, however their rates are written. The known windows of a calendar depend on
--- when they were computed, so its text is compared.
-local function is_same(one, other)
-  if one.has_calendar or other.has_calendar then
-    return admission_text(one.text) == admission_text(other.text)
-  end
-  return one.numbers == other.numbers
-end
-
-local function since_of(packed)
-  return (select(2, struct.unpack(HEAD, packed)))
-end
-
--- The first part of a definition that is in force from now on, after an old one or nil.
-local function pack_first_part(origin, old)
-  local since, old_since = now, now
-  if old then
-    since, old_since = select(2, struct.unpack(HEAD, old))
-  end
-  return struct.pack('<Bddd', origin, now, since, old_since)
-end
-
-local reply = { 1 }
-
-local function put_definition(requirement, origin)
-  local old, packed = requirement.old, requirement.packed
-  local first_part = pack_first_part(origin, old)
-  if old and is_same(parse_definition(old, SECOND_PART), parse_definition(packed, 1)) then
-    -- The same limits: their states need no conversion.
-    first_part = string.char(origin) .. string.sub(old, 2, SECOND_PART - 1)
-  elseif old then
-    reply[#reply + 1] = requirement.index
-  end
-  redis.call('HSET', KEYS[1], requirement.field, first_part .. packed)
-end
-
--- Convert the state of a requirement to a definition. `since` is given if that was in force before, but not for this
--- state.
-local function convert_stored_state(requirement, packed, since)
-  local state = requirement.old and packed and redis.call('GET', requirement.state)
-  if state then
-    local undefined = load_limits({ requirement }, { packed }, 1, { state, false, false }, 3, {}, 1)
-    requirement.since = since or requirement.since
-    if not undefined and (requirement.is_converted or since) then
-      write_state(requirement)
+local function put_code(requirement)
+  local second_part = requirement.packed .. pack_tail(0, about, '')
+  local own = redis.call('HGET', KEYS[1], requirement.field)
+  redis.call('HSET', KEYS[2], 'code ' .. requirement.field, second_part)
+  if own and (string.byte(own) == SET or string.byte(own) == BOUNDED_ORIGIN) then
+    renew_below(requirement)
+  elseif not own or string.byte(own) ~= RULES then
+    local changed = put_in_force(requirement, CODE, second_part)
+    if changed then
+      record_change('code', requirement.field, text_of(own, FIRST_LIMIT), text_of(second_part, FIRST_IN_SECOND_PART),
+                    about)
     end
+    return changed
+  end
+end
+
+local function set(requirement)
+  local old, ends, below = definition_of(requirement), 0, ''
+  if lasts > 0 then
+    local origin, second_part = definition_below(requirement.field)
+    ends, below = now + lasts, origin and string.char(origin) .. second_part or ''
+  end
+  local second_part = requirement.packed .. pack_tail(ends, about, below)
+  record_change('set', requirement.field, text_of(old, FIRST_LIMIT), text_of(second_part, FIRST_IN_SECOND_PART), about)
+  return put_in_force(requirement, lasts > 0 and BOUNDED_ORIGIN or SET, second_part)
+end
+
+local function unset(requirement)
+  local old, own = definition_of(requirement)
+  if requirement.packed ~= '' and redis.call('HEXISTS', KEYS[2], 'code ' .. requirement.field) == 0 then
+    redis.call('HSET', KEYS[2], 'code ' .. requirement.field, requirement.packed .. pack_tail(0, about, ''))
+  end
+  local changed = put_below_in_force(requirement)
+  if own then
+    record_change('unset', requirement.field, text_of(old, FIRST_LIMIT),
+                  text_of(definition_of(requirement), FIRST_LIMIT), about)
+  end
+  return changed
+end
+
+-- Another definition may have been put in force since the windows were computed.
+local function put_windows(requirement)
+  local own = redis.call('HGET', KEYS[1], requirement.field)
+  local tail = own and definition_tail()(own, FIRST_LIMIT)
+  if own and tail.text == text_of(requirement.packed, FIRST_IN_SECOND_PART) then
+    local second_part = requirement.packed .. join_tail(tail.ends, tail.at, tail.about, tail.below)
+    return put_in_force(requirement, string.byte(own), second_part)
   end
 end
 
 local requirements = {}
-for i = 1, (#KEYS - 1) / 2 do
-  local name, field, packed = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
-  local old = definition_of(name, field)
-  if mode == 'set' and old
-      and parse_definition(old, SECOND_PART).has_slots ~= parse_definition(packed, 1).has_slots then
+for i = 1, (#KEYS - 4) / 3 do
+  local key, arg = 3 * i + 2, 3 * i + 2
+  local requirement = { index = i, name = ARGV[arg], field = ARGV[arg + 1], packed = ARGV[arg + 2], state = KEYS[key],
+                        entries = KEYS[key + 1], own_keys = KEYS[key + 2], has_key = ARGV[arg] ~= ARGV[arg + 1], pause = 0 }
+  local old = definition_of(requirement)
+  if mode == 'set' and old and parse_definition(old, FIRST_LIMIT).has_slots
+      ~= parse_definition(requirement.packed, FIRST_IN_SECOND_PART).has_slots then
     return { 0, i }
   end
-  requirements[i] = { index = i, name = name, field = field, packed = packed, old = old, state = KEYS[2 * i],
-                      entries = KEYS[2 * i + 1], has_key = field ~= name, pause = 0 }
+  requirements[i] = requirement
 end
-for _, requirement in ipairs(requirements) do
-  local name, field = requirement.name, requirement.field
-  local own = redis.call('HGET', KEYS[1], field)
-  local origin = own and string.byte(own)
-  if mode == 'drop' then
-    redis.call('HDEL', KEYS[1], field)
-    local default = definition_of(name, field)
-    if own and default and since_of(own) ~= since_of(default) then
-      -- What is in use counts by the limits of the name from now on, not since these are in force.
-      local packed = pack_first_part(origin, own) .. string.sub(default, SECOND_PART)
-      convert_stored_state(requirement, packed, since_of(default))
-    end
-  elseif mode == 'windows' then
-    -- Another definition may have been put in force since the windows were computed.
-    if own and parse_definition(own, SECOND_PART).text == parse_definition(requirement.packed, 1).text then
-      put_definition(requirement, origin)
-    end
-  elseif mode ~= 'code' or origin ~= SET then
-    put_definition(requirement, mode == 'set' and SET or CODE)
-    convert_stored_state(requirement, definition_of(name, field))
+local change = { code = put_code, set = set, unset = unset, windows = put_windows }
+local reply = { 1 }
+for i, requirement in ipairs(requirements) do
+  local has_ended = write_end(requirement)
+  local has_changed = (mode ~= 'code' or requirement.packed ~= '') and change[mode](requirement)
+  if has_ended or has_changed then
+    reply[#reply + 1] = i
   end
 end
 return reply

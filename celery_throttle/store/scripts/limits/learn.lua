@@ -1,25 +1,26 @@
 -- learn.lua: learns from the answer of an API about the limits that its request has passed. An answer can stop or
 -- tighten a limit, never loosen it beyond its definition.
 -- uses: requirements, extend_pause, counters
--- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then the head of the totals,
---           see `counters.lua`
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
+--           origin of its pause and paused keys, see `pause.lua`; then the head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
 --       then the requirements; their costs are not used
 --       then per requirement: how much (millionths) the API says is left of its own quota, -1 if it did not say; then
---       last but two  '1' if the answer was a refusal, '0' if not
---       last but one  for how long (us) the limits should stop at least; -1 if the answer did not say
---       last          how long (us) after its request the answer came
+--       last but three  '1' if the answer was a refusal, '0' if not
+--       last but two  for how long (us) the limits should stop at least; -1 if the answer did not say
+--       last but one  how long (us) after its request the answer came
+--       last          about: JSON, who stops the limits and why
 -- Reply {1, for how long (us) the limit stops that stops longest}
 --       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 
 local keyed = ARGV[2] == '1'
-local count = (#KEYS - 2) / (keyed and 4 or 3)
+local count = (#KEYS - 2) / (keyed and 6 or 5)
 local requirements, undefined = read_requirements(count, 2, 3, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
 end
-local is_refusal, stop, took = ARGV[#ARGV - 2] == '1', tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])
+local is_refusal, stop, took = ARGV[#ARGV - 3] == '1', tonumber(ARGV[#ARGV - 2]), tonumber(ARGV[#ARGV - 1])
 
 -- How long (us) a refusal stops a limit if neither the answer nor the limit says. Twin: DEFAULT_STOP_SECONDS in
 -- `celery_throttle/limits/feedback.py`.
@@ -39,7 +40,7 @@ end
 local rest = 0
 for i, requirement in ipairs(requirements) do
   local has_changed, has_adaptive = false, false
-  local api_left = tonumber(ARGV[#ARGV - 3 - count + i])
+  local api_left = tonumber(ARGV[#ARGV - 4 - count + i])
   for _, limit in ipairs(requirement.limits) do
     if limit.tag == ADAPTIVE then
       local has_learned, own = limit.algorithm.learn(limit, took, is_refusal)
@@ -64,8 +65,10 @@ local longest = 0
 if stop > 0 then
   local keys = keyed and 3 or 2
   for i = 1, count do
-    local pause = KEYS[2 + keys * (i - 1) + (requirements[i].has_key and 2 or 1)]
-    longest = math.max(longest, extend_pause(pause, stop))
+    local requirement, origin = requirements[i], #KEYS - 2 * (count - i) - 2
+    local names = { KEYS[2 + keys * (i - 1) + (requirement.has_key and 2 or 1)], KEYS[origin], KEYS[origin + 1] }
+    names[4] = requirement.has_key and string.sub(ARGV[2 * i + 1], #requirement.name + 2) or nil
+    longest = math.max(longest, (extend_pause(names, stop, ARGV[#ARGV])))
   end
 end
 return { 1, longest }

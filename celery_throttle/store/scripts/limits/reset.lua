@@ -1,16 +1,20 @@
 -- reset.lua: forgets what was used of a limit and lifts its pause. Slots in use stay in use.
--- uses: recheck_name
+-- uses: recheck_name, changes
 -- uses rarely: key_cap
--- KEYS  1   state
---       2   pause of the limit and key
---       3   entries
---       4   key cap
---       5   set: keys `waits` of the limit's name
--- ARGV  1   now (us), or '' for the server's clock
+-- KEYS  1-4 as for `pause.lua`
+--       5   state
+--       6   entries
+--       7   key cap
+--       8   set: keys `waits` of the limit's name
+-- ARGV  1-4 as for `resume.lua`
 -- Reply the cursor to go on with by `recheck_waiters.lua`; '0' at the end. The first lines that wait are rechecked.
 
-if redis.call('EXISTS', KEYS[3]) == 0 then
-  key_cap().forget(KEYS[4], KEYS[3])
+if redis.call('EXISTS', KEYS[6]) == 0 then
+  key_cap().forget(KEYS[7], KEYS[6])
 end
-redis.call('DEL', KEYS[1], KEYS[2])
-return recheck_name(KEYS[5], '0')
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
+if ARGV[3] ~= '' then
+  redis.call('ZREM', KEYS[3], ARGV[3])
+end
+record_change('reset', ARGV[2], '', '', ARGV[4])
+return recheck_name(KEYS[8], '0')

@@ -1,19 +1,26 @@
 -- resume.lua: lifts the pause of a limit, or of one key of it, and nothing else. Workers recheck the lines that wait:
 -- they would not do so by themselves behind a pause without end.
--- uses: recheck_name
--- KEYS  1   the pause
---       2   set: keys `waits` of the limit's name; for one key its `waits`
+-- uses: recheck_name, changes
+-- KEYS  1-4 as for `pause.lua`
+--       5   set: keys `waits` of the limit's name; for one key its `waits`
 -- ARGV  1   now (us), or '' for the server's clock
---       2   '1' for one key
+--       2   field of the limit and key
+--       3   the key; '' for the limit itself
+--       4   about: JSON, who does it and why
 -- Reply {1 if it was paused, else 0; the cursor to go on with by `recheck_waiters.lua`, '0' at the end}
 
-local ends, cursor = tonumber(redis.call('GET', KEYS[1]) or 0), '0'
+local ends, cursor, key = tonumber(redis.call('GET', KEYS[1]) or 0), '0', ARGV[3]
+local rest = math.max(0, math.floor(ends) - now)
 -- First, since a server that is out of memory runs a script whose first write frees memory: the tasks behind this
 -- pause may be what fills it. If the script fails after this, call it again.
-redis.call('DEL', KEYS[1])
-if ARGV[2] == '1' then
-  recheck(KEYS[2])
+redis.call('DEL', KEYS[1], KEYS[2])
+if key ~= '' then
+  redis.call('ZREM', KEYS[3], key)
+  recheck(KEYS[5])
 else
-  cursor = recheck_name(KEYS[2], '0')
+  cursor = recheck_name(KEYS[5], '0')
 end
-return { math.floor(ends) > now and 1 or 0, cursor }
+if rest > 0 then
+  record_change('resume', ARGV[2], format_integer(rest), '', ARGV[4])
+end
+return { rest > 0 and 1 or 0, cursor }

@@ -1,10 +1,34 @@
 -- set_weight.lua: sets the weight of the lines that need a limit, or one key of it.
--- KEYS  1   hash: definitions of limits
--- ARGV  1   'weight ' and the field of the limit and key
---       2   weight; '' removes it
+-- uses: changes
+-- KEYS  1   hash: definitions of limits in force, and weights
+--       2   hash: layers, see `definition_layers.lua`; the weight of the rules file under 'rules weight ' and the field
+--       3   zset: keys of the name with a definition or weight of their own; '' for the name itself
+--       4   stream: changes, see `changes.lua`
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   field of the limit and key
+--       3   weight; '' removes it
+--       4   for how long (us); 0 for ever
+--       5   about: JSON, who does it and why
+--       6   the key; '' for the name itself
 
-if ARGV[2] == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
+local field, weight, lasts, key = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
+local old = redis.call('HGET', KEYS[1], 'weight ' .. field)
+local below = redis.call('HGET', KEYS[2], 'rules weight ' .. field) or ''
+local new = weight == '' and below or weight
+if new == '' then
+  redis.call('HDEL', KEYS[1], 'weight ' .. field)
+elseif lasts > 0 then
+  redis.call('HSET', KEYS[1], 'weight ' .. field, new .. ' ' .. format_integer(now + lasts) .. ' ' .. below)
 else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+  redis.call('HSET', KEYS[1], 'weight ' .. field, new)
+end
+if key ~= '' then
+  if new ~= '' or redis.call('HEXISTS', KEYS[1], field) == 1 then
+    redis.call('ZADD', KEYS[3], 0, key)
+  else
+    redis.call('ZREM', KEYS[3], key)
+  end
+end
+if old and string.match(old, '^%d+') ~= new or not old and new ~= '' then
+  record_change('weight', field, old and string.match(old, '^%d+') or '', new, ARGV[5])
 end

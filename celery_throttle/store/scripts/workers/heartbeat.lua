@@ -1,6 +1,7 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the limits
 -- in force, their pauses, and the queues that no worker consumes.
--- uses: lease_clock, pauses
+-- uses: lease_clock, pauses, definition
+-- uses rarely: ended_definition
 -- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`
@@ -82,7 +83,10 @@ local reply = {
 
 local function add_definition(field, packed)
   if packed and not string.find(field, ' ', 1, true) then -- a field with a space holds a weight
-    reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, 26)
+    packed = ended_definition()(packed, false)
+    if packed then
+      reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, SECOND_PART)
+    end
   end
 end
 

@@ -24,6 +24,9 @@ local function decide(requirements, can_park)
       if own > 0 and limit.tag == SLOTS then
         requirements.slots_full = true
       end
+      if requirement.ends and own > requirement.ends - now then
+        own = requirement.ends - now -- other limits are in force then
+      end
       if own > wait then
         wait, bottleneck, component = own, i, n
       end

@@ -2,14 +2,15 @@
 -- uses: tags, meters
 -- uses rarely: algorithm_registry
 -- A definition has two parts. `define.lua` writes the first:
---   B    origin: 'c' defined in the code, 's' set at run time
+--   B    origin: 'c' defined in the code, 'r' in the rules file, 's' set at run time, 'u' set until a time
 --   ddd  since when (us) it is in force, and since when the two definitions before it were
 -- `celery_throttle/store/definitions.py` packs the second:
 --   ddB  max-keys, max-waiting (0 for no bound), number of limits
 --   then for each limit
 --   BH   tag of its algorithm, count of the numbers that follow
 --   d..  burst, p, q (a unit is p ticks, a microsecond q ticks), then the algorithm's own parameters
---   then the limits as text; then, with max-keys, a zero byte and the key of the key cap, see `key_cap.lua`
+--   then the limits as text; a zero byte; with max-keys the key of the key cap, see `key_cap.lua`; and a tail, see
+--   `definition_tail.lua`
 --
 -- An algorithm is a table of functions. `limit` is what `parse_limit` returns, with the fields that the algorithm
 -- adds; times are microseconds, amounts are millionths of a unit.
@@ -32,6 +33,9 @@
 -- Meters also have `delay` and `times`, fixed windows `is_expired` and `booking_time`, adaptive limits `learn`.
 
 local HEAD, LIMIT_HEAD = '<BdddddB', '<BHddd'
+
+-- The origin of a definition that ends by itself, see `ended_definition.lua`.
+local BOUNDED_ORIGIN = 117
 
 -- Positions in a definition: of the second part, and of its first limit.
 local SECOND_PART, FIRST_LIMIT = 26, 43

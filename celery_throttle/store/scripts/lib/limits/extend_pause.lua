@@ -1,9 +1,22 @@
 -- extend_pause.lua: pauses a limit, or one key of it, for `us` from now on, or longer if the pause in force ends
--- later. Returns how long (us) it lasts.
+-- later. Returns how long (us) it lasts, and how long (us) the pause before lasts from now on.
 -- uses: pauses
+--   names   the pause; what is known of its origin; and for a key the zset of paused keys, and the key
+--   about   JSON: who pauses it, and why. It stays that of the pause that ends last
 
-local function extend_pause(key, us)
-  local rest = math.max(us, pause_left(key, redis.call('GET', key)))
-  write_pause(key, now + rest)
-  return rest
+local function extend_pause(names, us, about)
+  local pause, origin, paused_keys, key = unpack(names)
+  local before = pause_left(pause, redis.call('GET', pause))
+  local rest = math.max(us, before)
+  write_pause(pause, now + rest)
+  if us >= before then
+    redis.call('SET', origin, format_integer(now) .. ' ' .. about, 'PX', expiry_ms(rest))
+  end
+  if key then
+    redis.call('ZADD', paused_keys, format_integer(now + rest), key)
+    local last = redis.call('ZRANGE', paused_keys, -1, -1, 'WITHSCORES')[2]
+    redis.call('PEXPIRE', paused_keys, expiry_ms(last - now))
+    redis.call('ZREMRANGEBYSCORE', paused_keys, '-inf', format_integer(now))
+  end
+  return rest, before
 end

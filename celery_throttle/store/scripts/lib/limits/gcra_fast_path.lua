@@ -32,9 +32,9 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
       is_simple = false
       break
     end
-    local _, since, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
+    local origin, since, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
       struct.unpack('<BdddddBBHddd', packed)
-    is_simple = (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
+    is_simple = origin ~= 117 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
     local parts, full_of_all = nil, 0
     for n = 1, is_simple and limits or 0 do
       if n > 1 then

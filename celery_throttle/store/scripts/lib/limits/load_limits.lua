@@ -1,6 +1,6 @@
 -- load_limits.lua: loads the limits, states and pauses of requirements.
 -- uses: definition, state, pauses
--- uses rarely: convert_state
+-- uses rarely: convert_state, ended_definition
 
 --   definitions    what the hash of definitions holds, `fields` values for each requirement: for its key, if
 --                  any requirement has a key, and for its name
@@ -13,6 +13,10 @@ local function load_limits(requirements, definitions, fields, values, keys, name
   for i = 1, #requirements do
     local requirement = requirements[i]
     local packed = definitions[fields * (i - 1) + 1] or definitions[fields * i]
+    if packed and string.byte(packed) == BOUNDED_ORIGIN then
+      local of_name = definitions[fields * i]
+      packed, requirement.ends = ended_definition()(packed, of_name)
+    end
     if not packed then
       return i
     end
@@ -34,7 +38,7 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     end
     requirement.limits = limits
     if max_keys > 0 and requirement.has_key then
-      requirement.key_cap = string.match(packed, '%z(.*)', from)
+      requirement.key_cap = string.match(packed, '%z(%Z*)', from)
     end
     local value = keys * (i - 1) + 1
     local state, pause, key_pause = values[value], values[value + 1], values[keys * i]

@@ -20,6 +20,17 @@ local function weight_of(requirements)
   return weight > 1 and weight or nil
 end
 
+-- The weight that `set_weight.lua` has written; nil for none. One that ends by itself is followed by its end (us) and by
+-- the weight after that.
+local function weight_in_force(text)
+  local weight = tonumber(text or '')
+  if weight or not text then
+    return weight
+  end
+  local own, ends, below = string.match(text, '^(%d+) (%d+) ?(%d*)$')
+  return tonumber(tonumber(ends) > now and own or below)
+end
+
 -- Load the requirements of a descriptor, and their weights: that of a key comes before that of its name. Slots are
 -- taken for `holder`, at first for `lease` (us). Returns what `load_limits` returns.
 local function load_requirements(definitions, descriptor, requirements, holder, lease)
@@ -34,7 +45,7 @@ local function load_requirements(definitions, descriptor, requirements, holder, 
   local undefined = load_limits(requirements, found, 2, read_many('MGET', nil, keys, 1, #keys), 3, keys, 1)
   for i = 1, undefined and 0 or #requirements do
     local weight = 2 * (#requirements + i)
-    requirements[i].weight = tonumber(found[weight - 1] or found[weight] or 1)
+    requirements[i].weight = weight_in_force(found[weight - 1]) or weight_in_force(found[weight]) or 1
     for _, limit in ipairs(requirements[i].limits) do
       limit.holder, limit.lease = holder, lease
     end

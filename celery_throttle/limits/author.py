@@ -1,0 +1,66 @@
+"""Who changes a limit, and why: recorded with the change, and shown wherever the limit is."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+from celery_throttle.errors import LimitValueError, shown
+
+#: The greatest length of a name or a reason, in characters.
+_MAX_LENGTH = 500
+
+#: The author of pauses that follow from the answers of an API.
+API = "API"
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who changes a limit, and why.
+
+    Attributes:
+        by: such as ``"ann@web-1"``.
+        reason: in words; None if none was given.
+    """
+
+    by: str
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, by: str | None = None, reason: str | None = None) -> Author:
+        """Return the author of a change; ``by`` None: the user of this process, at this host.
+
+        Raises:
+            LimitValueError: one of them is not text, or longer than 500 characters.
+        """
+        for name, text in (("by", by), ("reason", reason)):
+            if text is not None and not (isinstance(text, str) and len(text) <= _MAX_LENGTH):
+                raise LimitValueError(
+                    f"{name} is {shown(text)}; allowed: text of up to {_MAX_LENGTH} characters"
+                )
+        return cls(_user_at_host() if by is None else by, reason)
+
+    def pack(self) -> str:
+        """Return it as the scripts store it: JSON."""
+        return json.dumps({"by": self.by, "why": self.reason})
+
+    @classmethod
+    def unpack(cls, packed: str) -> Author | None:
+        """Return the author that :meth:`pack` packed; None for the empty text of none."""
+        if not packed:
+            return None
+        fields = json.loads(packed)
+        return cls(fields["by"], fields["why"])
+
+
+@cache
+def _user_at_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
