@@ -1,0 +1,124 @@
+"""Totals: what became of requests and tasks at a limit, as the scripts have counted it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.store.counters import (
+    DROP_REASONS,
+    FIRST_WAIT_SECONDS,
+    REFUSAL_REASONS,
+    WAIT_BUCKETS,
+)
+
+#: The longest wait of each bucket in seconds; the last bucket has all others.
+WAIT_BOUNDS = (*(FIRST_WAIT_SECONDS * 2**n for n in range(WAIT_BUCKETS - 1)), inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What was counted at a limit: since ever, or in a part of time.
+
+    A task that needs several limits counts at each of them. Totals begin at 0 again after eight
+    days in which nothing was counted or recorded.
+
+    Attributes:
+        granted: units taken, for calls and for tasks.
+        refunded: units of them that settlements have given back.
+        refused: calls refused, by reason: ``"limit"``, ``"slots"``, ``"paused"``, ``"keys"`` (as
+            many keys as may are in use), ``"cost"`` (it can never pass). A call that waits counts
+            if it gives up.
+        parked: tasks that joined a line.
+        claimed: tasks that were claimed from a line with their units.
+        waits: the same by wait: bucket n has those that waited up to ``WAIT_BOUNDS[n]`` seconds,
+            and longer than those of the bucket before.
+        waited: their waits in all, in seconds.
+        handed_out: tasks taken from a line without units, as they had expired or could never pass.
+        requeued: claimed tasks that went back to their lines.
+        lost_claims: those of them whose worker was lost: its lease had expired.
+        dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
+            ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.
+        revoked, discarded: tasks that were so while they waited.
+        api_refusals: answers of an API that refused a request, such as 429.
+        shadow_refused: requests that the shadow clauses of the limit would have refused.
+    """
+
+    granted: float = 0.0
+    refunded: float = 0.0
+    refused: tuple[tuple[str, int], ...] = ()
+    parked: int = 0
+    waits: tuple[int, ...] = (0,) * WAIT_BUCKETS
+    waited: float = 0.0
+    handed_out: int = 0
+    requeued: int = 0
+    lost_claims: int = 0
+    dropped: tuple[tuple[str, int], ...] = ()
+    revoked: int = 0
+    discarded: int = 0
+    api_refusals: int = 0
+    shadow_refused: int = 0
+
+    @property
+    def claimed(self) -> int:
+        """How many tasks were claimed from a line with their units."""
+        return sum(self.waits)
+
+    @property
+    def refusals(self) -> int:
+        """How many calls were refused."""
+        return sum(calls for _, calls in self.refused)
+
+    @property
+    def drops(self) -> int:
+        """How many tasks did not join a line."""
+        return sum(tasks for _, tasks in self.dropped)
+
+    def wait_quantile(self, share: float) -> float | None:
+        """Return the wait in seconds that this share of the claimed tasks did not exceed.
+
+        It is between two bounds of buckets, in proportion. None if no task was claimed.
+        """
+        rest = share * self.claimed
+        if not self.claimed:
+            return None
+        for n, tasks in enumerate(self.waits):
+            if rest <= tasks:
+                low = WAIT_BOUNDS[n - 1] if n else 0.0
+                high = WAIT_BOUNDS[n] if n < WAIT_BUCKETS - 1 else low
+                return low + (high - low) * (rest / tasks if tasks else 0.0)
+            rest -= tasks
+        return WAIT_BOUNDS[-2]
+
+
+def read_totals(counters: Mapping[str, float]) -> Totals:
+    """Return the totals of counters as the scripts name them."""
+
+    def number(name: str) -> int:
+        return round(counters.get(name, 0))
+
+    return Totals(
+        granted=counters.get("granted", 0) / MILLION,
+        refunded=counters.get("refunded", 0) / MILLION,
+        refused=tuple((reason, number(f"refused_{reason}")) for reason in REFUSAL_REASONS),
+        parked=number("parked"),
+        waits=tuple(number(f"wait_{n}") for n in range(WAIT_BUCKETS)),
+        waited=counters.get("waited", 0) / MICROSECONDS,
+        handed_out=number("handed_out"),
+        requeued=number("requeued"),
+        lost_claims=number("lost_claims"),
+        dropped=tuple((reason, number(f"dropped_{reason}")) for reason in DROP_REASONS),
+        revoked=number("revoked"),
+        discarded=number("discarded"),
+        api_refusals=number("api_refusals"),
+        shadow_refused=number("shadow_refused"),
+    )
+
+
+def pair_counters(flat: Sequence[bytes | str]) -> dict[str, float]:
+    """Return the counters of a list in which names and totals alternate."""
+    texts = [one.decode() if isinstance(one, bytes) else one for one in flat]
+    return {name: float(total) for name, total in zip(texts[::2], texts[1::2], strict=True)}

@@ -1,0 +1,50 @@
+-- measure_waiting.lua: measures the lines that wait at a limit, some of its keys at a time.
+-- uses: clock, scores
+-- KEYS  1   set: keys `waits` of the limit's name; or for one key its `waits`
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   cursor: '0' at first, then the one that the last call replied; '' for one key
+-- Reply {cursor of the next call, '0' at the end; the longest wait (us) of a task; lines; '1' if there were too many
+--        lines to look at each; {key `due` of a queue, tasks of its lines, ...}}
+
+local MOST_LINES = 2000
+
+local by_queue, queues, lines, oldest, is_truncated = {}, {}, 0, 0, 0
+
+local function measure_list(waiting, due)
+  if not by_queue[due] then
+    by_queue[due], queues[#queues + 1] = 0, due
+  end
+  local found = redis.call('ZRANGE', waiting, 0, MOST_LINES - lines - 1)
+  lines = lines + #found
+  if #found < redis.call('ZCARD', waiting) then
+    is_truncated = 1
+  end
+  for _, line in ipairs(found) do
+    by_queue[due] = by_queue[due] + redis.call('ZCARD', line)
+    -- A score is the rank and the age of a task, in units of 64 us; see `task_score.lua`.
+    local score = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2]
+    if score then
+      oldest = math.max(oldest, now - score % RANK_SPAN * 64)
+    end
+  end
+end
+
+local cursor, all = '0', { KEYS[1] }
+if ARGV[2] ~= '' then
+  cursor, all = unpack(redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 500))
+end
+for _, waits in ipairs(all) do
+  local found = redis.call('HGETALL', waits)
+  for i = 1, #found, 2 do
+    if lines < MOST_LINES then
+      measure_list(found[i], cmsgpack.unpack(found[i + 1])[1])
+    else
+      is_truncated = 1
+    end
+  end
+end
+local reply = {}
+for _, due in ipairs(queues) do
+  reply[#reply + 1], reply[#reply + 2] = due, by_queue[due]
+end
+return { cursor, math.floor(oldest), lines, is_truncated, reply }

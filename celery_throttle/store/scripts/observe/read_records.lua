@@ -1,0 +1,23 @@
+-- read_records.lua: reads the records of a limit since a time, and its totals now; see `record_totals.lua`.
+-- uses: clock
+-- KEYS  1   list: records; then head of the keys `backlog`; last: head of the totals
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   name of the limit
+--       3   since when (us from now, backwards)
+-- Reply {now (us), tasks that wait, {counter, total, ...}, {record, ...}}; the first record is the last one before.
+
+local since, name = now - ARGV[3], ARGV[2]
+local low, high = 0, redis.call('LLEN', KEYS[1])
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  local record = redis.call('LRANGE', KEYS[1], middle, middle)[1]
+  if tonumber(string.match(record, '^%d+')) < since then
+    low = middle + 1
+  else
+    high = middle
+  end
+end
+local waiting = tonumber(redis.call('GET', KEYS[2] .. name) or 0)
+  + (redis.call('ZSCORE', KEYS[#KEYS] .. name .. '/keys', '') or 0)
+return { format_integer(now), waiting, redis.call('HGETALL', KEYS[#KEYS] .. name),
+         redis.call('LRANGE', KEYS[1], math.max(0, low - 1), -1) }

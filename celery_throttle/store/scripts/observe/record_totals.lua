@@ -1,0 +1,73 @@
+-- record_totals.lua: records the totals of limits, so that what was counted in a time can be read later.
+-- uses: clock
+-- A record is text: when (us), how many tasks waited, then counters and their totals; see `counters.lua`. Between two
+-- records the totals have grown steadily, as far as anybody knows. Recent records are 10 s apart and cover a quarter of
+-- an hour; the others are 10 minutes apart and cover a week. A limit whose totals do not change gets no records.
+-- KEYS  1   set: names of limits
+--       2   string: when (us) the last records were made, and when before that
+--       then head of the keys `backlog`; last: head of the totals
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   cursor: '0' at first, then the one that the last call replied
+--       3   the shortest time (us) between two records
+-- Reply cursor of the next call; '0' at the end, and if the last records are recent.
+
+local RECENT, RECENT_KEPT_MS, OTHERS, OTHERS_KEPT_MS = 100, 1200000, 1010, 691200000
+local OTHERS_INTERVAL = 600000000
+
+-- When the records before this call were made.
+local function begin(cursor)
+  local found = redis.call('GET', KEYS[2])
+  local last, before = string.match(found or '0 0', '^(%d+) (%d+)$')
+  if cursor ~= '0' then
+    return tonumber(before)
+  elseif tonumber(last) <= now and now - last < tonumber(ARGV[3]) then
+    return nil
+  end
+  redis.call('SET', KEYS[2], format_integer(now) .. ' ' .. last, 'PX', RECENT_KEPT_MS)
+  return tonumber(last)
+end
+
+local function totals_of(name)
+  local found = redis.call('HGETALL', KEYS[#KEYS] .. name)
+  return found[1] and ' ' .. table.concat(found, ' ')
+end
+
+local function waiting_of(name)
+  local without_key = tonumber(redis.call('GET', KEYS[3] .. name) or 0)
+  return without_key + (redis.call('ZSCORE', KEYS[#KEYS] .. name .. '/keys', '') or 0)
+end
+
+-- Append a record, unless the last one says the same.
+local function append(key, about, before, most, kept_ms)
+  local last = redis.call('LRANGE', key, -1, -1)[1]
+  local last_at, last_about = string.match(last or '0', '^(%d+)(.*)$')
+  if last_about == about then
+    redis.call('PEXPIRE', key, kept_ms)
+    return
+  end
+  if last and before > tonumber(last_at) then
+    redis.call('RPUSH', key, format_integer(before) .. last_about) -- until then nothing had changed
+  end
+  redis.call('RPUSH', key, format_integer(now) .. about)
+  redis.call('LTRIM', key, -most, -1)
+  redis.call('PEXPIRE', key, kept_ms)
+end
+
+local before = begin(ARGV[2])
+if not before then
+  return '0'
+end
+local is_tenth_minute = math.floor(before / OTHERS_INTERVAL) < math.floor(now / OTHERS_INTERVAL)
+local found = redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 100)
+for _, name in ipairs(found[2]) do
+  local totals = totals_of(name)
+  if totals then
+    local key, about = KEYS[#KEYS] .. name, ' ' .. format_integer(waiting_of(name)) .. totals
+    append(key .. '/recent', about, before, RECENT, RECENT_KEPT_MS)
+    if is_tenth_minute then
+      append(key .. '/week', about, before - before % OTHERS_INTERVAL, OTHERS, OTHERS_KEPT_MS)
+    end
+    redis.call('PEXPIRE', key, OTHERS_KEPT_MS)
+  end
+end
+return found[1]
