@@ -11,6 +11,7 @@
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
+    │   └── RulesError                      a rules file with mistakes
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── StoreError                          the server replied with an error
@@ -27,6 +28,7 @@ Messages name the offending text and what is allowed.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 _MAX_SHOWN_LENGTH = 100
 
@@ -65,6 +67,33 @@ class UnknownLimitError(ThrottleError, LookupError):
 
 class ConfigurationError(ThrottleError):
     """A setting that is missing, malformed, or contradicts another one."""
+
+
+class RulesMistake(NamedTuple):
+    """A mistake in a rules file; as text: ``limits.toml:3: what is wrong``."""
+
+    source: str  #: the file
+    line: int | None  #: from 1; None if the mistake is in no single line
+    text: str
+
+    def __str__(self) -> str:
+        location = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{location}: {self.text}"
+
+
+class RulesError(ConfigurationError):
+    """A rules file that cannot be read, or has mistakes. None of its rules is used.
+
+    Attributes:
+        mistakes: All of them, in the order of their lines. As text, the error has a line for each.
+    """
+
+    def __init__(self, mistakes: tuple[RulesMistake, ...]) -> None:
+        self.mistakes = mistakes
+        super().__init__(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.mistakes))
 
 
 class FanOutError(ThrottleError):
