@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal, TypeVar
@@ -71,7 +71,7 @@ def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
 
 def _compare(
     what: What,
-    sort: Callable[[Iterable[T]], Iterable[T]],
+    sort: Callable[[Collection[T]], Iterable[T]],
     old: Mapping[T, str],
     new: Mapping[T, str],
 ) -> Iterator[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
@@ -56,7 +56,7 @@ def sort_refs(refs: Iterable[LimitRef]) -> list[LimitRef]:
     return sorted(refs, key=lambda ref: (ref.name, ref.key or ""))
 
 
-def sort_tasks(routes: Iterable[str]) -> list[str]:
+def sort_tasks(routes: Collection[str]) -> list[str]:
     """Sort names of tasks; then come the patterns, whose order counts, as they are."""
     names = sorted(task for task in routes if not is_pattern(task))
     return [*names, *filter(is_pattern, routes)]

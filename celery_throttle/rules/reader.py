@@ -76,7 +76,8 @@ class _Reader:
                 _check_table(name, table)
                 self._entries[name] = list(self._flatten((name,), table))
         # A limit with a mistake is defined all the same: to refer to it is not another mistake.
-        self._names = {*(entry.text for entry in self._entries["limits"]), *(code or ())}
+        written = {entry.text for entry in self._entries["limits"] if ":" not in entry.text}
+        self._names = {*written, *(code or ())}
 
     def read(self) -> Rules:
         """Return the rules that have no mistake."""
@@ -113,16 +114,21 @@ class _Reader:
         """Yield the limits and keys of a table, and the value of each. Keys come last."""
         first: dict[LimitRef, str] = {}
         for entry in sorted(self._entries[table], key=lambda entry: ":" in entry.text):
-            value = self._parse(entry, parse)
-            with self._collect_mistakes(entry.path):
-                ref = _parse_ref(entry.text)
-                self._check_known(ref.name)
-                if first.setdefault(ref, entry.text) != entry.text:
-                    raise LimitValueError(
-                        f"{entry.text!r} is the same key as {first[ref]!r}; allowed: one of them"
-                    )
-                if value is not None:
-                    yield entry, ref, value
+            ref, value = self._read_ref(entry, first), self._parse(entry, parse)
+            if ref is not None and value is not None:
+                yield entry, ref, value
+
+    def _read_ref(self, entry: _Entry, first: dict[LimitRef, str]) -> LimitRef | None:
+        """Return the limit and key of a row; ``first`` has those of earlier rows, as written."""
+        with self._collect_mistakes(entry.path):
+            ref = _parse_ref(entry.text)
+            self._check_known(ref.name)
+            if first.setdefault(ref, entry.text) != entry.text:
+                raise LimitValueError(
+                    f"{entry.text!r} is the same key as {first[ref]!r}; allowed: one of them"
+                )
+            return ref
+        return None
 
     def _read_routes(self) -> dict[str, tuple[str, ...]]:
         parsed = {

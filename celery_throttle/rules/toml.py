@@ -74,14 +74,19 @@ class _Scanner:
         self._offset = 0
         self._lines: dict[Path, int] = {}
         self._line, self._counted = 1, 0
+        self._last_items: dict[Path, int] = {}  # of arrays of tables: the index of the last
 
     def scan(self) -> dict[Path, int]:
         table: Path = ()
         while self._skip_blanks() < len(self._document):
             if self._take("["):
-                array = self._take("[")
+                is_item = self._take("[")
                 table = self._scan_key(())
-                self._take("]]" if array else "]")
+                if is_item:
+                    index = self._last_items[table] = self._last_items.get(table, -1) + 1
+                    table = (*table, index)
+                    self._note(table)
+                self._take("]]" if is_item else "]")
             else:
                 self._scan_pair(table)
         return self._lines
@@ -99,6 +104,8 @@ class _Scanner:
             self._note(path)
             if not self._take("."):
                 return path
+            if path in self._last_items:
+                path = (*path, self._last_items[path])
 
     def _scan_value(self, path: Path) -> None:
         if self._take("["):
