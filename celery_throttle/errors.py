@@ -28,7 +28,6 @@ Messages name the offending text and what is allowed.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 _MAX_SHOWN_LENGTH = 100
 
@@ -69,31 +68,27 @@ class ConfigurationError(ThrottleError):
     """A setting that is missing, malformed, or contradicts another one."""
 
 
-class RulesMistake(NamedTuple):
-    """A mistake in a rules file; as text: ``limits.toml:3: what is wrong``."""
-
-    source: str  #: the file
-    line: int | None  #: from 1; None if the mistake is in no single line
-    text: str
-
-    def __str__(self) -> str:
-        location = self.source if self.line is None else f"{self.source}:{self.line}"
-        return f"{location}: {self.text}"
-
-
 class RulesError(ConfigurationError):
     """A rules file that cannot be read, or has mistakes. None of its rules is used.
 
+    As text, it has a line for each mistake: ``limits.toml:3: what is wrong``.
+
     Attributes:
-        mistakes: All of them, in the order of their lines. As text, the error has a line for each.
+        source: The file.
+        mistakes: Each as a pair of its line, from 1, and text; the line is None if the mistake is
+            in no single line. In the order of lines.
     """
 
-    def __init__(self, mistakes: tuple[RulesMistake, ...]) -> None:
-        self.mistakes = mistakes
-        super().__init__(mistakes)
+    def __init__(self, source: str, mistakes: list[tuple[int | None, str]]) -> None:
+        self.source = source
+        self.mistakes = tuple((line, text) for line, text in mistakes)
+        super().__init__(source, self.mistakes)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.mistakes))
+        return "\n".join(
+            f"{self.source}: {text}" if line is None else f"{self.source}:{line}: {text}"
+            for line, text in self.mistakes
+        )
 
 
 class FanOutError(ThrottleError):

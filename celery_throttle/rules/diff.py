@@ -19,9 +19,10 @@ from celery_throttle.rules.dump import (
 from celery_throttle.rules.rules import Rules
 
 Kind = Literal["added", "removed", "changed", "moved"]
-#: Of a change: a limit and key, or the task name or pattern of a route.
-T = TypeVar("T", LimitRef, str)
 What = Literal["limit", "weight", "route"]
+
+Subject = TypeVar("Subject", LimitRef, str)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +55,29 @@ def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
     Texts that mean the same limit are no change. There are no changes if, and only if, the two are
     equal.
     """
-    limits = (
-        {ref: format_limits(limits) for ref, limits in rules.limits.items()} for rules in (old, new)
-    )
-    weights = ({ref: str(weight) for ref, weight in rules.weights.items()} for rules in (old, new))
-    routes = (
-        {task: format_texts(texts) for task, texts in rules.routes.items()} for rules in (old, new)
-    )
     return (
-        *_compare("limit", sort_refs, *limits),
-        *_compare("weight", sort_refs, *weights),
-        *_compare("route", sort_tasks, *routes),
+        *_compare("limit", sort_refs, old.limits, new.limits, format_limits),
+        *_compare("weight", sort_refs, old.weights, new.weights, str),
+        *_compare("route", sort_tasks, old.routes, new.routes, format_texts),
         *_compare_order(old, new),
     )
 
 
 def _compare(
     what: What,
-    sort: Callable[[Collection[T]], Iterable[T]],
-    old: Mapping[T, str],
-    new: Mapping[T, str],
+    sort: Callable[[Collection[Subject]], Iterable[Subject]],
+    old: Mapping[Subject, V],
+    new: Mapping[Subject, V],
+    format_value: Callable[[V], str],
 ) -> Iterator[Change]:
     for subject in sort({**old, **new}):
         before, after = old.get(subject), new.get(subject)
-        if before != after:
-            kind: Kind = "added" if before is None else "removed" if after is None else "changed"
-            yield Change(kind, what, subject, before, after)
+        if before is None and after is not None:
+            yield Change("added", what, subject, None, format_value(after))
+        elif before is not None and after is None:
+            yield Change("removed", what, subject, format_value(before), None)
+        elif before is not None and after is not None and before != after:
+            yield Change("changed", what, subject, format_value(before), format_value(after))
 
 
 def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:

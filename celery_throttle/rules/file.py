@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from celery_throttle.errors import RulesError, RulesMistake, shown
+from celery_throttle.errors import RulesError, shown
 from celery_throttle.limits.limit import Limits
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
@@ -83,12 +83,12 @@ def _read(path: str) -> tuple[_Content, float]:
 
 def _parse(content: _Content, path: str, code: Mapping[str, Limits] | None) -> Rules:
     if isinstance(content, str):
-        raise RulesError((RulesMistake(path, None, f"the file cannot be read: {content}"),))
+        raise RulesError(path, [(None, f"the file cannot be read: {content}")])
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         wrong = shown(content[error.start : error.end])
-        mistake = RulesMistake(path, line, f"{wrong} is not UTF-8; allowed: text in UTF-8")
-        raise RulesError((mistake,)) from None
+        mistake = f"{wrong} is not UTF-8; allowed: text in UTF-8"
+        raise RulesError(path, [(line, mistake)]) from None
     return read_rules(text, path, code)

@@ -12,7 +12,6 @@ from celery_throttle.errors import (
     KeyTemplateError,
     LimitValueError,
     RulesError,
-    RulesMistake,
     ThrottleError,
     UnknownLimitError,
     shown,
@@ -46,13 +45,13 @@ def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None)
     try:
         document = parse_toml(text)
     except TomlError as error:
-        raise RulesError((RulesMistake(source, error.line, str(error)),)) from None
+        raise RulesError(source, [(error.line, str(error))]) from None
     reader = _Reader(document, code)
     rules = reader.read()
     if reader.mistakes:
         lines = find_lines(text)
         mistakes = [(lines[path], message) for path, message in reader.mistakes]
-        raise RulesError(tuple(RulesMistake(source, *mistake) for mistake in sorted(mistakes)))
+        raise RulesError(source, sorted(mistakes))
     return rules
 
 
