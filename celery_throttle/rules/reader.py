@@ -43,15 +43,15 @@ def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None)
         RulesError: there are mistakes; it has all of them, each with its line.
     """
     try:
-        document = parse_toml(text)
+        reader = _Reader(parse_toml(text), code)
+        rules = reader.read()
+        lines = find_lines(text) if reader.mistakes else {}
     except TomlError as error:
         raise RulesError(source, [(error.line, str(error))]) from None
-    reader = _Reader(document, code)
-    rules = reader.read()
+    except RecursionError:
+        raise RulesError(source, [(None, "tables or lists are nested too deeply")]) from None
     if reader.mistakes:
-        lines = find_lines(text)
-        mistakes = [(lines[path], message) for path, message in reader.mistakes]
-        raise RulesError(source, sorted(mistakes))
+        raise RulesError(source, sorted((lines[path], text) for path, text in reader.mistakes))
     return rules
 
 

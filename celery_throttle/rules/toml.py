@@ -22,8 +22,8 @@ Path = tuple[str | int, ...]
 
 _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _STRING = (
-    r'"""(?:\\.|[^\\])*?""""{0,2}'  # up to two quotes may belong to the text
-    r"|'''.*?''''{0,2}"
+    r'"""(?:\\.|[^\\])*?"{3,5}'  # up to two of the quotes belong to the text
+    r"|'''.*?'{3,5}"
     r'|"(?:\\.|[^"\\])*"'
     r"|'[^']*'"
 )
@@ -40,22 +40,27 @@ class TomlError(ValueError):
 
 
 def parse_toml(document: str) -> dict[str, Any]:
-    """Parse a document; TomlError if it is empty, or not TOML."""
-    lines = document.rstrip().split("\n")
-    if lines == [""]:
+    """Parse a document.
+
+    Raises:
+        TomlError: it is empty, or not TOML.
+        RecursionError: its lists are nested too deeply.
+    """
+    if not document.strip():
         raise TomlError("the file is empty; allowed, if it has no rules: a comment", None)
     try:
         tables: dict[str, Any] = tomllib.loads(document)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+    except ValueError as error:  # a TOMLDecodeError, or a number with thousands of digits
         problem, _, position = str(error).partition(" (at ")
         if not position:
-            raise TomlError(f"the file cannot be read as TOML: {problem}", None) from None
+            raise TomlError(f"the file is not TOML: {problem}", None) from None
         found = re.match(r"line (\d+)", position)
-        line = int(found[1]) if found else len(lines)
+        line = int(found[1]) if found else document.rstrip().count("\n") + 1
+        wrong = document.split("\n")[line - 1].strip(" \t\r")
         twice = problem.startswith("Cannot ")  # overwrite, declare twice, redefine
         allowed = "each name once" if twice else 'rows such as stripe = "100/s"'
         raise TomlError(
-            f"{shown(lines[line - 1].strip())} is not TOML: {problem}; allowed: {allowed}", line
+            f"{shown(wrong)} is not TOML: {problem}; allowed: {allowed}", line
         ) from None
     return tables
 

@@ -222,6 +222,21 @@ def test_the_error_has_a_line_for_each_mistake() -> None:
     assert two.startswith("limits.toml:3: limit 'x': 1 is not a limit; allowed: ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x = {'[' * 9_999}",
+        f"x = {'[' * 9_999}{']' * 9_999}",
+        f"[limits]\n{'x.' * 9_999}x = '1/s'",
+        f"[limits]\nx = {'9' * 9_999}\n# end",
+    ],
+    ids=["open", "lists", "tables", "number"],
+)
+def test_what_is_too_long_or_too_deep_is_a_mistake(text: str) -> None:
+    (mistake,) = mistakes(text)
+    assert mistake.startswith(("None: ", "2: x.x.x", "2: limit 'x': "))
+
+
 VALUES = st.recursive(
     st.sampled_from(["'1/s'", "'x'", '"mail:{a}"', "'2 at once'", "5", "nan", "1979-05-27", "''"]),
     lambda inner: (
@@ -250,7 +265,7 @@ def test_any_file_is_read_or_has_mistakes(text: str) -> None:
         assert read_rules(dump_rules(rules.limits, rules.weights, rules.routes), "f") == rules
 
 
-@settings(max_examples=examples(2_000), deadline=None)
+@settings(max_examples=examples(1_000), deadline=None)
 @given(any_rules)
 def test_what_is_dumped_reads_back(rules: Rules) -> None:
     text = dump_rules(rules.limits, rules.weights, rules.routes)
