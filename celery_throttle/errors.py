@@ -11,6 +11,7 @@
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
+    │   └── RulesError                      a rules file with mistakes
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── StoreError                          the server replied with an error
@@ -65,6 +66,29 @@ class UnknownLimitError(ThrottleError, LookupError):
 
 class ConfigurationError(ThrottleError):
     """A setting that is missing, malformed, or contradicts another one."""
+
+
+class RulesError(ConfigurationError):
+    """A rules file that cannot be read, or has mistakes. None of its rules is used.
+
+    As text, it has a line for each mistake: ``limits.toml:3: what is wrong``.
+
+    Attributes:
+        source: The file.
+        mistakes: Each as a pair of its line, from 1, and text; the line is None if the mistake is
+            in no single line. In the order of lines.
+    """
+
+    def __init__(self, source: str, mistakes: list[tuple[int | None, str]]) -> None:
+        self.source = source
+        self.mistakes = tuple((line, text) for line, text in mistakes)
+        super().__init__(source, self.mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{self.source}: {text}" if line is None else f"{self.source}:{line}: {text}"
+            for line, text in self.mistakes
+        )
 
 
 class FanOutError(ThrottleError):

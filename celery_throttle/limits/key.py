@@ -20,6 +20,7 @@ from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from celery_throttle.errors import KeyValueError, shown
@@ -62,6 +63,30 @@ def join_parts(parts: Iterable[str]) -> str:
     return "#" + blake2b(key.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
+def parse_key(text: str) -> str:
+    """Parse a key as people write it, ``"42"``, or encoded, as messages and commands show it.
+
+    Parts are separated by ``:``. In each, ``%XX`` is a byte, as in URLs, and every character that
+    needs to be escaped is. Thus an encoded key is returned as it is.
+
+    Raises:
+        KeyValueError: a part is empty.
+    """
+    parts = text.split(":")
+    if "" in parts:
+        raise KeyValueError(
+            f"a part of key {shown(text)} is empty; allowed: text, or '!empty' for empty text"
+        )
+    return text if _DIGEST.fullmatch(text) else join_parts(map(_parse_part, parts))
+
+
+def _parse_part(text: str) -> str:
+    if text in _WORDS:
+        return text
+    mark = next((mark for _, mark, _ in _TYPED if text.startswith(mark)), "")
+    return mark + _escape(unquote_to_bytes(text[len(mark) :].encode("utf-8", "surrogatepass")))
+
+
 def _escape(text: str | bytes) -> str:
     if isinstance(text, bytes):
         return "".join([_ESCAPES[byte] for byte in text])
@@ -87,6 +112,9 @@ _TYPED: tuple[tuple[type, str, Callable[[Any], str | bytes]], ...] = (
     (date, "!date=", date.isoformat),
     (Enum, "!enum=", _enum_text),
 )
+
+_WORDS = ("!none", "!true", "!false", "!empty")
+_DIGEST = re.compile(rf"#[0-9a-f]{{{2 * _DIGEST_BYTES}}}")
 
 
 def encode_part(value: Any) -> str:

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
-from celery_throttle.errors import KeyTemplateError, KeyValueError, shown
+from celery_throttle.errors import (
+    ConfigurationError,
+    KeyTemplateError,
+    KeyValueError,
+    LimitError,
+    shown,
+)
 from celery_throttle.limits.key import LimitRef, encode_part, join_parts
 from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.requirement import check_ref_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,27 @@ class KeyTemplate:
         remaining = iter(values)
         parts = (encode_part(next(remaining)) if part is None else part for part in self.parts)
         return LimitRef(self.name, join_parts(parts))
+
+
+def parse_templates(spec: Any) -> tuple[KeyTemplate, ...]:
+    """Parse the limits of a task or a route as users write them: a text, or a list of texts.
+
+    Raises:
+        ConfigurationError: ``spec`` is neither.
+        LimitError: a text is wrong, there is none, or one comes twice.
+    """
+    if not isinstance(spec, (str, list, tuple)):
+        raise ConfigurationError(
+            f"limits {shown(spec)} cannot be read: give a name or a list of names"
+        )
+    texts = [spec] if isinstance(spec, str) else list(spec)
+    check_ref_count(texts)
+    templates = tuple(KeyTemplate.parse(text) for text in texts)
+    if not templates:
+        raise LimitError(f"{shown(spec)} names no limit; allowed: a name, or a list of names")
+    if len(set(texts)) != len(texts):
+        raise LimitError(f"{shown(spec)} names the same limit twice")
+    return templates
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,15 @@ from celery_throttle.limits.cost import Cost, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits, check_name
+from celery_throttle.limits.rate import check_whole
 
 #: The limits of one name as users write them: one, or several that all have to allow.
 LimitsLike = str | Limit | Sequence[str | Limit]
 
 MAX_LIMITS_PER_NAME = 20
+
+#: The greatest weight: the number of dispatches of a line for one of a line of weight 1.
+MAX_WEIGHT = 100
 
 #: The limits and keys of one call, or one task. A script handles all of them in one go, and the
 #: server does nothing else meanwhile.
@@ -85,6 +89,28 @@ def parse_limits(written: LimitsLike, name: str) -> Limits:
 def has_slots(limit: Limit) -> bool:
     """Whether a limit is a number of slots."""
     return limit.algorithm == CONCURRENCY
+
+
+def check_same_kind(name: str, limits: Limits, known: Limits) -> None:
+    """Raise LimitValueError if only one of two definitions of a limit has slots."""
+    if any(map(has_slots, limits)) != any(map(has_slots, known)):
+        raise slots_error(name, limits)
+
+
+def slots_error(name: str, limits: Limits | None) -> LimitValueError:
+    """Return the error for limits that would switch between a rate and slots."""
+    texts = [*map(str, limits or ())]
+    written = shown(texts[0] if len(texts) == 1 else texts)
+    allowed = "without" if any(map(has_slots, limits or ())) else "with"
+    return LimitValueError(
+        f"limit {name!r} cannot become {written}: it cannot switch between a rate and slots at run "
+        f"time; allowed: limits {allowed} slots"
+    )
+
+
+def check_weight(field: str, weight: int) -> None:
+    """Raise LimitValueError unless a weight is in its bounds; ``field``: of what, for messages."""
+    check_whole(f"{field!r}: weight", weight, MAX_WEIGHT)
 
 
 def find_slot_indexes(names: Iterable[str], known: Mapping[str, Limits]) -> tuple[int, ...]:

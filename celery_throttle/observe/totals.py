@@ -16,7 +16,10 @@ from celery_throttle.store.counters import (
 )
 
 #: The longest wait of each bucket in seconds; the last bucket has all others.
-WAIT_BOUNDS = (*(FIRST_WAIT_SECONDS * 2**n for n in range(WAIT_BUCKETS - 1)), inf)
+WAIT_BOUNDS: tuple[float, ...] = (
+    *(FIRST_WAIT_SECONDS * 2.0**n for n in range(WAIT_BUCKETS - 1)),
+    inf,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import (
     ENDLESS_US,
@@ -15,16 +15,19 @@ from celery_throttle.limits.duration import (
 )
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.rate import check_whole
-from celery_throttle.limits.requirement import LimitsLike, Requirement, has_slots, parse_limits
+from celery_throttle.limits.requirement import (
+    LimitsLike,
+    Requirement,
+    check_same_kind,
+    check_weight,
+    parse_limits,
+    slots_error,
+)
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown_limit_error
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Argument, Call, script
-
-#: The greatest weight: the number of dispatches of a line for one of a line of weight 1.
-MAX_WEIGHT = 100
 
 #: The status of a reply about a limit that the server does not know, in both reply formats.
 _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
@@ -106,9 +109,7 @@ class DefinePlans(LimitPlans):
             yield from self.check_known(ref)
         if written is not None:
             limits = parse_limits(written, ref.name)
-            known = self.limits.get(ref.name, limits)
-            if any(map(has_slots, limits)) != any(map(has_slots, known)):
-                raise _slots_error(ref.name, limits)
+            check_same_kind(ref.name, limits, self.limits.get(ref.name, limits))
             yield from self._define("set", [ref], [limits], author=author, lasts_us=lasts_us)
             yield from self._recheck_waiters(ref.name)
         if weight is not None:
@@ -166,7 +167,7 @@ class DefinePlans(LimitPlans):
         done, *indexes = yield Call(script("define"), names, args)
         if not done:
             refused = indexes[0] - 1
-            raise _slots_error(refs[refused].name, limits[refused])
+            raise slots_error(refs[refused].name, limits[refused])
         return [refs[index - 1] for index in indexes]
 
     def _recheck_waiters(self, name: str, cursor: bytes = b"") -> Plan[None]:
@@ -268,17 +269,7 @@ def check_definition(
             f"neither a limit nor a weight is given for {field!r}; allowed: one, or both"
         )
     if weight is not None:
-        check_whole(f"{field!r}: weight", weight, MAX_WEIGHT)
+        check_weight(field, weight)
     if lasts is None:
         return 0
     return max(1, to_us(check_duration(lasts, "a definition's duration")))
-
-
-def _slots_error(name: str, limits: Limits | None) -> LimitValueError:
-    texts = [*map(str, limits or ())]
-    written = shown(texts[0] if len(texts) == 1 else texts)
-    allowed = "without" if any(map(has_slots, limits or ())) else "with"
-    return LimitValueError(
-        f"limit {name!r} cannot become {written}: it cannot switch between a rate and slots at run "
-        f"time; allowed: limits {allowed} slots"
-    )

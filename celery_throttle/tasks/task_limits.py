@@ -13,9 +13,9 @@ from celery import Task
 from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.duration import check_duration
-from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
+from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, parse_templates
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.requirement import Requirement, check_ref_count, find_slot_indexes
+from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.settings import Spec
 
@@ -135,7 +135,7 @@ def _named(where: str) -> Iterator[None]:
     """Put the place of a mistake in front of the error."""
     try:
         yield
-    except (LimitError, UnknownLimitError) as error:
+    except (ConfigurationError, LimitError, UnknownLimitError) as error:
         raise type(error)(f"{where}: {error}") from error
 
 
@@ -146,18 +146,8 @@ def read_templates(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple
         UnknownLimitError, LimitError, ConfigurationError: the text is wrong; the message names it,
             and ``where`` it is.
     """
-    if not isinstance(spec, (str, list, tuple)):
-        raise ConfigurationError(
-            f"{where}: limits {shown(spec)} cannot be read: give a name or a list of names"
-        )
-    texts = [spec] if isinstance(spec, str) else list(spec)
     with _named(where):
-        check_ref_count(texts)
-        templates = tuple(KeyTemplate.parse(text) for text in texts)
-        if not templates:
-            raise LimitError(f"{shown(spec)} names no limit: give a name, a list of names or None")
-        if len(set(texts)) != len(texts):
-            raise LimitError(f"{shown(spec)} names the same limit twice")
+        templates = parse_templates(spec)
         for template in templates:
             if template.name not in known:
                 raise unknown_limit_error(template.name, known)

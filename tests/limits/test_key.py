@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_throttle.errors import KeyTemplateError, KeyValueError, LimitSyntaxError
-from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.key import LimitRef, encode_key, parse_key
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
 
 
@@ -210,6 +210,40 @@ class TestNoTwoKeysMeet:
     def test_a_scope_encodes_as_a_call_does(self, parts: tuple[Any, ...]) -> None:
         scope = KeyTemplate.parse("mail" + ":{part}" * len(parts))
         assert scope.ref(parts) == LimitRef("mail", encode_key(parts))
+
+
+class TestParseKey:
+    @pytest.mark.parametrize(
+        ("text", "key"),
+        [
+            ("tenant-42", "tenant-42"),
+            ("a b", "a%20b"),
+            ("é:{x}", "%C3%A9:%7Bx%7D"),
+            ("a%20b", "a%20b"),
+            ("%61%3a", "a%3A"),
+            ("100%", "100%25"),
+            ("%21none", "%21none"),
+            ("!none", "!none"),
+            ("!nonesuch", "%21nonesuch"),
+            ("!float=1.0:eu", "!float=1.0:eu"),
+            ("!enum=Plan x", "!enum=Plan%20x"),
+            ("\udc80", "%ED%B2%80"),
+            ("#" + "0" * 32, "#" + "0" * 32),
+            ("#" + "0" * 31, "%23" + "0" * 31),
+            ("x" * 81, encode_key("x" * 81)),
+        ],
+    )
+    def test_text(self, text: str, key: str) -> None:
+        assert parse_key(text) == key
+
+    @given(keys)
+    def test_an_encoded_key_stays_as_it_is(self, parts: tuple[Any, ...]) -> None:
+        assert parse_key(encode_key(parts)) == encode_key(parts)
+
+    @pytest.mark.parametrize("text", ["", "a:", ":a", "a::b"])
+    def test_a_part_must_not_be_empty(self, text: str) -> None:
+        with pytest.raises(KeyValueError, match=re.escape(f"key {text!r} is empty; allowed")):
+            parse_key(text)
 
 
 class TestScope:

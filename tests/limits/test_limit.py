@@ -25,6 +25,7 @@ from celery_throttle.errors import (
     LimitSyntaxError,
     LimitValueError,
     QueueFullError,
+    RulesError,
     Throttled,
     ThrottleError,
     WaitTooLongError,
@@ -968,6 +969,7 @@ EXCEPTIONS = [
     KeysFullError("mail", "42", 1.5, 100),
     KeysFullError("mail", "42", None, 1),
     LimitSyntaxError("'x' is not a rate"),
+    RulesError("limits.toml", [(3, "'limit' is not a table"), (None, "the file is empty")]),
 ]
 
 
@@ -1010,7 +1012,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-        assert len(found) == 17
+        assert len(found) == 18
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 

@@ -1,0 +1,72 @@
+"""Rules as the text of a rules file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+#: An empty file would be a mistake: an editor or a full disk may have truncated it.
+_NO_RULES = "# No rules.\n"
+
+
+def dump_rules(
+    limits: Mapping[LimitRef, Sequence[Limit]],
+    weights: Mapping[LimitRef, int],
+    routes: Mapping[str, Sequence[str]],
+) -> str:
+    """Return the text of a rules file with this content; names and keys are sorted."""
+    tables = {
+        "limits": [(format_ref(ref), format_limits(limits[ref])) for ref in sort_refs(limits)],
+        "weights": [(format_ref(ref), str(weights[ref])) for ref in sort_refs(weights)],
+        "routes": [(task, format_texts(routes[task])) for task in sort_tasks(routes)],
+    }
+    return "\n".join(_table(name, rows) for name, rows in tables.items() if rows) or _NO_RULES
+
+
+def _table(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = [f"{key if _BARE_KEY.fullmatch(key) else _quote(key)} = {text}" for key, text in rows]
+    return "\n".join([f"[{name}]", *lines, ""])
+
+
+def format_ref(ref: LimitRef) -> str:
+    """Return a limit, or one key of it, as in a rules file: ``"mail"``, ``"mail:42"``."""
+    return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
+
+
+def format_limits(limits: Iterable[Limit]) -> str:
+    """Return the limits of one name or key as TOML."""
+    return format_texts([*map(str, limits)])
+
+
+def format_texts(texts: Sequence[str]) -> str:
+    """Return one text, or a list of several, as TOML."""
+    if len(texts) == 1:
+        return _quote(texts[0])
+    return f"[{', '.join(map(_quote, texts))}]"
+
+
+def sort_refs(refs: Iterable[LimitRef]) -> list[LimitRef]:
+    """Sort limits by name, each before its keys."""
+    return sorted(refs, key=lambda ref: (ref.name, ref.key or ""))
+
+
+def sort_tasks(routes: Collection[str]) -> list[str]:
+    """Sort names of tasks; then come the patterns, whose order counts, as they are."""
+    names = sorted(task for task in routes if not is_pattern(task))
+    return [*names, *filter(is_pattern, routes)]
+
+
+def is_pattern(task: str) -> bool:
+    """Whether the task of a route is a pattern, as for ``fnmatch``."""
+    return not {*"*?["}.isdisjoint(task)
+
+
+def _quote(text: str) -> str:
+    """Quote a text for TOML, which has the escapes of JSON and one control character more."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

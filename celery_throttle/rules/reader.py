@@ -1,0 +1,205 @@
+"""Reads the text of rules files, and finds all mistakes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeVar
+
+from celery_throttle.errors import (
+    ConfigurationError,
+    KeyTemplateError,
+    LimitValueError,
+    RulesError,
+    ThrottleError,
+    UnknownLimitError,
+    shown,
+)
+from celery_throttle.limits.key import LimitRef, parse_key
+from celery_throttle.limits.key_template import parse_templates
+from celery_throttle.limits.limit import Limits, check_name
+from celery_throttle.limits.requirement import check_same_kind, check_weight, parse_limits
+from celery_throttle.rules.rules import Rules
+from celery_throttle.rules.toml import Path, TomlError, find_lines, parse_toml
+
+T = TypeVar("T")
+
+_TABLES = ("limits", "weights", "routes")
+
+
+def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None) -> Rules:
+    """Read the text of a rules file.
+
+    Args:
+        text: TOML with the tables ``limits``, ``weights`` and ``routes``. Empty text is a mistake,
+            since an editor or a full disk may have truncated the file; a file without rules needs a
+            comment.
+        source: The name of the file, for messages.
+        code: The limits of the code, to which the file may refer. None if they are unknown: then
+            any limit that the file does not define is taken for one of them.
+
+    Raises:
+        RulesError: there are mistakes; it has all of them, each with its line.
+    """
+    try:
+        reader = _Reader(parse_toml(text), code)
+        rules = reader.read()
+        lines = find_lines(text) if reader.mistakes else {}
+    except TomlError as error:
+        raise RulesError(source, [(error.line, str(error))]) from None
+    except RecursionError:
+        raise RulesError(source, [(None, "tables or lists are nested too deeply")]) from None
+    if reader.mistakes:
+        raise RulesError(source, sorted((lines[path], text) for path, text in reader.mistakes))
+    return rules
+
+
+class _Entry(NamedTuple):
+    """A row of a table."""
+
+    path: Path
+    text: str  #: a name, a name and key, or the task of a route
+    value: Any
+
+
+class _Reader:
+    """Reads a document, and collects mistakes with the paths of their values."""
+
+    def __init__(self, document: Mapping[str, Any], code: Mapping[str, Limits] | None) -> None:
+        self.mistakes: list[tuple[Path, str]] = []
+        self._code = code
+        self._entries: dict[str, list[_Entry]] = {name: [] for name in _TABLES}
+        for name, table in document.items():
+            with self._collect_mistakes((name,)):
+                _check_table(name, table)
+                self._entries[name] = list(self._flatten((name,), table))
+        # A limit with a mistake is defined all the same: to refer to it is not another mistake.
+        written = {entry.text for entry in self._entries["limits"] if ":" not in entry.text}
+        self._names = {*written, *(code or ())}
+
+    def read(self) -> Rules:
+        """Return the rules that have no mistake."""
+        weights = {ref: weight for _, ref, weight in self._read_refs("weights", _parse_weight)}
+        return Rules(self._read_limits(), weights, self._read_routes())
+
+    def _flatten(self, path: Path, table: Mapping[str, Any]) -> Iterator[_Entry]:
+        """Yield the rows of a table; a name with a dot but no quotes is a mistake."""
+        for key, value in table.items():
+            inner = (*path, key)
+            if isinstance(value, Mapping) and value:
+                yield from self._flatten(inner, value)
+                continue
+            _, *names = map(str, inner)
+            text = ".".join(names)
+            if len(names) > 1:
+                of_key = "" if path[0] == "routes" else f', or "{":".join(names)}" for a key'
+                advice = f'write "{text}"{of_key}'
+                self.mistakes.append((inner, f"{text} has a dot, but no quotes; {advice}"))
+            yield _Entry(inner, text, value)
+
+    def _read_limits(self) -> dict[LimitRef, Limits]:
+        limits: dict[LimitRef, Limits] = {}
+        known = {**(self._code or {})}
+        for entry, ref, own in self._read_refs("limits", parse_limits):
+            with self._collect_mistakes(entry.path):
+                check_same_kind(entry.text, own, known.setdefault(ref.name, own))
+            limits[ref] = own
+        return limits
+
+    def _read_refs(
+        self, table: str, parse: Callable[[Any, str], T]
+    ) -> Iterator[tuple[_Entry, LimitRef, T]]:
+        """Yield the limits and keys of a table, and the value of each. Keys come last."""
+        first: dict[LimitRef, str] = {}
+        for entry in sorted(self._entries[table], key=lambda entry: ":" in entry.text):
+            ref, value = self._read_ref(entry, first), self._parse(entry, parse)
+            if ref is not None and value is not None:
+                yield entry, ref, value
+
+    def _read_ref(self, entry: _Entry, first: dict[LimitRef, str]) -> LimitRef | None:
+        """Return the limit and key of a row; ``first`` has those of earlier rows, as written."""
+        with self._collect_mistakes(entry.path):
+            ref = _parse_ref(entry.text)
+            self._check_known(ref.name)
+            if first.setdefault(ref, entry.text) != entry.text:
+                raise LimitValueError(
+                    f"{entry.text!r} is the same key as {first[ref]!r}; allowed: one of them"
+                )
+            return ref
+        return None
+
+    def _read_routes(self) -> dict[str, tuple[str, ...]]:
+        parsed = {
+            entry.text: self._parse(entry, self._parse_route) for entry in self._entries["routes"]
+        }
+        return {task: texts for task, texts in parsed.items() if texts is not None}
+
+    def _parse_route(self, spec: Any, task: str) -> tuple[str, ...]:
+        try:
+            templates = parse_templates(spec)
+            for template in templates:
+                self._check_known(template.name)
+        except ThrottleError as error:
+            raise type(error)(f"route {task!r}: {error}") from None
+        return tuple(template.text for template in templates)
+
+    def _parse(self, entry: _Entry, parse: Callable[[Any, str], T]) -> T | None:
+        """Parse a value; None if there are mistakes. Those in an item of a list have its line."""
+        before = len(self.mistakes)
+        for index, item in enumerate(entry.value if isinstance(entry.value, list) else ()):
+            with self._collect_mistakes((*entry.path, index)):
+                parse(item, entry.text)
+        if len(self.mistakes) == before:
+            with self._collect_mistakes(entry.path):
+                return parse(entry.value, entry.text)
+        return None
+
+    def _check_known(self, name: str) -> None:
+        if self._code is not None and name not in self._names:
+            raise UnknownLimitError(
+                f"limit {name!r} is defined neither in this file nor in the code; "
+                f"{_advise(name, self._names)}"
+            )
+
+    @contextmanager
+    def _collect_mistakes(self, path: Path) -> Iterator[None]:
+        """Suppress an error of ours, and note it as a mistake."""
+        try:
+            yield
+        except ThrottleError as error:
+            self.mistakes.append((path, str(error)))
+
+
+def _check_table(name: str, table: Any) -> None:
+    if name not in _TABLES:
+        raise ConfigurationError(
+            f"{name!r} is not a table of rules; {_advise(name.removeprefix('throttle_'), _TABLES)}"
+        )
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{name!r} is {shown(table)}; allowed: the table [{name}]")
+
+
+def _parse_ref(text: str) -> LimitRef:
+    """Parse a name, or a name and key."""
+    name, separator, key = text.partition(":")
+    check_name(name)
+    if not separator:
+        return LimitRef(name, None)
+    if "{" in key or "}" in key:
+        raise KeyTemplateError(
+            f"{shown(text)} has braces; allowed: the value of a key, such as '{name}:42'"
+        )
+    return LimitRef(name, parse_key(key))
+
+
+def _parse_weight(written: Any, text: str) -> int:
+    check_weight(text, written)
+    return int(written)
+
+
+def _advise(name: str, known: Collection[str]) -> str:
+    similar = get_close_matches(name, known, 1)
+    if similar:
+        return f"write {similar[0]!r}"
+    return f"allowed: {', '.join(map(repr, sorted(known))) or 'none'}"
