@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from celery_throttle.forecasts.reader import EmptyForecasts, ForecastReader
 from celery_throttle.limits.limit import Limits
+from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock
 from celery_throttle.operations.settle import Plans
@@ -24,6 +25,7 @@ class Backend(NamedTuple):
     store: Store
     plans: Plans
     forecasts: ForecastReader
+    observer: Observer
 
 
 def make_backend(
@@ -42,7 +44,8 @@ def make_backend(
     store = Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
-    return Backend(store, Plans(limits, keys, clock), ForecastReader(limits, keys, clock))
+    about = limits, keys, clock
+    return Backend(store, Plans(*about), ForecastReader(*about), Observer(*about))
 
 
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
@@ -52,4 +55,5 @@ def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> B
 
 
 def _without_server(store: Store, plans: MemoryPlans) -> Backend:
-    return Backend(store, plans, EmptyForecasts(plans.limits, plans.keys, plans.clock, plans=plans))
+    about = plans.limits, plans.keys, plans.clock
+    return Backend(store, plans, EmptyForecasts(*about, plans=plans), Observer(*about))

@@ -15,6 +15,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, make_requirement
+from celery_throttle.observe.values import LimitDetails
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -145,6 +146,20 @@ class LimitHandle(HandleCore):
         """:meth:`forecast` for asyncio."""
         plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
         return await self.limiter.arun_plan(plan)
+
+    def status(self) -> LimitDetails:
+        """Return all about the limit, or the key: what is in force, used, waiting and paused.
+
+        Raises:
+            UnknownLimitError: no limit of that name is defined.
+            ConfigurationError: there is no server.
+            StoreUnavailableError: the server cannot be reached.
+        """
+        return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
+
+    async def astatus(self) -> LimitDetails:
+        """:meth:`status` for asyncio."""
+        return await self.limiter.arun_plan(self.limiter.backend.observer.of_one(self.ref))
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None

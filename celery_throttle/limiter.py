@@ -15,6 +15,7 @@ from celery_throttle.handle import LimitHandle
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limit_changes import LimitChanges
 from celery_throttle.limiter_core import CACHE_SIZE
+from celery_throttle.limiter_status import LimitsStatus
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
@@ -24,7 +25,7 @@ from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
-class Limiter(LimitChanges):
+class Limiter(LimitChanges, LimitsStatus):
     """Limits on one server, shared by all clients that use their names.
 
     Args:

@@ -5,7 +5,7 @@ The queues are found by the limits, as each line waits at one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -67,11 +67,47 @@ class ForecastReader(DefinePlans):
             lines += yield from self._lines(queue)
         lines = competing_lines(lines, matches)
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
-        known = [
-            line._replace(costs={ref: line.costs[ref] for ref in line.costs if ref in capacities})
-            for line in lines
-        ]
-        return solve(known, matches, capacities, now, measured)
+        return solve(_with_known_limits(lines, capacities), matches, capacities, now, measured)
+
+    def of_limits(
+        self, refs: Sequence[LimitRef], max_lines: int
+    ) -> Plan[Mapping[LimitRef, Forecast]]:
+        """Return the forecasts of some limits, read at once; none if more lines wait than that."""
+        now, names = yield from self.list_names()
+        lines: list[WaitingLine] = []
+        for queue in (yield from self._queues(names)):
+            lines += yield from self._lines(queue)
+            if len(lines) > max_lines:
+                return {}
+        capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
+        known, forecasts = _with_known_limits(lines, capacities), {}
+        for ref in refs:
+            matches = needs_limit(ref)
+            competing = competing_lines(known, matches)
+            used = {one: capacities[one] for line in competing for one in line.costs}
+            forecasts[ref] = solve(competing, matches, used, now)
+        return forecasts
+
+    def of_task(self, line: bytes, position: int, max_lines: int) -> Plan[float | None]:
+        """Return the seconds until the task at a position of a line starts.
+
+        None if that is not known, or if more lines wait than ``max_lines``.
+        """
+        now, names = yield from self.list_names()
+        lines: dict[bytes, WaitingLine] = {}
+        for queue in (yield from self._queues(names)):
+            lines.update((yield from self._lines_by_name(queue)))
+            if len(lines) > max_lines:
+                return None
+        if line not in lines:
+            return None
+        own = lines[line] = lines[line]._replace(ranks=_first_tasks(lines[line].ranks, position))
+        competing = competing_lines(lines.values(), lambda one: one is own)
+        refs = {ref for one in competing for ref in one.costs}
+        capacities = yield from self._capacities(refs, now)
+        known = _with_known_limits(competing, capacities)
+        index = next(n for n, one in enumerate(competing) if one is own)
+        return solve(known, lambda one: one is known[index], capacities, now).seconds
 
     def _queues(self, names: Iterable[str]) -> Plan[list[str]]:
         """Return the queues that have waiting tasks."""
@@ -88,7 +124,11 @@ class ForecastReader(DefinePlans):
         return list(queues)
 
     def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
-        """Return the lines of a queue. A scan may return one twice."""
+        """Return the lines of a queue."""
+        return (yield from self._lines_by_name(queue)).values()
+
+    def _lines_by_name(self, queue: str) -> Plan[dict[bytes, WaitingLine]]:
+        """Return the lines of a queue by their keys. A scan may return one twice."""
         lines: dict[bytes, WaitingLine] = {}
         names = list(self.keys.queue(queue))
         cursor = b""
@@ -102,7 +142,7 @@ class ForecastReader(DefinePlans):
                 }
                 by_rank = list(_tuples(ranks, 2))
                 lines[line] = WaitingLine(fan_out.decode(), costs, by_rank, queue, late, weight)
-        return lines.values()
+        return lines
 
     def _capacities(
         self, refs: Iterable[LimitRef], now: int
@@ -159,6 +199,27 @@ class EmptyForecasts(ForecastReader):
         """Return the forecast of no lines."""
         yield from ()
         return solve((), matches, {}, self.local_time(), measured)
+
+
+def _first_tasks(ranks: Iterable[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Return the ranks of the first tasks of a line."""
+    first = []
+    for rank, tasks in ranks:
+        first.append((rank, min(tasks, count)))
+        count -= tasks
+        if count <= 0:
+            break
+    return first
+
+
+def _with_known_limits(
+    lines: Iterable[WaitingLine], known: Container[LimitRef]
+) -> list[WaitingLine]:
+    """Return the lines without limits that nobody has defined."""
+    return [
+        line._replace(costs={ref: line.costs[ref] for ref in line.costs if ref in known})
+        for line in lines
+    ]
 
 
 def _ref(name: str, field: str) -> LimitRef:

@@ -182,9 +182,23 @@ class Keys:
     def totals(self, name: str = "") -> str:
         """Return the key of the totals of a limit; without a name the head of all these keys.
 
-        With ``/keys`` appended, the key of the backlogs of its keys; see ``waiting_list.lua``.
+        Scripts append ``/keys``, ``/recent`` and ``/week``, see :meth:`key_backlogs` and
+        :meth:`records`.
         """
         return f"{self.prefix}:totals:{name}"
+
+    def key_backlogs(self, name: str) -> str:
+        """Return the key of the backlogs of the keys of a limit."""
+        return f"{self.totals(name)}/keys"
+
+    def records(self, name: str, which: str) -> str:
+        """Return the key of records of the totals: ``"recent"`` ones, or those of a ``"week"``."""
+        return f"{self.totals(name)}/{which}"
+
+    @property
+    def recorded(self) -> str:
+        """When the last records of totals were made."""
+        return f"{self.prefix}:recorded"
 
     def broker_waits(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
@@ -201,6 +215,17 @@ class Keys:
     def waiting_list(self, queue: str, ref: LimitRef) -> str:
         """Return the key of the lines of one queue that wait at one limit and key."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
+
+    def waiting_list_ref(self, waiting_list: str, queue: str) -> LimitRef:
+        """Return the limit and key of a :meth:`waiting_list` of a queue."""
+        field = waiting_list.removeprefix(f"{self.prefix}:waiting:").removesuffix(f"/{queue}")
+        return self.field_ref(field)
+
+    @staticmethod
+    def field_ref(field: str) -> LimitRef:
+        """Return the limit and key of a :meth:`field`."""
+        name, has_key, key = field.partition(":")
+        return LimitRef(name, key if has_key else None)
 
     def line_limit_keys(self, queue: str, ref: LimitRef) -> tuple[str, ...]:
         """Return the keys of one limit of a line, in the scripts' order.
@@ -221,6 +246,10 @@ class Keys:
     def fan_out(self, name: str) -> str:
         """Return the record of a fan-out, the prefix of further names; see ``fan_out.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
+
+    def fan_out_name(self, record: str) -> str:
+        """Return the name of the fan-out with this :meth:`fan_out`, as it is encoded there."""
+        return record.removeprefix(f"{self.prefix}:fan-out:")
 
     @staticmethod
     def fan_out_number(task_id: str) -> int:

@@ -24,7 +24,9 @@ from hashlib import sha1
 from importlib.resources import files
 
 #: The folders of the scripts, and of the files that they include.
-_SCRIPTS = tuple(f"store/scripts/{name}" for name in ("limits", "lines", "fan_outs", "workers"))
+_SCRIPTS = tuple(
+    f"store/scripts/{name}" for name in ("limits", "lines", "fan_outs", "workers", "observe")
+)
 _LIB = "store/scripts/lib"
 _INCLUDES = (
     _LIB,

@@ -13,6 +13,7 @@ from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, ThrottleError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.limit import Limit, Limits
+from celery_throttle.messages import packing
 from celery_throttle.messages.broker import broker_identity
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
@@ -67,6 +68,14 @@ class AppLimits(Limiter):
         """Identity of the broker that workers consume from: tasks in lines run there."""
         with self.app.connection_for_read() as connection:
             return broker_identity(connection)
+
+    def task_name(self, packed: bytes) -> str | None:
+        """Return the name of the task of a message in a line; None if it cannot be read."""
+        try:
+            name = packing.headers(packed).get("task")
+        except packing.UnreadableMessageError:
+            return None
+        return name if isinstance(name, str) else None
 
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""

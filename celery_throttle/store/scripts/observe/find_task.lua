@@ -8,7 +8,7 @@
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the task
 -- Reply {'line', waited (us), key `lines` of its queue, line, position, tasks of the line, index of the limit at which it
---        waits, when (us from now) that is due, expires (us), message, {name, field, cost (millionths), ...}}
+--        waits, expires (us), message, {field, cost (millionths), ...}}
 --       {'claim', waited (us), key `lines` of its queue, worker, when (us from now) its lease ends}
 --       {'quarantine', 0, key `lines` of its queue, label}
 --       {'unknown'}
@@ -18,12 +18,10 @@ local id = ARGV[2]
 local function describe_line(queue, line, limit_index, descriptor, packed)
   local row, requirements = cmsgpack.unpack(packed), {}
   for i, limit_keys in ipairs(descriptor.limits) do
-    requirements[#requirements + 1], requirements[#requirements + 2] = limit_keys[NAME], limit_keys[FIELD]
-    requirements[#requirements + 1] = row[COSTS][i]
+    requirements[#requirements + 1], requirements[#requirements + 2] = limit_keys[FIELD], row[COSTS][i]
   end
-  local due = redis.call('ZSCORE', queue[DUE], descriptor.limits[limit_index][WAITING]) or now
   return { 'line', now - row[PARKED], queue[LINES], line, redis.call('ZRANK', line, id) + 1, redis.call('ZCARD', line),
-           limit_index, due - now, format_integer(row[EXPIRES]), row[MESSAGE], requirements }
+           limit_index, format_integer(row[EXPIRES]), row[MESSAGE], requirements }
 end
 
 for key = 4, #KEYS - 1, 4 do

@@ -1,0 +1,169 @@
+"""Plans that read all about one limit, and what was recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits.author import Author
+from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import has_slots
+from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
+from celery_throttle.observe.reader import StatusReader, Waiting
+from celery_throttle.observe.times import at_time
+from celery_throttle.observe.totals import pair_counters
+from celery_throttle.observe.values import (
+    Change,
+    LimitDetails,
+    Period,
+    QueueStatus,
+    SlotHolder,
+)
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import FAN_OUT_LIMIT
+from celery_throttle.store.script import Call, script
+
+#: The longest time that records cover, in seconds.
+MAX_RECORDED_SECONDS = 7 * 86_400
+
+#: Seconds between two recent records, and the periods of the details of a limit.
+RECORD_SECONDS, _PERIODS = 10.0, 30
+
+_TOP_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
+
+_END = b"0"
+
+
+class DetailsReader(StatusReader):
+    """Reads all about one limit, or one key of it."""
+
+    __slots__ = ()
+
+    def record_totals(self) -> Plan[None]:
+        """Record the totals of all limits, unless somebody did so in the last ten seconds."""
+        keys, cursor = self.keys, b"0"
+        names = [keys.names, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
+        while True:
+            args = [self.now(), cursor, to_us(RECORD_SECONDS) * 9 // 10]
+            cursor = yield Call(script("record_totals"), names, args)
+            if cursor == _END:
+                return
+
+    def of_one(self, ref: LimitRef) -> Plan[LimitDetails]:
+        """Return all about a limit, or one key of it. Raises as :meth:`check_known`."""
+        yield from self.check_known(ref)
+        fleet = yield from self.fleet()
+        ((status, waiting),) = yield from self.of_refs([ref])
+        used, holders = 0, tuple[SlotHolder, ...]()
+        limits = yield from self._limits([ref])
+        if any(map(has_slots, limits.get(ref, ()))):
+            used, holders = yield from self._slots(ref)
+        return LimitDetails(
+            status=status,
+            recent=(yield from self.periods(ref.name, RECENT_SECONDS, _PERIODS)),
+            queues=_read_queues(waiting, fleet.consumed),
+            top_keys=(yield from self._top_keys(ref)),
+            slots_used=used,
+            slots=holders,
+            fan_outs=(yield from self._fan_outs(ref, waiting)),
+        )
+
+    def periods(self, name: str, seconds: float, parts: int) -> Plan[tuple[Period, ...]]:
+        """Return what was counted at a limit in the last seconds, in equal parts.
+
+        Raises:
+            LimitValueError: it is more than a week, or less than a second.
+        """
+        if not 1 <= seconds <= MAX_RECORDED_SECONDS:
+            raise LimitValueError(
+                f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
+                "seven days"
+            )
+        keys = self.keys
+        records = keys.records(name, "recent" if seconds <= RECENT_SECONDS else "week")
+        names = [records, keys.backlog(LimitRef("", None)), keys.totals()]
+        args = [self.now(), name, to_us(seconds)]
+        now, waiting, totals, found = yield Call(script("read_records"), names, args)
+        last = Record(int(now), waiting, pair_counters(totals))
+        known = [*map(read_record, found)]
+        if not known and last.counters:  # recorded by nobody yet: all is of the last period
+            known = [Record(last.at - to_us(RECORD_SECONDS), waiting, {})]
+        return divide([*known, last], last.at - to_us(seconds), parts)
+
+    def changes(self, most: int = 100, before: str | None = None) -> Plan[list[Change]]:
+        """Return changes of limits, the newest first; ``before``: id of the one to begin behind."""
+        first = "+" if before is None else f"({before}"
+        rows = yield Call(script("list_changes"), [self.keys.changes], [first, most])
+        return [_read_change(change_id.decode(), fields) for change_id, fields in rows]
+
+    def list_keys(
+        self, name: str, which: str, first: int = 0, most: int = 100
+    ) -> Plan[tuple[int, list[tuple[str, float]]]]:
+        """Return keys of a limit, some at a time, and how many there are.
+
+        ``which``: ``"waiting"``, by how many tasks wait, the most first; ``"paused"``, by the end
+        of the pause; ``"own"``: those with their own definition or weight.
+        """
+        keys = {
+            "waiting": self.keys.key_backlogs(name),
+            "paused": self.keys.paused_keys(name),
+            "own": self.keys.own_keys(name),
+        }[which]
+        count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
+        pairs = [
+            (key.decode(), float(score))
+            for key, score in zip(found[::2], found[1::2], strict=True)
+            if key  # the empty one has the sum
+        ]
+        return max(0, count - 1) if which == "waiting" else count, pairs[:most]
+
+    def _top_keys(self, ref: LimitRef) -> Plan[tuple[tuple[str, int], ...]]:
+        if ref.key is not None:
+            return ()
+        _, found = yield from self.list_keys(ref.name, "waiting", most=_TOP_KEYS)
+        return tuple((key, int(tasks)) for key, tasks in found)
+
+    def _slots(self, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
+        names = [self.keys.entries(ref), self.keys.claims("")]
+        used, *rows = yield Call(script("list_slots"), names, [self.now(), _MAX_SLOTS])
+        return used, tuple(_read_holder(*row) for row in rows)
+
+    def _fan_outs(self, ref: LimitRef, waiting: Waiting) -> Plan[tuple[str, ...]]:
+        if waiting.is_truncated:
+            return ()
+        found: dict[str, None] = {}
+        for queue in waiting.queues:
+            for line in (yield from self._lines(queue)):
+                if line.fan_out and any(
+                    one == ref or (ref.key is None and one.name == ref.name) for one in line.costs
+                ):
+                    found[self.keys.fan_out_name(line.fan_out)] = None
+        return tuple(sorted(found))[:_MAX_FAN_OUTS]
+
+
+def _read_queues(waiting: Waiting, consumed: dict[str, bool]) -> tuple[QueueStatus, ...]:
+    by_tasks = sorted(waiting.queues.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(QueueStatus(name, tasks, consumed.get(name, False)) for name, tasks in by_tasks)
+
+
+def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:
+    """Return the holder of a slot. A task's is its worker, a token, and perhaps its id."""
+    worker, _, token = holder.decode().partition(" ")
+    _, _, own_id = token.partition(" ")
+    return SlotHolder(worker, claimed.decode() or own_id or None, lease_us / MICROSECONDS)
+
+
+def _read_change(change_id: str, fields: Sequence[bytes]) -> Change:
+    texts = [field.decode() for field in fields]
+    about = dict(zip(texts[::2], texts[1::2], strict=True))
+    limit = about["limit"].replace(f"{FAN_OUT_LIMIT}:", "fan-out ", 1)
+    return Change(
+        id=change_id,
+        at=at_time(int(about["at"])),
+        action=about["action"],
+        limit=limit,
+        old=about["old"],
+        new=about["new"],
+        author=Author.unpack(about["about"]),
+    )

@@ -1,0 +1,150 @@
+"""Plans that read where tasks are: why one does not run, and which wait at a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.details import DetailsReader
+from celery_throttle.observe.reader import MAX_LINES
+from celery_throttle.observe.times import at_time_or_none
+from celery_throttle.observe.values import Pause, TaskStatus, WaitingPage, WaitingTask
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import FAN_OUT_LIMIT
+from celery_throttle.store.script import Call, script
+
+#: Returns the name of the task of a packed message; None if it cannot be read.
+NameOf = Callable[[bytes], str | None]
+
+#: How many keys with waiting tasks are read at most.
+_ALL_KEYS = 100_000
+
+
+class Observer(DetailsReader):
+    """Reads the status of limits and of tasks."""
+
+    __slots__ = ()
+
+    def explain(self, task_id: str, name_of: NameOf) -> Plan[TaskStatus]:
+        """Return where a task is, and why it does not run yet."""
+        fleet = yield from self.fleet()
+        found = yield from self._find(task_id, fleet.consumed, name_of)
+        if found.location != "unknown":
+            return found
+        # Its queue may have no worker yet. That takes longer to find out.
+        _, names = yield from self.list_names()
+        others = [
+            queue for queue in (yield from self._queues(names)) if queue not in fleet.consumed
+        ]
+        return (yield from self._find(task_id, others, name_of)) if others else found
+
+    def _find(self, task_id: str, queues: Iterable[str], name_of: NameOf) -> Plan[TaskStatus]:
+        keys = self.keys
+        names = [keys.workers, keys.quarantine, keys.claims(""), *chain(*map(keys.queue, queues))]
+        call = Call(script("find_task"), [*names, keys.totals()], [self.now(), task_id])
+        kind, *row = yield call
+        if kind == b"unknown":
+            return TaskStatus(task_id, "unknown")
+        waited, lines, *about = row
+        status = TaskStatus(
+            task_id,
+            location=kind.decode(),
+            queue=lines.decode().removeprefix(keys.queue("").lines),
+            waited=waited / MICROSECONDS,
+        )
+        if kind == b"claim":
+            worker, lease_us = about
+            return replace(
+                status, location="claimed", worker=worker.decode(), lease=lease_us / MICROSECONDS
+            )
+        if kind == b"quarantine":
+            return replace(status, task=about[0].decode().partition(" ")[2] or None, waited=None)
+        return (yield from self._explain_line(status, about, name_of))
+
+    def _explain_line(
+        self, status: TaskStatus, about: Sequence[Any], name_of: NameOf
+    ) -> Plan[TaskStatus]:
+        """Add what is known of a task in a line; ``about`` is the rest of the script's reply."""
+        line, position, tasks, index, expires, message, flat = about
+        costs = {
+            self.keys.field_ref(field.decode()): float(cost) / MILLION
+            for field, cost in zip(flat[::2], flat[1::2], strict=True)
+        }
+        refs = list(costs)
+        pauses: list[Pause] = []
+        for ref in (yield from self._read([*dict.fromkeys(chain(*map(_with_whole, refs)))])):
+            pauses += ref.pauses
+        starts_in = yield from self.of_task(line, position, MAX_LINES)
+        return replace(
+            status,
+            task=name_of(message),
+            position=position,
+            line_tasks=tasks,
+            limits=tuple(
+                (ref.name, ref.key, cost)
+                for ref, cost in costs.items()
+                if ref.name != FAN_OUT_LIMIT
+            ),
+            blocked_by=_shown(refs[index - 1]),
+            starts_in=starts_in,
+            pauses=tuple(pauses),
+            expires=at_time_or_none(expires),
+        )
+
+    def waiting_tasks(
+        self, ref: LimitRef, name_of: NameOf, first: int = 0, most: int = 50
+    ) -> Plan[WaitingPage]:
+        """Return tasks that wait at a limit, or at one key of it, some at a time.
+
+        ``first``: how many to pass over. Raises as :meth:`check_known`.
+        """
+        yield from self.check_known(ref)
+        waiting, tasks = 0, list[WaitingTask]()
+        for one, count in (yield from self._refs_with_tasks(ref)):
+            passed = max(0, first - waiting)
+            if passed < count and len(tasks) < most:
+                names = [self.keys.waiting_lists(one), *self._queue_heads()]
+                args = [self.now(), passed, most - len(tasks)]
+                _, *rows = yield Call(script("list_tasks"), names, args)
+                tasks += [_read_task(one, row, name_of) for row in rows]
+            waiting += count
+        end = first + len(tasks)
+        return WaitingPage(waiting, tuple(tasks), end if tasks and end < waiting else None)
+
+    def _queue_heads(self) -> tuple[str, str]:
+        keys = self.keys.queue("")
+        return keys.messages, keys.due
+
+    def _refs_with_tasks(self, ref: LimitRef) -> Plan[list[tuple[LimitRef, int]]]:
+        """Return the limit and those of its keys at which tasks wait, and how many wait there."""
+        (status,) = yield from self._read([ref])
+        refs = []
+        by_key = 0
+        if ref.key is None:
+            count = yield from self.list_keys(ref.name, "waiting", most=_ALL_KEYS)
+            refs = [(LimitRef(ref.name, key), int(tasks)) for key, tasks in count[1]]
+            by_key = sum(tasks for _, tasks in refs)
+        own = status.waiting - by_key
+        return [(ref, own), *refs] if own > 0 else refs
+
+
+def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
+    """Return a key of a limit with the limit itself, as both may be paused. A fan-out has none."""
+    if ref.key is None or ref.name == FAN_OUT_LIMIT:
+        return (ref,)
+    return LimitRef(ref.name, None), ref
+
+
+def _shown(ref: LimitRef) -> tuple[str, str | None]:
+    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
+
+
+def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:
+    task_id, waited, message, queue = row
+    name = name_of(message) if message else None
+    return WaitingTask(task_id.decode(), name, queue.decode(), ref.key, waited / MICROSECONDS)
