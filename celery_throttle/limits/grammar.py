@@ -36,13 +36,28 @@ FIRST_REQUEST = "first-request"
 #: The clauses that apply to every limit.
 COMMON_CLAUSES = ("max-keys", "max-waiting", "outage")
 
+#: The clause of a limit that only counts what it would refuse, and the algorithms that it is for.
+SHADOW = "shadow"
+SHADOW_ALGORITHMS = tuple(name for name in ALGORITHMS if name != "leaky-queue")
+
 #: What workers do with tasks of the limit during an outage of the server.
 OUTAGE_MODES = ("local", "open", "closed")
 
 #: For messages about a number of slots.
 SLOT_CLAUSES = f"allowed with it: {', '.join(COMMON_CLAUSES)}"
 
-_KEYWORDS = ("burst", "using", "from", "in", "at", "parts", "oldest", "latency", *COMMON_CLAUSES)
+_KEYWORDS = (
+    "burst",
+    "using",
+    "from",
+    "in",
+    "at",
+    "parts",
+    "oldest",
+    "latency",
+    SHADOW,
+    *COMMON_CLAUSES,
+)
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
 _ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
 _AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
@@ -80,6 +95,11 @@ def _pop_common_clauses(clauses: dict[str, str], text: str) -> dict[str, Any]:
             fields[keyword.replace("-", "_")] = (
                 value.lower() if keyword == "outage" else parse_whole(keyword, value, text)
             )
+    if SHADOW in clauses:
+        value = clauses.pop(SHADOW)
+        if value:
+            raise LimitSyntaxError(f"'{SHADOW}' has no value; remove {shown(value)} behind it")
+        fields["shadow"] = True
     return fields
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -79,6 +79,9 @@ class Limit:
             adaptive limit; None if only refusals do.
         outage: What workers do with tasks of the limit while the server cannot be reached: one of
             ``OUTAGE_MODES``, default ``"local"``.
+        shadow: Whether the limit only counts what it would refuse, and refuses nothing.
+        shadows: The shadow limits of the name, beside its first limit that is none; see
+            :func:`~celery_throttle.limits.requirement.parse_limits`.
 
     Raises:
         LimitValueError: the algorithm is unknown, a clause does not apply to it, or a number is out
@@ -96,6 +99,8 @@ class Limit:
     lowest: int | None = None
     latency_us: int | None = None
     outage: str = "local"
+    shadow: bool = False
+    shadows: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_common()
@@ -147,6 +152,11 @@ class Limit:
         if self.outage not in OUTAGE_MODES:
             allowed = ", ".join(OUTAGE_MODES)
             raise LimitValueError(f"outage {shown(self.outage)} is unknown; allowed: {allowed}")
+        slots = isinstance(self.rate, Concurrency)
+        if self.shadow and (slots or self.algorithm not in grammar.SHADOW_ALGORITHMS):
+            allowed = ", ".join(grammar.SHADOW_ALGORITHMS)
+            what = "'at once'" if slots else self.algorithm
+            raise LimitValueError(f"'shadow' does not apply to {what}; it is for {allowed}")
 
     @property
     def _max_exact_ticks(self) -> int:
@@ -228,6 +238,7 @@ class Limit:
         - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
         - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
           ``outage closed``: all, also after ``at once``
+        - ``shadow``: gcra, token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-window
 
         Raises:
             LimitSyntaxError: ``text`` does not have that form.
@@ -332,10 +343,25 @@ class Limit:
             yield f"max-waiting {self.max_waiting}"
         if self.outage != "local":
             yield f"outage {self.outage}"
+        if self.shadow:
+            yield grammar.SHADOW
 
 
 #: The limits of one name; all of them have to allow.
 Limits = tuple[Limit, ...]
+
+#: In the place of limits where a name has only shadow limits: it never refuses.
+UNLIMITED = Limit(Rate(MAX_UNITS, UNITS["s"]), burst=MAX_UNITS)
+
+
+def format_limits(limits: Iterable[Limit]) -> list[str]:
+    """Return the texts of the limits of a name, shadow limits included."""
+    texts = []
+    for limit in limits:
+        if not limit.shadows or replace(limit, shadows=()) != UNLIMITED:
+            texts.append(str(limit))
+        texts += map(str, limit.shadows)
+    return texts
 
 
 def _is_limit(text: str) -> bool:

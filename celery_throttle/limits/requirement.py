@@ -6,13 +6,14 @@ Also the parsing of what users write for limits and costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, Limits, check_name
+from celery_throttle.limits.limit import UNLIMITED, Limit, Limits, check_name, format_limits
 from celery_throttle.limits.rate import check_whole
 
 #: The limits of one name as users write them: one, or several that all have to allow.
@@ -69,7 +70,10 @@ def parse_definitions(limits: Mapping[str, LimitsLike]) -> dict[str, Limits]:
 
 
 def parse_limits(written: LimitsLike, name: str) -> Limits:
-    """Parse the limits of one name: 1 to 20, at most one of them with slots; else LimitError."""
+    """Parse the limits of one name: 1 to 20, at most one of them with slots; else LimitError.
+
+    The result has those that are enforced; shadow limits are beside the first of them.
+    """
     several = isinstance(written, Sequence) and not isinstance(written, (str, bytes))
     try:
         limits = tuple(map(Limit.of, written if several else [written]))  # type: ignore[arg-type]  # Limit.of checks the type
@@ -83,7 +87,11 @@ def parse_limits(written: LimitsLike, name: str) -> Limits:
         raise LimitValueError(
             f"{shown(written)} for {name!r} has two numbers of slots; allowed: one"
         )
-    return limits
+    shadows = tuple(limit for limit in limits if limit.shadow)
+    if not shadows:
+        return limits
+    first, *others = [limit for limit in limits if not limit.shadow] or [UNLIMITED]
+    return replace(first, shadows=first.shadows + shadows), *others
 
 
 def has_slots(limit: Limit) -> bool:
@@ -99,7 +107,7 @@ def check_same_kind(name: str, limits: Limits, known: Limits) -> None:
 
 def slots_error(name: str, limits: Limits | None) -> LimitValueError:
     """Return the error for limits that would switch between a rate and slots."""
-    texts = [*map(str, limits or ())]
+    texts = format_limits(limits or ())
     written = shown(texts[0] if len(texts) == 1 else texts)
     allowed = "without" if any(map(has_slots, limits or ())) else "with"
     return LimitValueError(

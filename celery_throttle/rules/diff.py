@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.rules.dump import (
-    format_limits,
     format_ref,
     format_texts,
+    format_toml,
     is_pattern,
     sort_refs,
     sort_tasks,
@@ -56,7 +56,7 @@ def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
     equal.
     """
     return (
-        *_compare("limit", sort_refs, old.limits, new.limits, format_limits),
+        *_compare("limit", sort_refs, old.limits, new.limits, format_toml),
         *_compare("weight", sort_refs, old.weights, new.weights, str),
         *_compare("route", sort_tasks, old.routes, new.routes, format_texts),
         *_compare_order(old, new),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.limit import Limit, format_limits
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -22,7 +22,7 @@ def dump_rules(
 ) -> str:
     """Return the text of a rules file with this content; names and keys are sorted."""
     tables = {
-        "limits": [(format_ref(ref), format_limits(limits[ref])) for ref in sort_refs(limits)],
+        "limits": [(format_ref(ref), format_toml(limits[ref])) for ref in sort_refs(limits)],
         "weights": [(format_ref(ref), str(weights[ref])) for ref in sort_refs(weights)],
         "routes": [(task, format_texts(routes[task])) for task in sort_tasks(routes)],
     }
@@ -39,9 +39,9 @@ def format_ref(ref: LimitRef) -> str:
     return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
 
 
-def format_limits(limits: Iterable[Limit]) -> str:
+def format_toml(limits: Iterable[Limit]) -> str:
     """Return the limits of one name or key as TOML."""
-    return format_texts([*map(str, limits)])
+    return format_texts(format_limits(limits))
 
 
 def format_texts(texts: Sequence[str]) -> str:

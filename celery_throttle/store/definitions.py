@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from celery_throttle.errors import LimitSyntaxError, shown
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.grammar import FIRST_REQUEST
-from celery_throttle.limits.limit import Limit, find_strictest
+from celery_throttle.limits.limit import Limit, find_strictest, format_limits
 from celery_throttle.limits.rate import Concurrency
+from celery_throttle.limits.requirement import parse_limits
 
 #: Calendar windows in a definition. When they run out, a script replies that it needs more.
 _CALENDAR_WINDOWS = 64
@@ -27,11 +28,15 @@ TAGS = {
     "adaptive": 9,
 }
 
+#: Added to the byte of the first limit if shadow limits follow the last one.
+_HAS_SHADOWS = 64
+
 _WITHOUT_NUMBERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 
 # The second part of a definition, see `definition.lua`.
 _NAME = struct.Struct("<ddB")
 _HEAD = struct.Struct("<BH")
+_SHADOWS = struct.Struct("<BH")
 _SEPARATOR = "; "
 _END = b"\0"
 
@@ -41,11 +46,14 @@ def pack(limits: Sequence[Limit], now: int, key_cap: str) -> bytes:
     max_keys = find_strictest(limit.max_keys for limit in limits)
     max_waiting = find_strictest(limit.max_waiting for limit in limits)
     chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
-    for limit in limits:
-        numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
-        chunks.append(_HEAD.pack(TAGS[limit.algorithm], len(numbers)))
-        chunks.append(struct.pack(f"<{len(numbers)}d", *numbers))
-    chunks.append(_SEPARATOR.join(map(str, limits)).encode())
+    shadows = [shadow for limit in limits for shadow in limit.shadows]
+    tags = [TAGS[limit.algorithm] for limit in limits]
+    tags[0] |= _HAS_SHADOWS if shadows else 0
+    chunks += (_pack_numbers(*pair, now) for pair in zip(tags, limits, strict=True))
+    if shadows:
+        numbers = b"".join(_pack_numbers(TAGS[one.algorithm], one, now) for one in shadows)
+        chunks.append(_SHADOWS.pack(len(shadows), len(numbers)) + numbers)
+    chunks.append(_SEPARATOR.join(format_limits(limits)).encode())
     chunks += (_END, b"" if max_keys is None else key_cap.encode())
     return b"".join(chunks)
 
@@ -55,13 +63,21 @@ def unpack(packed: bytes) -> tuple[Limit, ...]:
     try:
         *_, limits = _NAME.unpack_from(packed)
         offset = _NAME.size
+        has_shadows = packed[offset] & _HAS_SHADOWS
         for _ in range(limits):
             _, count = _HEAD.unpack_from(packed, offset)
             offset += _HEAD.size + 8 * count
+        if has_shadows:
+            offset += _SHADOWS.size + _SHADOWS.unpack_from(packed, offset)[1]
         texts, _, _ = packed[offset:].partition(_END)
-        return tuple(Limit.parse(text) for text in texts.decode().split(_SEPARATOR))
-    except (struct.error, UnicodeDecodeError) as error:
+        return parse_limits(texts.decode().split(_SEPARATOR), "a definition")
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise LimitSyntaxError(f"{shown(packed)} is not a packed definition: {error}") from None
+
+
+def _pack_numbers(tag: int, limit: Limit, now: int) -> bytes:
+    numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
+    return _HEAD.pack(tag, len(numbers)) + struct.pack(f"<{len(numbers)}d", *numbers)
 
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:

@@ -17,6 +17,7 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import format_limits
 from celery_throttle.messages.routing import Routing
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -123,7 +124,8 @@ class WorkerParts:
         self._register()
         self.membership.start()
         limits = ", ".join(
-            f"{name} {' and '.join(map(str, own))}" for name, own in self.throttle.limits.items()
+            f"{name} {' and '.join(format_limits(own))}"
+            for name, own in self.throttle.limits.items()
         )
         logger.info("Limits of the code: %s. Server: %s", limits or "none", self.throttle.store.url)
         self.leases.start()

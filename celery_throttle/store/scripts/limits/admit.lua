@@ -53,7 +53,7 @@ local function admit(requirements, wanted, is_blocked)
     interval = math.ceil(first.cost * first.p / first.q / 1000)
     first.cost = first.cost * times
   end
-  commit(requirements, now + wait)
+  commit(requirements, now + wait, times)
   local lifetime = horizon
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do

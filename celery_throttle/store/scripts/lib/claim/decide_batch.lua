@@ -64,6 +64,7 @@ local function decide_batch(ids, rows, claim_head, limit_index, requirements, un
       local reply = { call.token, kind, wait, now - row[PARKED], row[MESSAGE], id }
       if kind == 1 then
         charge(requirements, now + wait)
+        charge_shadows(requirements, now + wait, 1)
         reply[7], batch.has_taken = slot_keys, true
         note_claim(batch.totals, row)
       else

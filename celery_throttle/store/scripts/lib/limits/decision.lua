@@ -1,5 +1,6 @@
 -- decision.lua: the atomic decision: checks all limits of a call, then takes from all of them or none.
 -- uses: state, counters
+-- uses rarely: shadow
 -- Twin: `celery_throttle/algorithms/local.py`.
 
 -- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
@@ -52,9 +53,20 @@ local function write_states(requirements)
   end
 end
 
-local function commit(requirements, at)
+-- Let the shadow limits count what was taken, for some requests of the same cost.
+local function charge_shadows(requirements, at, requests)
+  for i = 1, #requirements do
+    if requirements[i].shadows then
+      shadow()(requirements[i], at, requests)
+    end
+  end
+end
+
+-- Take the cost of every requirement for starts at `at` of some requests, one by default, and write that.
+local function commit(requirements, at, requests)
   charge(requirements, at)
   write_states(requirements)
+  charge_shadows(requirements, at, requests or 1)
   for _, requirement in ipairs(requirements) do
     increase_total(requirement.name, 'granted', requirement.limits[1].cost)
   end

@@ -9,6 +9,8 @@
 --   then for each limit
 --   BH   tag of its algorithm, count of the numbers that follow
 --   d..  burst, p, q (a unit is p ticks, a microsecond q ticks), then the algorithm's own parameters
+--   if HAS_SHADOWS is added to the tag of the first limit: count of shadow limits (B), size of what follows (H), and the
+--   same for each of them, see `shadow.lua`
 --   then the limits as text; a zero byte; with max-keys the key of the key cap, see `key_cap.lua`; and a tail, see
 --   `definition_tail.lua`
 --
@@ -37,6 +39,9 @@ local HEAD, LIMIT_HEAD = '<BdddddB', '<BHddd'
 -- The origin of a definition that ends by itself, see `ended_definition.lua`.
 local BOUNDED_ORIGIN = 117
 
+-- What the tag of the first limit is above if the definition has shadow limits.
+local HAS_SHADOWS = 64
+
 -- Positions in a definition: of the second part, and of its first limit.
 local SECOND_PART, FIRST_LIMIT = 26, 43
 
@@ -55,9 +60,11 @@ end
 -- fields that meters add, so that Lua need not grow the table.
 local function parse_limit(packed, from, requirement)
   local tag, count, burst, p, q = struct.unpack(LIMIT_HEAD, packed, from)
+  local has_shadows = tag > HAS_SHADOWS
+  tag = tag % HAS_SHADOWS
   return {
     tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
     parameters = count - 3, cost = requirement.cost, entries = requirement.entries,
-    used = 0, at = 0, began = 0, refunds = '', max_delay = false,
+    used = 0, at = 0, began = 0, refunds = '', max_delay = false, has_shadows = has_shadows,
   }, from + 3 + 8 * count
 end

@@ -49,18 +49,24 @@ end
 -- of its first limit.
 local function parse_definition(packed, from)
   local count, start, limit, has_calendar, has_slots = string.byte(packed, from - 1), from, nil, false, false
+  local has_shadows = string.byte(packed, from) > HAS_SHADOWS
   for _ = 1, count do
     limit, from = parse_limit(packed, from, {})
     has_calendar = has_calendar or limit.tag == FIXED_WINDOW and parameter(limit, 1) == 0
     has_slots = has_slots or limit.tag == SLOTS
   end
-  return { numbers = string.sub(packed, start, from - 1), text = string.match(packed, '^%Z*', from),
+  local numbers = string.char(string.byte(packed, start) % HAS_SHADOWS) .. string.sub(packed, start + 1, from - 1)
+  if has_shadows then
+    from = from + 3 + select(2, struct.unpack('<BH', packed, from))
+  end
+  return { numbers = numbers, text = string.match(packed, '^%Z*', from),
            has_calendar = has_calendar, has_slots = has_slots }
 end
 
 -- The text of limits without max-keys, max-waiting and the outage policy.
 local function admission_text(text)
-  return (string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', ''))
+  text = string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', '')
+  return (string.gsub(text, ';? ?[^;]* shadow', ''))
 end
 
 -- Whether two definitions admit the same, however their rates are written. The known windows of a calendar depend on

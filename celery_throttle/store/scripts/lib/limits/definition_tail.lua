@@ -10,8 +10,12 @@
 --             or none
 
 return function(packed, from)
+  local has_shadows = string.byte(packed, from) > HAS_SHADOWS
   for _ = 1, string.byte(packed, from - 1) do
     from = from + 3 + 8 * select(2, struct.unpack('<BH', packed, from))
+  end
+  if has_shadows then
+    from = from + 3 + select(2, struct.unpack('<BH', packed, from))
   end
   local text, key_cap, ends, at, about, below =
     string.match(packed, '^(%Z*)%z?(%Z*)%z?(%d*) ?(%d*) ?(%Z*)%z?(.*)$', from)

@@ -36,7 +36,19 @@ local function load_limits(requirements, definitions, fields, values, keys, name
         limits[n].entries = requirement.entries .. '+' .. n
       end
     end
-    requirement.limits = limits
+    requirement.limits, requirement.shadows = limits, nil
+    if limits[1].has_shadows then
+      local shadows, size = struct.unpack('<BH', packed, from)
+      requirement.shadows = { packed = packed, from = from + 3, count = shadows }
+      local shadow_from, shadow_limit = from + 3, nil
+      for _ = 1, shadows do
+        shadow_limit, shadow_from = parse_limit(packed, shadow_from, requirement)
+        if shadow_limit.tag == FIXED_WINDOW and shadow_limit.algorithm.is_expired(shadow_limit) then
+          return i
+        end
+      end
+      from = from + 3 + size
+    end
     if max_keys > 0 and requirement.has_key then
       requirement.key_cap = string.match(packed, '%z(%Z*)', from)
     end
