@@ -14,7 +14,8 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Concurrency
+from celery_throttle.limits.rate import Concurrency, Rate
+from celery_throttle.limits.requirement import parse_limits
 from celery_throttle.observe.times import at_time, at_time_or_none
 from celery_throttle.observe.totals import pair_counters, read_totals
 from celery_throttle.observe.values import LimitStatus, Origin, Pause, Status, Stranded, Usage
@@ -80,6 +81,82 @@ class StatusReader(ForecastReader):
         return Status(
             at_time(fleet.now), limits, page[-1] if has_more else None, fleet.workers, stranded
         )
+
+    def read_limits(self) -> Plan[list[LimitStatus]]:
+        """Return the status of all limits, without what has to be measured or computed.
+
+        That is ``usage``, ``runnable``, ``oldest`` and ``forecast``.
+        """
+        _, known = yield from self.list_names()
+        names = sorted({*known, *self.limits} - {FAN_OUT_LIMIT})
+        return (yield from self._read([LimitRef(name, None) for name in names]))
+
+    def find_stranded(self) -> Plan[tuple[Stranded, ...]]:
+        """Return the waiting tasks that no live worker can start."""
+        fleet = yield from self.fleet()
+        queues = [queue for queue, consumed in fleet.consumed.items() if not consumed]
+        found = []
+        for queue in sorted(queues):
+            names = [*self.keys.queue(queue)]
+            tasks = yield Call(script("count_tasks"), names)
+            if tasks:
+                found.append(Stranded(queue, tasks, "queue", queue))
+        if fleet.quarantined:
+            found.append(Stranded("", fleet.quarantined, "task", ""))
+        return tuple(found)
+
+    def estimate(self, status: LimitStatus) -> Plan[float | None]:
+        """Return about how many seconds the tasks that wait at a limit need, by its rate alone.
+
+        Unlike a forecast it does not look at lines. Tasks of keys wait as long as those of the key
+        that has most. None if nothing waits, or if nobody knows.
+        """
+        tasks = status.waiting
+        if not tasks or any(pause.until is None for pause in status.pauses):
+            return None
+        if status.waiting_keys:
+            _, found = yield from self.list_keys(status.name, "waiting", most=1)
+            tasks = max([1, *(int(waiting) for _, waiting in found)])
+        rates = [limit.rate for limit in parse_limits(list(status.clauses), status.name)]
+        seconds = [
+            tasks * rate.period_us / rate.count / MICROSECONDS
+            for rate in rates
+            if isinstance(rate, Rate)
+        ]
+        paused = max([0.0, *(pause.seconds for pause in status.pauses)])
+        return paused + max(seconds) if len(seconds) == len(rates) else None
+
+    def list_keys(
+        self, name: str, which: str, first: int = 0, most: int = 100
+    ) -> Plan[tuple[int, list[tuple[str, float]]]]:
+        """Return keys of a limit, some at a time, and how many there are.
+
+        ``which``: ``"waiting"``, by how many tasks wait, the most first; ``"paused"``, by the end
+        of the pause; ``"own"``: those with their own definition or weight.
+        """
+        keys = {
+            "waiting": self.keys.key_backlogs(name),
+            "paused": self.keys.paused_keys(name),
+            "own": self.keys.own_keys(name),
+        }[which]
+        count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
+        pairs = [
+            (key.decode(), float(score))
+            for key, score in zip(found[::2], found[1::2], strict=True)
+            if key  # the empty one has the sum
+        ]
+        return max(0, count - 1) if which == "waiting" else count, pairs[:most]
+
+    def begin_once(self, what: str, seconds: float, *more: tuple[str, float]) -> Plan[bool]:
+        """Return whether this caller is the first to do something in some seconds.
+
+        ``more``: other things that must not have been done, each with its seconds.
+        """
+        whats = [(what, seconds), *more]
+        names = [self.keys.once(one) for one, _ in whats]
+        args = [self.now(), *(to_us(own) for _, own in whats)]
+        began = yield Call(script("begin_once"), names, args)
+        return bool(began)
 
     def fleet(self) -> Plan[Fleet]:
         """Return the live workers and the queues that they consume."""

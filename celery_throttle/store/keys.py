@@ -200,6 +200,10 @@ class Keys:
         """When the last records of totals were made."""
         return f"{self.prefix}:recorded"
 
+    def once(self, what: str) -> str:
+        """Return the key that exists for a while after somebody has begun something."""
+        return f"{self.prefix}:once:{what}"
+
     def broker_waits(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
         return f"{self.prefix}:turns:{self.field(ref)}"

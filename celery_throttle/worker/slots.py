@@ -47,18 +47,21 @@ class TaskSlots:
     def __len__(self) -> int:
         return len(self._held)
 
-    def holder(self, token: int) -> str:
-        """Return the name under which a task holds slots: see ``release_slots.lua``."""
-        return f"{self.worker} {token}"
+    def holder(self, token: int, task_id: str = "") -> str:
+        """Return the name under which a task holds slots: see ``release_slots.lua``.
+
+        The id of a claimed task is known by its claim, that of another only by this name.
+        """
+        return f"{self.worker} {token} {task_id}".rstrip()
 
     def holds(self, request: Any) -> bool:
         """Return whether a task has slots."""
         return request in self._held
 
-    def hold(self, request: Any, token: int, slots: Sequence[SlotKeys]) -> None:
+    def hold(self, request: Any, holder: str, slots: Sequence[SlotKeys]) -> None:
         """Record the slots that were taken for a task which starts now, if any were."""
         if slots:
-            self._held[request] = self.holder(token), slots
+            self._held[request] = holder, slots
 
     def count(self, entries: str) -> int:
         """Return the number of tasks that hold a slot with this key ``entries``."""

@@ -192,5 +192,11 @@ ERROR_LOG_SECONDS = 60.0
 QUARANTINE_REPORT_SECONDS = 60.0
 QUARANTINE_REPORT_COUNT = 10
 
+#: Time between two reports of waiting tasks by any worker, and of the same numbers; and the number
+#: of changes of limits that a worker logs after one heartbeat.
+STATUS_REPORT_SECONDS = 60.0
+SAME_REPORT_SECONDS = 3600.0
+LOGGED_CHANGES = 50
+
 #: Time between two reports of one queue without a consumer, by whichever worker.
 UNCONSUMED_REPORT_SECONDS = 60.0

@@ -17,7 +17,6 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import format_limits
 from celery_throttle.messages.routing import Routing
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -44,6 +43,7 @@ from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.status.report import StatusReport
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import ParkingPolicy
@@ -77,6 +77,7 @@ class WorkerParts:
         self.quarantine = Quarantine(
             store, keys, self.claims, lambda: consumer.strategies, self._queues.names_by_lines
         )
+        self.status = StatusReport(throttle.observer, throttle.run_plan)
         self.membership = Membership(
             store,
             keys,
@@ -87,6 +88,7 @@ class WorkerParts:
             worker_count=WorkerCount(consumer.controller.statedb, settings.workers),
             on_return=lambda: self.timers.call_soon(self._end_outage),
             on_quarantined=self.quarantine.recall,
+            on_heartbeat=self.status.run,
         )
         self.outage = OutageMode(
             consumer.app,
@@ -123,11 +125,8 @@ class WorkerParts:
         connection = self.connection = ConnectionParts(self)
         self._register()
         self.membership.start()
-        limits = ", ".join(
-            f"{name} {' and '.join(format_limits(own))}"
-            for name, own in self.throttle.limits.items()
-        )
-        logger.info("Limits of the code: %s. Server: %s", limits or "none", self.throttle.store.url)
+        logger.info("Limits are decided by %s", self.throttle.store.url)
+        self.status.begin()
         self.leases.start()
         connection.open()
 
@@ -165,6 +164,7 @@ class WorkerParts:
             "workers": self.membership.worker_count.known or 1,
             "claims": len(self.claims),
             "aside": self.membership.quarantined,
+            **self.status.stats(),
             **({} if self.connection is None else self.connection.gate.stats()),
         }
 

@@ -110,7 +110,7 @@ class Gate:
             state.task_ready(request)
             return False
         if claim is not None and claim.admitted:
-            self.slots.hold(request, claim.token, claim.slots)
+            self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
             signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
         return self._recovery.decided(request, self._decide)

@@ -44,6 +44,8 @@ class Membership:
     on_return: Callable[[], None]
     #: Called from the thread after each heartbeat while tasks are in quarantine.
     on_quarantined: Callable[[], None]
+    #: Called from the thread after each heartbeat.
+    on_heartbeat: Callable[[], None]
     quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
 
     def __post_init__(self) -> None:
@@ -125,6 +127,7 @@ class Membership:
             self.queues.settle_unconsumed()
             if self.quarantined:
                 self.on_quarantined()
+            self.on_heartbeat()
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat; return whether the server answered."""

@@ -33,11 +33,12 @@ class BrokerWaitPolicy(WaitingPolicy):
         self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
-        known, token = request.throttle_state.broker_wait_until, self.token()
-        call = self._call(limits, requirement, token, known, may_run=may_run)
-        outcome, about = yield from self._ask(call, requirement, token)
+        known = request.throttle_state.broker_wait_until
+        holder = self.slots.holder(self.token(), request.id)
+        call = self._call(limits, requirement, holder, known, may_run=may_run)
+        outcome, about = yield from self._ask(call, requirement, holder)
         if outcome == b"admitted":
-            self.slots.hold(request, token, read_slot_keys(about[1:]))
+            self.slots.hold(request, holder, read_slot_keys(about[1:]))
             return float(about[0] / MICROSECONDS)
         if outcome == b"late":
             turn_away(request, limits, late(limits, requirement.refs, about))
@@ -55,7 +56,13 @@ class BrokerWaitPolicy(WaitingPolicy):
         return None
 
     def _call(
-        self, limits: TaskLimits, requirement: Requirement, token: int, known: int, *, may_run: bool
+        self,
+        limits: TaskLimits,
+        requirement: Requirement,
+        holder: str,
+        known: int,
+        *,
+        may_run: bool,
     ) -> Call:
         keys = self.throttle.keys
         max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
@@ -65,7 +72,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             known,
             to_us(tuning.BOOKING_HORIZON_SECONDS),
             max_wait,
-            self.slots.holder(token),
+            holder,
             to_us(self.throttle.settings.lease),
             int(may_run),
         ]

@@ -48,11 +48,11 @@ class ParkingPolicy(WaitingPolicy):
         self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
     ) -> Attempt[float | None]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
-        refs, token = requirement.refs, self.token()
-        call = self._park_call(request, limits, requirement, token, may_run=may_run)
-        outcome, about = yield from self._ask(call, requirement, token)
+        refs, holder = requirement.refs, self.slots.holder(self.token(), request.id)
+        call = self._park_call(request, limits, requirement, holder, may_run=may_run)
+        outcome, about = yield from self._ask(call, requirement, holder)
         if outcome == b"admitted":
-            self.slots.hold(request, token, read_slot_keys(about))
+            self.slots.hold(request, holder, read_slot_keys(about))
             return 0.0
         if outcome == b"late":
             turn_away(request, limits, late(limits, refs, about))
@@ -73,7 +73,7 @@ class ParkingPolicy(WaitingPolicy):
         request: Any,
         limits: TaskLimits,
         requirement: Requirement,
-        token: int,
+        holder: str,
         *,
         may_run: bool,
     ) -> Call:
@@ -96,7 +96,7 @@ class ParkingPolicy(WaitingPolicy):
             identity=identity(request),
             redelivered=may_be_parked(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
-            holder=self.slots.holder(token),
+            holder=holder,
             lease=self.throttle.settings.lease,
             acknowledged=self.acknowledged(),
             temporary=self.routing.is_temporary(queue),

@@ -52,10 +52,10 @@ class WaitingPolicy(ABC):
     def hold_slots(self, request: Any, limits: TaskLimits, requirement: Requirement) -> None:
         """Record the slots of a task that runs during an outage, to report them later."""
         places = self._places(requirement.refs[index] for index in limits.slots)
-        self.slots.hold(request, self.token(), places)
+        self.slots.hold(request, self.slots.holder(self.token(), request.id), places)
 
     def _ask(
-        self, call: Call, requirement: Requirement, token: int
+        self, call: Call, requirement: Requirement, holder: str
     ) -> Attempt[tuple[bytes, list[Any]]]:
         """Make the call that takes quota or parks; return its outcome and the fields of that."""
         refs = requirement.refs
@@ -65,7 +65,7 @@ class WaitingPolicy(ABC):
                 self.throttle.run_plan(self.throttle.plans.register_missing(refs, int(reply[2])))
                 reply = yield call
         except StoreError:
-            self.slots.release(self.slots.holder(token), self._places(refs))
+            self.slots.release(holder, self._places(refs))
             raise
         outcome, *about = reply
         if outcome == b"unknown":

@@ -1,0 +1,5 @@
+-- count_tasks.lua: counts the tasks in the lines of a queue.
+-- KEYS  1-4  the queue's lines, messages, due, asks
+-- Reply how many
+
+return redis.call('HLEN', KEYS[2])

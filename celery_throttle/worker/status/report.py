@@ -1,0 +1,90 @@
+"""Reports of limits by a worker: log lines, and the records of the totals.
+
+All of this runs in the thread of the heartbeats: a server that does not answer takes its time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import takewhile
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import StoreError
+from celery_throttle.observe.tasks import Observer
+from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
+from celery_throttle.observe.values import LimitStatus, Stranded
+from celery_throttle.operations.plan import Plan
+from celery_throttle.worker import tuning
+
+logger = get_logger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class StatusReport:
+    """Reports the limits of one server, as one worker sees them."""
+
+    observer: Observer
+    run_plan: Callable[[Plan[Any]], Any]
+
+    def __post_init__(self) -> None:
+        self.stranded: tuple[Stranded, ...] = ()
+        self._last_change: str | None = None
+        self._next_report_at = 0.0
+
+    def begin(self) -> None:
+        """Log the limits in force, where they come from, and their pauses."""
+        try:
+            statuses: list[LimitStatus] = self.run_plan(self.observer.read_limits())
+            changes = self.run_plan(self.observer.changes(1))
+        except StoreError as error:
+            logger.warning("The limits in force cannot be read yet: %s", error)
+            return
+        self._last_change = changes[0].id if changes else ""
+        for status in statuses:
+            logger.info("Limit in force: %s", describe_limit(status))
+
+    def run(self) -> None:
+        """Report what has happened since the last call. Raises no error of the server."""
+        try:
+            self.run_plan(self.observer.record_totals())
+            self._log_changes()
+            if time.monotonic() >= self._next_report_at:
+                self._next_report_at = time.monotonic() + tuning.STATUS_REPORT_SECONDS
+                self.stranded = self.run_plan(self.observer.find_stranded())
+                self._log_waiting()
+        except StoreError as error:
+            logger.debug("Limits cannot be reported: %s", error)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what ``celery inspect stats`` shows."""
+        return {"stranded": [asdict(one) for one in self.stranded]}
+
+    def _log_changes(self) -> None:
+        """Log the changes of limits since the last call."""
+        changes = self.run_plan(self.observer.changes(tuning.LOGGED_CHANGES))
+        if self._last_change is not None:
+            new = takewhile(lambda change: change.id != self._last_change, changes)
+            for change in reversed([*new]):
+                logger.info("Limit changed: %s", describe_change(change))
+        self._last_change = changes[0].id if changes else ""
+
+    def _log_waiting(self) -> None:
+        """Log how many tasks wait at each limit: one worker does, and only if that has changed."""
+        statuses = self.run_plan(self.observer.read_limits())
+        lines = [
+            describe_waiting(status, self.run_plan(self.observer.estimate(status)))
+            for status in statuses
+            if status.waiting or status.pauses
+        ]
+        digest = blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+        # The same lines are logged once an hour at most.
+        same = f"report {digest}", tuning.SAME_REPORT_SECONDS
+        every = tuning.STATUS_REPORT_SECONDS * 0.9
+        if lines and self.run_plan(self.observer.begin_once("report", every, same)):
+            for line in lines:
+                logger.info("%s", line)
