@@ -15,6 +15,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Heard
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, make_requirement
+from celery_throttle.observe.report import Report
 from celery_throttle.observe.values import LimitDetails
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,6 +157,23 @@ class LimitHandle(HandleCore):
             StoreUnavailableError: the server cannot be reached.
         """
         return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
+
+    def report(self, seconds: float = 86_400.0) -> Report:
+        """Return what was counted of the whole limit in the last seconds, and what to do about it.
+
+        Args:
+            seconds: up to a week; default a day. Beyond 15 minutes it is known in steps of ten
+                minutes.
+
+        Raises:
+            LimitValueError: the time is not between a second and a week. Others as :meth:`status`.
+        """
+        return self.limiter.run_plan(self.limiter.backend.observer.report(self.ref.name, seconds))
+
+    async def areport(self, seconds: float = 86_400.0) -> Report:
+        """:meth:`report` for asyncio."""
+        plan = self.limiter.backend.observer.report(self.ref.name, seconds)
+        return await self.limiter.arun_plan(plan)
 
     async def astatus(self) -> LimitDetails:
         """:meth:`status` for asyncio."""

@@ -11,6 +11,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
 from celery_throttle.observe.reader import StatusReader, Waiting
+from celery_throttle.observe.report import Report, make_report
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.totals import pair_counters
 from celery_throttle.observe.values import (
@@ -90,6 +91,16 @@ class DetailsReader(StatusReader):
         if not known and last.counters:  # recorded by nobody yet: all is of the last period
             known = [Record(last.at - to_us(RECORD_SECONDS), waiting, {})]
         return divide([*known, last], last.at - to_us(seconds), parts)
+
+    def report(self, name: str, seconds: float, parts: int = 96) -> Plan[Report]:
+        """Return what was counted of a limit in the last seconds, with advice.
+
+        Raises as :meth:`check_known` and :meth:`periods`.
+        """
+        ref = LimitRef(name, None)
+        yield from self.check_known(ref)
+        (status,) = yield from self._read([ref])
+        return make_report(status, (yield from self.periods(name, seconds, parts)))
 
     def changes(self, most: int = 100, before: str | None = None) -> Plan[list[Change]]:
         """Return changes of limits, the newest first; ``before``: id of the one to begin behind."""

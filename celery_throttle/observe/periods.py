@@ -33,8 +33,8 @@ def read_record(packed: bytes) -> Record:
 def divide(records: Sequence[Record], start: int, parts: int) -> tuple[Period, ...]:
     """Divide the time from ``start`` (us) to the last record into equal parts.
 
-    Between two records the totals have grown steadily. Before the first one they were 0, if it is
-    not older than the start: the limit was new.
+    Between two records the totals have grown steadily. Before the first one nothing is known of
+    them, so they count as the same.
     """
     end = records[-1].at
     edges = [start + (end - start) * n // parts for n in range(parts + 1)]
@@ -61,14 +61,15 @@ def _increase(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, f
 def _interpolate(records: Sequence[Record], at: int) -> Record:
     index = bisect_right(records, at, key=lambda record: record.at)
     if index == 0:
-        return Record(at, 0, {})
+        return records[0]._replace(at=at, waiting=0)
     before = records[index - 1]
     if index == len(records):
         return before._replace(at=at)
     after = records[index]
     share = (at - before.at) / (after.at - before.at)
     grown = _increase(before.counters, after.counters)
-    counters = {name: before.counters.get(name, 0) + share * grown[name] for name in grown}
+    # Whole numbers, so that parts of time add up to the whole.
+    counters = {name: round(before.counters.get(name, 0) + share * grown[name]) for name in grown}
     return Record(at, before.waiting, counters)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
+from typing import Any
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
@@ -95,6 +97,25 @@ class Totals:
                 return low + (high - low) * (rest / tasks if tasks else 0.0)
             rest -= tasks
         return WAIT_BOUNDS[-2]
+
+
+def add_totals(several: Sequence[Totals]) -> Totals:
+    """Return the sum of totals."""
+    added = {
+        field.name: [getattr(totals, field.name) for totals in several] for field in fields(Totals)
+    }
+    pairs = ("refused", "dropped")
+    sums: dict[str, Any] = {
+        name: sum(values) for name, values in added.items() if name not in (*pairs, "waits")
+    }
+    for name in pairs:
+        reasons: Counter[str] = Counter()
+        for values in added[name]:
+            reasons.update(dict(values))
+        order = REFUSAL_REASONS if name == "refused" else DROP_REASONS
+        sums[name] = tuple((reason, reasons[reason]) for reason in order)
+    waits = [totals.waits for totals in several] or [(0,) * WAIT_BUCKETS]
+    return Totals(**sums, waits=tuple(map(sum, zip(*waits, strict=True))))
 
 
 def read_totals(counters: Mapping[str, float]) -> Totals:

@@ -37,15 +37,23 @@ local function waiting_of(name)
   return without_key + (redis.call('ZSCORE', KEYS[#KEYS] .. name .. '/keys', '') or 0)
 end
 
--- Append a record, unless the last one says the same.
-local function append(key, about, before, most, kept_ms)
-  local last = redis.call('LRANGE', key, -1, -1)[1]
-  local last_at, last_about = string.match(last or '0', '^(%d+)(.*)$')
+local function last_of(key)
+  return redis.call('LRANGE', key, -1, -1)[1]
+end
+
+-- Append a record, unless the last one says the same. Without any, `first` is what is known of the time before.
+local function append(key, about, before, first, most, kept_ms)
+  local last = last_of(key)
+  if not last then
+    redis.call('RPUSH', key, first)
+    last = first
+  end
+  local last_at, last_about = string.match(last, '^(%d+)(.*)$')
   if last_about == about then
     redis.call('PEXPIRE', key, kept_ms)
     return
   end
-  if last and before > tonumber(last_at) then
+  if before > tonumber(last_at) then
     redis.call('RPUSH', key, format_integer(before) .. last_about) -- until then nothing had changed
   end
   redis.call('RPUSH', key, format_integer(now) .. about)
@@ -63,9 +71,12 @@ for _, name in ipairs(found[2]) do
   local totals = totals_of(name)
   if totals then
     local key, about = KEYS[#KEYS] .. name, ' ' .. format_integer(waiting_of(name)) .. totals
-    append(key .. '/recent', about, before, RECENT, RECENT_KEPT_MS)
-    if is_tenth_minute then
-      append(key .. '/week', about, before - before % OTHERS_INTERVAL, OTHERS, OTHERS_KEPT_MS)
+    local in_week = last_of(key .. '/week')
+    -- A limit without records is new: its totals were 0.
+    local first = in_week or format_integer(before > 0 and before or now - ARGV[3]) .. ' 0'
+    append(key .. '/recent', about, before, first, RECENT, RECENT_KEPT_MS)
+    if is_tenth_minute or not in_week then
+      append(key .. '/week', about, before - before % OTHERS_INTERVAL, first, OTHERS, OTHERS_KEPT_MS)
     end
     redis.call('PEXPIRE', key, OTHERS_KEPT_MS)
   end

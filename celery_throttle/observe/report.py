@@ -1,0 +1,157 @@
+"""Reports: is a limit effective, too strict or too loose? With one piece of advice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celery_throttle.limits.limit import UNLIMITED
+from celery_throttle.limits.rate import Rate
+from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.observe.periods import seconds_between
+from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.totals import Totals, add_totals
+from celery_throttle.observe.values import LimitStatus, Period
+
+#: Shares of the time at the limit: above the first a limit binds mostly, below the second hardly.
+_MOSTLY, _HARDLY = 0.5, 0.01
+
+#: The share of units for which the API may refuse a request, until the limit counts as too loose.
+_REFUSED_BY_API = 0.001
+
+#: A limit of which less was used in every period could be lower.
+_LITTLE_USE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was counted of a limit in some time.
+
+    Attributes:
+        name: of the limit.
+        clauses: in force now.
+        periods: equal parts of the time, the oldest first.
+        totals: of the whole time.
+        use: units granted, and not refunded, as a share of those that the limit in force now allows
+            in that time; None for a limit that tasks need with keys, for slots, and for one that
+            only has shadow limits.
+        peak_use: the same in the period in which it was highest.
+        at_limit: the share of the time at the limit: of the periods in which tasks waited at the
+            end, or calls were refused.
+        median_wait: seconds that half of the tasks from lines did not exceed; None if there were
+            none.
+        long_wait: seconds that 95 of 100 of them did not exceed.
+        verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (it never mattered),
+            or ``"unknown"`` (nothing was counted).
+        advice: the verdict as one sentence, with its reason.
+    """
+
+    name: str
+    clauses: tuple[str, ...]
+    periods: tuple[Period, ...]
+    totals: Totals
+    use: float | None
+    peak_use: float | None
+    at_limit: float
+    median_wait: float | None
+    long_wait: float | None
+    verdict: str
+    advice: str
+
+
+def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
+    """Return the report of a limit, of what was counted in the periods."""
+    totals = add_totals([period.totals for period in periods])
+    rate = _units_per_second(status)
+    uses = [_use(period, rate) for period in periods] if rate else []
+    seconds = sum(map(seconds_between, periods))
+    at_limit = sum(seconds_between(one) for one in periods if _is_at_limit(one)) / seconds
+    peak_use = max(uses, default=None)
+    verdict, advice = _advise(status, totals, at_limit, peak_use)
+    return Report(
+        name=status.name,
+        clauses=status.clauses,
+        periods=tuple(periods),
+        totals=totals,
+        use=(totals.granted - totals.refunded) / (rate * seconds) if rate else None,
+        peak_use=peak_use,
+        at_limit=at_limit,
+        median_wait=totals.wait_quantile(0.5),
+        long_wait=totals.wait_quantile(0.95),
+        verdict=verdict,
+        advice=advice,
+    )
+
+
+def _units_per_second(status: LimitStatus) -> float | None:
+    """Return what the limit allows in the long run; None if that depends on keys or slots."""
+    if not status.clauses or status.waiting_keys or status.own_keys:
+        return None
+    limits = parse_limits(list(status.clauses), status.name)
+    rates = [limit.rate for limit in limits if limit.rate != UNLIMITED.rate]
+    if not rates or not all(isinstance(rate, Rate) for rate in rates):
+        return None
+    return min(rate.count * 1e6 / rate.period_us for rate in rates if isinstance(rate, Rate))
+
+
+def _use(period: Period, rate: float) -> float:
+    return (period.totals.granted - period.totals.refunded) / (rate * seconds_between(period))
+
+
+def _is_at_limit(period: Period) -> bool:
+    """Whether tasks waited at the end of a period, or calls were refused by the limit."""
+    refused = dict(period.totals.refused)
+    return period.waiting > 0 or refused["limit"] + refused["slots"] + period.totals.drops > 0
+
+
+def _advise(
+    status: LimitStatus, totals: Totals, at_limit: float, peak_use: float | None
+) -> tuple[str, str]:
+    """Return the verdict, and the sentence of advice with its reason."""
+    asked = totals.granted + totals.refusals + totals.parked
+    if not asked:
+        return "unknown", "Nothing was counted in this time, so there is nothing to advise."
+    share = format_share(at_limit)
+    if totals.api_refusals > max(1.0, _REFUSED_BY_API * totals.granted):
+        refused = count(totals.api_refusals, "request")
+        return "too loose", (
+            f"Lower it: the API refused {refused} that the limit had allowed, "
+            f"of {totals.granted:,.0f} units granted."
+        )
+    shadow = _shadow_advice(status, totals)
+    if at_limit > _MOSTLY and not totals.api_refusals:
+        median = totals.wait_quantile(0.5)
+        waits = (
+            "" if median is None else f", half of the tasks waited {format_seconds(median)} or more"
+        )
+        return "too strict", (
+            f"Raise it if the API allows more: it was at the limit for {share} of the time{waits}, "
+            f"and the API refused nothing.{shadow}"
+        )
+    if at_limit < _HARDLY and (peak_use is None or peak_use < _LITTLE_USE):
+        peak = "" if peak_use is None else f", and at most {format_share(peak_use)} of it was used"
+        return "idle", (
+            f"Keep it as a safeguard, or lower it to what is used: it was at the limit for {share} "
+            f"of the time{peak}.{shadow}"
+        )
+    api = (
+        "and the API refused nothing"
+        if not totals.api_refusals
+        else f"and the API refused only {count(totals.api_refusals, 'request')}"
+    )
+    return "effective", (
+        f"Leave it as it is: it was at the limit for {share} of the time, {api}.{shadow}"
+    )
+
+
+def _shadow_advice(status: LimitStatus, totals: Totals) -> str:
+    if not any(clause.endswith(" shadow") for clause in status.clauses):
+        return ""
+    refused = count(totals.shadow_refused, "request")
+    return f" The shadow limit would have refused {refused} of those that passed."
+
+
+def format_share(share: float) -> str:
+    """Return a share in percent: ``"62%"``, ``"0.4%"``."""
+    percent = 100 * share
+    return f"{percent:.0f}%" if percent >= 10 or percent == 0 else f"{percent:.2g}%"  # noqa: PLR2004  # two digits
