@@ -112,7 +112,7 @@ for i = 1, #requirements do
   last = math.max(last, return_times[i][group])
 end
 -- A new task does not overtake those that wait.
-local is_admitted = returned_at > 0 and wait <= (requirements.slots_full and 0 or horizon)
+local is_admitted = returned_at > 0 and wait <= (requirements.bookable and horizon or 0)
   or wait == 0 and last <= now
 if is_admitted and ARGV[7] == '1' then
   commit(requirements, now + wait)
