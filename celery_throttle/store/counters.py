@@ -33,10 +33,11 @@ COUNTERS = {
     },
     "waited": "their waits in all",
     "handed_out": "tasks taken from a line without units: they had expired, or could never pass",
-    "requeued": "claimed tasks that went back to their lines",
-    "lost_claims": "those of them whose worker was lost",
+    "requeued": "claimed tasks that went back to their lines, also from quarantine",
+    "lost_claims": "claims whose worker was lost",
     **{f"dropped_{reason}": "tasks that did not join a line" for reason in DROPS},
     "revoked": "tasks revoked while they waited",
     "discarded": "tasks discarded while they waited",
+    "broker_waits": "tasks that began to wait at the broker, in no line",
     "api_refusals": "answers of an API that refused a request",
 }

@@ -144,6 +144,6 @@ for i = 1, #requirements do
 end
 write_return_times()
 if returned_at == 0 then
-  increase_totals(descriptor, 'parked', 1)
+  increase_totals(descriptor, 'broker_waits', 1)
 end
 return { 'wait', return_time - now, return_time + moved, bottleneck, expected }
