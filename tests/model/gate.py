@@ -99,7 +99,7 @@ def _park(worker: Worker, delivery: Delivery, *, may_run: bool, lost: bool) -> s
     elif reply.outcome == "full":
         world.check_full(kind.refs, full=True)
     elif not told:
-        server.check_refusal(counted=reply.outcome != "alone")
+        server.check_refusal(counted=reply.outcome in ("late", "crowded", "never"))
     if lost:
         worker.released += [(ref, holder) for ref in kind.refs]
         # It is brought to the gate again, and meanwhile somebody else may start it.
