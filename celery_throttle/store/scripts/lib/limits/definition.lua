@@ -37,8 +37,8 @@ local HEAD, LIMIT_HEAD = '<BdddddB', '<BHddd'
 -- The origin of a definition that ends by itself, see `ended_definition.lua`.
 local BOUNDED_ORIGIN = 117
 
--- Positions in a definition: of the second part, and of its first limit.
-local SECOND_PART, FIRST_LIMIT = 26, 43
+-- Positions in a definition: of the second part, and of its first limit. That in a second part alone.
+local SECOND_PART, FIRST_LIMIT, FIRST_IN_SECOND_PART = 26, 43, 18
 
 local algorithms = {}
 
