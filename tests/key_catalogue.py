@@ -56,7 +56,7 @@ _REF = LimitRef("<limit>[:<key>]", None)
 _QUEUE = _KEYS.queue("<queue>")
 _LINE = _KEYS.line("", ()).rpartition(":")[0] + ":<digest>"
 _FAN_OUT = _KEYS.fan_out("NAME").replace("NAME", "<fan-out>")
-_FAN_OUT_PAUSE = _KEYS.pause(LimitRef(FAN_OUT_LIMIT, "<fan-out>"))
+_FAN_OUT_LIMIT = LimitRef(FAN_OUT_LIMIT, "<fan-out>")
 
 # Scripts that decide over limits, that change lines, and that record how tasks of fan-outs end.
 _DECIDE = "acquire, admit, broker_wait, claim, define, learn, park, settle"
@@ -220,7 +220,8 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         (f"{_FAN_OUT}:queues", "hash", "queues by number, and the numbers by queue"),
         (f"{_FAN_OUT}:<n>", "hash", "how each of its tasks ended, or its queue; n is 0 to 63"),
         (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
-        (_FAN_OUT_PAUSE, "string", "pause of a fan-out; ends with its record at the latest"),
+        (_KEYS.pause(_FAN_OUT_LIMIT), "string", "pause of a fan-out, at most for as long"),
+        (_KEYS.pause_origin(_FAN_OUT_LIMIT), "string", "when it was paused (us), by whom, and why"),
     ),
     *_kinds(
         Expiry.ALWAYS,

@@ -217,27 +217,49 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(
     three = ["bulk", ("api", "tenant"), "mail"]
     assert limiter.acquire(three)
     before = contents(client)
-    assert len(before) == 4  # three states and the definitions
+    totals = {b"{throttle}:totals:%b" % name for name in (b"bulk", b"api", b"mail")}
+    definitions = {b"{throttle}:limits", b"{throttle}:layers", b"{throttle}:names"}
+    assert len(before) == 3 + len(totals | definitions)  # three states
     refused = limiter.acquire(three)
     assert (refused.bound_by, refused.retry_after) == ("mail", 1.0)
-    assert contents(client) == before
+    after = contents(client)
+    assert [key for key in before if before[key] != after[key]] == [b"{throttle}:totals:mail"]
+    assert client.hget("{throttle}:totals:mail", "refused_limit") == b"1"
+    assert before.keys() == after.keys()
     clock.advance(1)
     assert limiter.acquire(three)
     after = contents(client)
-    assert [key for key in before if before[key] == after[key]] == [b"{throttle}:limits"]
+    assert {key for key in before if before[key] == after[key]} == definitions
 
 
-def test_a_refusal_and_a_peek_write_nothing(limiter: End, client: redis.Redis) -> None:
+def test_a_refusal_writes_nothing_but_a_counter_and_a_peek_nothing(
+    limiter: End, client: redis.Redis
+) -> None:
     limiter.acquire(["api", "mail"])
     limiter["bulk"].peek()
     before = changes(client), contents(client)
+    limiter.peek(["bulk", "api"], 3)
+    limiter.peek("mail")
+    assert (changes(client), contents(client)) == before
     assert not limiter["mail"].acquire()
     assert not limiter.acquire(["bulk", "api", "mail"])
-    limiter.peek(["bulk", "api"], 3)
     for cost in (6, 1000):
         with pytest.raises(CostError):
             limiter["api"].acquire(cost)
-    assert (changes(client), contents(client)) == before
+    counted = 4 + 2  # the first of each kind also renews the expiry of the totals
+    assert changes(client) == before[0] + counted
+    after = contents(client)
+    totals = {
+        b"{throttle}:totals:mail": {"refused_limit"},
+        b"{throttle}:totals:api": {"refused_cost"},
+    }
+    assert {key for key in after if before[1].get(key) != after[key]} == totals.keys()
+    for key, fields in totals.items():
+        found = client.hgetall(key)
+        assert {name.decode(): number for name, number in found.items()} == {
+            "granted": b"1000000",
+            **dict.fromkeys(fields, b"2"),
+        }
 
 
 def test_a_refusal_tells_of_the_limit_that_binds(plain: Limiter) -> None:

@@ -43,11 +43,12 @@ class Totals:
             and longer than those of the bucket before.
         waited: their waits in all, in seconds.
         handed_out: tasks taken from a line without units, as they had expired or could never pass.
-        requeued: claimed tasks that went back to their lines.
-        lost_claims: those of them whose worker was lost: its lease had expired.
+        requeued: claimed tasks that went back to their lines, also from quarantine.
+        lost_claims: claims whose worker was lost: its lease had expired.
         dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
             ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.
         revoked, discarded: tasks that were so while they waited.
+        broker_waits: tasks that began to wait at the broker (``throttle_waiting = "broker"``).
         api_refusals: answers of an API that refused a request, such as 429.
         shadow_refused: requests that the shadow clauses of the limit would have refused.
     """
@@ -64,6 +65,7 @@ class Totals:
     dropped: tuple[tuple[str, int], ...] = ()
     revoked: int = 0
     discarded: int = 0
+    broker_waits: int = 0
     api_refusals: int = 0
     shadow_refused: int = 0
 
@@ -137,6 +139,7 @@ def read_totals(counters: Mapping[str, float]) -> Totals:
         dropped=tuple((reason, number(f"dropped_{reason}")) for reason in DROP_REASONS),
         revoked=number("revoked"),
         discarded=number("discarded"),
+        broker_waits=number("broker_waits"),
         api_refusals=number("api_refusals"),
         shadow_refused=number("shadow_refused"),
     )

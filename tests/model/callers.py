@@ -41,7 +41,7 @@ def take(server: Server, ask: tables.Ask, name: str) -> Taken | None:
         reserved = limiter.run_plan(plan)
         decision = reserved.decision
     if not decision:
-        server.check_refusal()
+        server.check_refusal(counted=True)
         return None
     world.check_room(requirement.refs)
     refs, held = list(requirement.refs), name if holder else ""

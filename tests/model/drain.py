@@ -12,7 +12,10 @@ from tests.model.world import LEASE
 from tests.servers.server import assert_nothing_left_behind
 
 #: What may be left of a server that nobody uses, until it expires.
-LEFT = {"limits", "state", "entries", "pause", "parks", "asks", "crowd"}
+LEFT = {
+    *("limits", "layers", "names", "own", "changes", "totals"),
+    *("state", "entries", "pause", "paused", "paused-by", "parks", "asks", "crowd"),
+}
 
 
 def drain(server: Server, workers: Sequence[Worker]) -> None:

@@ -35,7 +35,7 @@ def _take(worker: Worker, kind: Kind) -> int:
     want = GateRequest(limiter.require(kind.limits, kind.cost), kind.times)
     (reply,) = limiter.store.run(limiter.plans.gate_call([want], AHEAD))
     if reply[0] != 1:
-        worker.server.check_refusal()
+        worker.server.check_refusal(counted=False)
         assert reply[0] == 0 or world.never_fits(kind)
         return int(reply[0])
     _, times, at_once, later, apart, good = reply
@@ -99,7 +99,7 @@ def _park(worker: Worker, delivery: Delivery, *, may_run: bool, lost: bool) -> s
     elif reply.outcome == "full":
         world.check_full(kind.refs, full=True)
     elif not told:
-        server.check_refusal()
+        server.check_refusal(counted=reply.outcome in ("late", "crowded", "never"))
     if lost:
         worker.released += [(ref, holder) for ref in kind.refs]
         # It is brought to the gate again, and meanwhile somebody else may start it.

@@ -21,6 +21,7 @@ from tests.model.watched import Server
 from tests.model.world import QUEUES, World
 from tests.protocol import RANK, SECOND
 from tests.redis_keys import CATALOGUE, kind_of
+from tests.totals import joined, left
 
 _SOURCE = (Path(__file__).parent / "look.lua").read_bytes()
 _LOOK = Call(Script("look", _SOURCE, sha1(_SOURCE, usedforsecurity=False).hexdigest()), ())
@@ -79,6 +80,7 @@ def check(server: Server, workers: Iterable[Worker], refs: Iterable[LimitRef]) -
     check_lines(server, kept, refs)
     check_crowds(server, kept)
     check_holders(server, kept, refs)
+    check_totals(server, kept, refs)
     return kept
 
 
@@ -175,9 +177,34 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
                 ]
     assert places == Counter(list(members)), "a line waits at exactly one limit"
     assert {name: int(count) for name, count in kept.by_kind["backlog"].items()} == backlogs
+    check_key_backlogs(server, kept, backlogs)
     assert {name: kept.pairs("waits", name.decode()) for name in kept.names("waits")} == waits
     waited = chain.from_iterable(kept.by_kind["waited"].values())
     assert Counter(waited) == Counter(list(waits))
+
+
+def check_key_backlogs(server: Server, kept: Kept, backlogs: Mapping[bytes, int]) -> None:
+    """The keys of each name with waiting tasks, and how many wait; '' stands for all of them."""
+    expected: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+    for backlog, count in backlogs.items():
+        name, _, key = backlog.decode().partition(":backlog:")[2].partition(":")
+        if key:
+            expected[f"{server.protocol.keys.totals(name)}/keys".encode()] += Counter(
+                {key.encode(): count, b"": count}
+            )
+    names = [name for name in kept.names("totals") if name.endswith(b"/keys")]
+    assert {name: kept.times("totals", name.decode()) for name in names} == expected
+
+
+def check_totals(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
+    """Each task that has joined a line waits there, or it is counted how it left."""
+    waiting = Counter(
+        ref.name for one in server.world.in_lines() for ref in one.message.task.kind.refs
+    )
+    for name in {ref.name for ref in refs}:
+        found = kept.pairs("totals", server.protocol.keys.totals(name))
+        totals = {field.decode(): int(total) for field, total in found.items()}
+        assert joined(totals) == left(totals) + waiting[name], totals
 
 
 def check_crowds(server: Server, kept: Kept) -> None:

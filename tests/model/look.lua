@@ -37,6 +37,8 @@ local function content(key, kind)
     return redis.call('LRANGE', key, 0, -1)
   elseif type == 'set' then
     return redis.call('SMEMBERS', key)
+  elseif type == 'stream' then
+    return redis.call('XRANGE', key, '-', '+')
   elseif type == 'zset' then
     return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   end

@@ -14,7 +14,6 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.simulation import memory
 from celery_throttle.simulation.run import SimulatedRun, run_trace
 from celery_throttle.simulation.traces import Arrival, Trace
-from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
@@ -35,8 +34,12 @@ LIMITS = [
 
 
 def used(client: Any) -> int:
-    keys = (key for key in client.scan_iter() if key.decode() != Keys().limits)
-    return sum(client.memory_usage(key, samples=0) for key in keys)
+    of_key = ("state", "entries", "crowd")
+    return sum(
+        client.memory_usage(key, samples=0)
+        for key in client.scan_iter()
+        if key.decode().split(":")[1].startswith(of_key)
+    )
 
 
 @pytest.fixture

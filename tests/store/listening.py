@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import redis
 
-from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
@@ -18,7 +17,7 @@ from tests.servers.server import wait_until
 CHANNEL = Keys().wakeup_channel("tests")
 
 #: A call that changes nothing.
-PING = Call(script("pause"), [Keys().pause(LimitRef("tests", None))], ["", 0])
+PING = Call(script("read_definitions"), [Keys().limits], ["", "tests"])
 
 
 class Listener:

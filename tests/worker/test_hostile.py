@@ -419,7 +419,7 @@ def test_a_bomb_of_keys(site: Site) -> None:
     assert all(3500 < error.retry_after <= 3600 for error in errors)
     kept = [name.decode() for name in site.redis.scan_iter("{throttle}*few*", count=1000)]
     states = [f"{{throttle}}:state:few:{key}" for key in ran]
-    assert sorted(kept) == sorted(["{throttle}:crowd:few", *states])
+    assert sorted(kept) == sorted(["{throttle}:crowd:few", "{throttle}:totals:few", *states])
     again = site.send(hostile.few, ran[0])  # its key is in use, so it may wait
     site.waiting(again)
     dropped = site.send(hostile.few_or_dropped, "another")

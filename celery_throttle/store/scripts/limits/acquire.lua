@@ -119,7 +119,7 @@ if wait < 0 then
 end
 -- A caller that waits wakes up late. So a unit that is free in a moment is booked now, or it would go unused.
 local horizon = math.min(FARTHEST, longest or 0)
-if mode == 'peek' or mode == 'upto' or delay > 0 or requirements.slots_full or full > 0 then
+if mode == 'peek' or mode == 'upto' or delay > 0 or not requirements.bookable or full > 0 then
   horizon = 0
 end
 if wait > 0 and wait <= horizon then

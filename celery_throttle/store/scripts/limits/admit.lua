@@ -41,7 +41,7 @@ local function admit(requirements, wanted, is_blocked)
   local wait, bottleneck, component = decide(requirements, true)
   if wait < 0 then
     return { -1, bottleneck, requirements[bottleneck].limits[component].burst }
-  elseif wait > horizon or is_blocked or find_full_key_cap(requirements) > 0 then
+  elseif wait > (requirements.bookable and horizon or 0) or is_blocked or find_full_key_cap(requirements) > 0 then
     return { 0 }
   end
   local times, at_once, later, interval = 1, 1, 0, 0

@@ -80,8 +80,9 @@ for i = 1, (#KEYS - 4) / 3 do
   local requirement = { index = i, name = ARGV[arg], field = ARGV[arg + 1], packed = ARGV[arg + 2], state = KEYS[key],
                         entries = KEYS[key + 1], own_keys = KEYS[key + 2], has_key = ARGV[arg] ~= ARGV[arg + 1], pause = 0 }
   local old = definition_of(requirement)
-  if mode == 'set' and old and parse_definition(old, FIRST_LIMIT).has_slots
-      ~= parse_definition(requirement.packed, FIRST_IN_SECOND_PART).has_slots then
+  local parse = definition_limits().parse
+  if mode == 'set' and old and parse(old, FIRST_LIMIT).has_slots
+      ~= parse(requirement.packed, FIRST_IN_SECOND_PART).has_slots then
     return { 0, i }
   end
   requirements[i] = requirement

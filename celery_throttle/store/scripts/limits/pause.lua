@@ -4,7 +4,8 @@
 --       2   origin of the pause: when (us) it was made, and JSON: who made it, and why
 --       3   zset: paused keys of the limit's name -> end of the pause (us)
 --       4   stream: changes, see `changes.lua`
---       5   for a fan-out its record, see `fan_out.lua`: the pause lasts as long as the record at most
+--       5   for a fan-out its record, see `fan_out.lua`: the pause and its origin last as long as the record at
+--           most
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   for how long (us); ENDLESS_US of `celery_throttle/limits/duration.py` until it is resumed
 --       3   field of the limit and key
@@ -19,6 +20,7 @@ end
 local rest, before = extend_pause({ KEYS[1], KEYS[2], KEYS[3], key }, tonumber(ARGV[2]), ARGV[5])
 record_change('pause', ARGV[3], format_integer(before), format_integer(rest), ARGV[5])
 if record then
-  change_fan_out_waiting(record, 0) -- lets the pause expire with the record
+  redis.call('HSET', record, 'pause_origin', KEYS[2])
+  change_fan_out_waiting(record, 0) -- lets both expire with the record
 end
 return rest

@@ -15,12 +15,11 @@ local field, weight, lasts, key = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local old = redis.call('HGET', KEYS[1], 'weight ' .. field)
 local below = redis.call('HGET', KEYS[2], 'rules weight ' .. field) or ''
 local new = weight == '' and below or weight
+local ends = new ~= '' and lasts > 0 and ' ' .. format_integer(now + lasts) .. ' ' .. below or ''
 if new == '' then
   redis.call('HDEL', KEYS[1], 'weight ' .. field)
-elseif lasts > 0 then
-  redis.call('HSET', KEYS[1], 'weight ' .. field, new .. ' ' .. format_integer(now + lasts) .. ' ' .. below)
 else
-  redis.call('HSET', KEYS[1], 'weight ' .. field, new)
+  redis.call('HSET', KEYS[1], 'weight ' .. field, new .. ends)
 end
 if key ~= '' then
   if new ~= '' or redis.call('HEXISTS', KEYS[1], field) == 1 then
@@ -29,6 +28,6 @@ if key ~= '' then
     redis.call('ZREM', KEYS[3], key)
   end
 end
-if old and string.match(old, '^%d+') ~= new or not old and new ~= '' then
-  record_change('weight', field, old and string.match(old, '^%d+') or '', new, ARGV[5])
+if (old or '') ~= new .. ends then
+  record_change('weight', field, string.match(old or '', '^%d*'), new, ARGV[5])
 end

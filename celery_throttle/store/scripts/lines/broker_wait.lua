@@ -112,7 +112,7 @@ for i = 1, #requirements do
   last = math.max(last, return_times[i][group])
 end
 -- A new task does not overtake those that wait.
-local is_admitted = returned_at > 0 and wait <= (requirements.slots_full and 0 or horizon)
+local is_admitted = returned_at > 0 and wait <= (requirements.bookable and horizon or 0)
   or wait == 0 and last <= now
 if is_admitted and ARGV[7] == '1' then
   commit(requirements, now + wait)
@@ -144,6 +144,6 @@ for i = 1, #requirements do
 end
 write_return_times()
 if returned_at == 0 then
-  increase_totals(descriptor, 'parked', 1)
+  increase_totals(descriptor, 'broker_waits', 1)
 end
 return { 'wait', return_time - now, return_time + moved, bottleneck, expected }

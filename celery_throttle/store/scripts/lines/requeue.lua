@@ -49,7 +49,6 @@ for i = 1, count do
     local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
     rejoin_line(line, descriptor, id, score, undelivered[token] and row or mark_redelivered(row))
     release_slots(descriptor, worker, token)
-    increase_totals(descriptor, 'requeued', 1)
     if ARGV[3] == 'dead' then
       increase_totals(descriptor, 'lost_claims', 1)
     end

@@ -33,7 +33,8 @@ for _, command in ipairs({
 end
 for _, command in ipairs(written and {
   { 'HINCRBY', key, '', 1 }, { 'HSET', key, '', '' }, { 'HSETNX', key, '', '' }, { 'INCRBY', key, 1 },
-  { 'RPUSH', key, '' }, { 'XADD', key, '*', '', '' }, { 'SADD', key, '' }, { 'ZADD', key, 0, '' }, { 'ZINCRBY', key, 1, '' },
+  { 'RPUSH', key, '' }, { 'SADD', key, '' }, { 'XADD', key, '*', '', '' }, { 'ZADD', key, 0, '' },
+  { 'ZINCRBY', key, 1, '' },
 } or {}) do
   may(unpack(command))
 end

@@ -56,7 +56,7 @@ local function decide_batch(ids, rows, claim_head, limit_index, requirements, un
           kind = wait < 0 and 0 or 1
         end
       end
-      if wait > (requirements.slots_full and 0 or booking_horizon()) then
+      if wait > (requirements.bookable and booking_horizon() or 0) then
         batch.wait, batch.bottleneck = wait, bottleneck
         return batch
       end

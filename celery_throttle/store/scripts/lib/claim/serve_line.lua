@@ -69,8 +69,8 @@ local function let_wait(queue, waiting, line, limit_index, descriptor, requireme
   if call.has_undefined then
     return true
   elseif bottleneck == limit_index then
-    -- Slots cannot be booked ahead, so their list is not due ahead of its time either.
-    redis.call('ZADD', queue[DUE], due_time(wait + (requirements.slots_full and call.free_horizon or 0)), waiting)
+    -- What cannot be booked ahead is not due ahead of its time either.
+    redis.call('ZADD', queue[DUE], due_time(wait + (requirements.bookable and 0 or call.free_horizon)), waiting)
     if requirements.slots_full or wait > call.max_sleep then
       -- A released slot or a change of the limit may come sooner and has to find the list.
       register_list(limit_keys, queue)

@@ -3,7 +3,7 @@
 --   record             hash   sent, waiting, done, failed, revoked: number of tasks
 --                             closed, cancelled: present if the fan-out is
 --                             keep: how long (us) all of it is kept after no task waits
---                             pause: the key that pauses it
+--                             pause, pause_origin: the key that pauses it, and that of who did and why
 --                             old_at, old_ended, new_at, new_ended: how many tasks had ended at two times (us)
 --                             told: how many ended tasks were read after a cancel
 --   record:queues      hash   key `lines` of a queue -> its number, and its number -> packed keys of the queue

@@ -5,11 +5,12 @@
 
 -- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
 -- requirement, 0 if none, and which of its limits. The wait is -1 if a cost exceeds the burst. Sets `slots_full` of
--- the requirements: whether all slots of one are in use. A slot cannot be booked ahead: the lease that ends next may
--- be renewed.
+-- the requirements: whether all slots of one are in use; and `bookable`: whether a start may be booked after the wait.
+-- A slot cannot be booked ahead, since the lease that ends next may be renewed; nor can a start under limits that end
+-- before it.
 local function decide(requirements, can_park)
   local wait, bottleneck, component = 0, 0, 1
-  requirements.slots_full = false
+  requirements.slots_full, requirements.bookable = false, true
   for i = 1, #requirements do
     local requirement = requirements[i]
     local limits = requirement.limits
@@ -23,10 +24,10 @@ local function decide(requirements, can_park)
       end
       local own = limit.algorithm.check(limit, can_park)
       if own > 0 and limit.tag == SLOTS then
-        requirements.slots_full = true
+        requirements.slots_full, requirements.bookable = true, false
       end
       if requirement.ends and own > requirement.ends - now then
-        own = requirement.ends - now -- other limits are in force then
+        own, requirements.bookable = requirement.ends - now, false -- other limits are in force then
       end
       if own > wait then
         wait, bottleneck, component = own, i, n

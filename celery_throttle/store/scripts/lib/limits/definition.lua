@@ -42,8 +42,8 @@ local BOUNDED_ORIGIN = 117
 -- What the tag of the first limit is above if the definition has shadow limits.
 local HAS_SHADOWS = 64
 
--- Positions in a definition: of the second part, and of its first limit.
-local SECOND_PART, FIRST_LIMIT = 26, 43
+-- Positions in a definition: of the second part, and of its first limit. That in a second part alone.
+local SECOND_PART, FIRST_LIMIT, FIRST_IN_SECOND_PART = 26, 43, 18
 
 local algorithms = {}
 

@@ -1,6 +1,6 @@
 -- definition_layers.lua: the layers of definitions, and which of them is in force.
--- uses: clock, definition, parameter, load_limits, changes
--- uses rarely: ended_definition, definition_tail
+-- uses: clock, definition, load_limits, changes
+-- uses rarely: ended_definition, definition_tail, definition_limits
 -- Of a name or a key the definition that was set at run time is in force, else that of the rules file, else that of the
 -- code. The hash of layers keeps those of the rules ('rules ' and the field) and of the code ('code ' and the field)
 -- as second parts of definitions, see `definition.lua`; the hash of definitions has what is in force.
@@ -13,9 +13,6 @@
 --   own_keys    zset: keys of the name with a definition or weight of their own
 
 local CODE, RULES, SET = 99, 114, 115
-
--- The position of the first limit in a second part.
-local FIRST_IN_SECOND_PART = 18
 
 -- The definition in force of a requirement: its own, or that of its name. Also whether it is its own.
 local function definition_of(requirement)
@@ -43,39 +40,6 @@ end
 
 local function pack_tail(ends, about, below)
   return join_tail(ends, format_integer(now), about, below)
-end
-
--- Numbers and text of the limits of a definition, and whether one has a calendar, and one slots. `from` is the position
--- of its first limit.
-local function parse_definition(packed, from)
-  local count, start, limit, has_calendar, has_slots = string.byte(packed, from - 1), from, nil, false, false
-  local has_shadows = string.byte(packed, from) > HAS_SHADOWS
-  for _ = 1, count do
-    limit, from = parse_limit(packed, from, {})
-    has_calendar = has_calendar or limit.tag == FIXED_WINDOW and parameter(limit, 1) == 0
-    has_slots = has_slots or limit.tag == SLOTS
-  end
-  local numbers = string.char(string.byte(packed, start) % HAS_SHADOWS) .. string.sub(packed, start + 1, from - 1)
-  if has_shadows then
-    from = from + 3 + select(2, struct.unpack('<BH', packed, from))
-  end
-  return { numbers = numbers, text = string.match(packed, '^%Z*', from),
-           has_calendar = has_calendar, has_slots = has_slots }
-end
-
--- The text of limits without max-keys, max-waiting and the outage policy.
-local function admission_text(text)
-  text = string.gsub(string.gsub(text, ' max%-%a+ %d+', ''), ' outage %a+', '')
-  return (string.gsub(text, ';? ?[^;]* shadow', ''))
-end
-
--- Whether two definitions admit the same, however their rates are written. The known windows of a calendar depend on
--- when they were computed, so its text is compared.
-local function is_same(one, other)
-  if one.has_calendar or other.has_calendar then
-    return admission_text(one.text) == admission_text(other.text)
-  end
-  return one.numbers == other.numbers
 end
 
 -- The first part of a definition that is in force from now on, after an old one or nil.
@@ -131,7 +95,7 @@ local function put_in_force(requirement, origin, second_part)
   local first_part = pack_first_part(origin, old or nil)
   local changed = nil
   if old then
-    changed = not is_same(parse_definition(old, FIRST_LIMIT), parse_definition(second_part, FIRST_IN_SECOND_PART))
+    changed = not definition_limits().are_same(old, FIRST_LIMIT, second_part, FIRST_IN_SECOND_PART)
   end
   if changed == false then
     -- The same limits: their states need no conversion.

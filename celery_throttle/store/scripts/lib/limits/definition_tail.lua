@@ -2,7 +2,6 @@
 -- uses: definition
 -- Returns a function of a definition and the position of its first limit. Its result is a table:
 --   text      the limits
---   key_cap   key of its key cap, '' if it has none
 --   ends      when (us) it ends by itself, 0 for never
 --   at        when (us) it was given
 --   about     JSON: who gave it, and why
@@ -17,7 +16,6 @@ return function(packed, from)
   if has_shadows then
     from = from + 3 + select(2, struct.unpack('<BH', packed, from))
   end
-  local text, key_cap, ends, at, about, below =
-    string.match(packed, '^(%Z*)%z?(%Z*)%z?(%d*) ?(%d*) ?(%Z*)%z?(.*)$', from)
-  return { text = text, key_cap = key_cap, ends = tonumber(ends) or 0, at = at, about = about, below = below }
+  local text, ends, at, about, below = string.match(packed, '^(%Z*)%z?%Z*%z?(%d*) ?(%d*) ?(%Z*)%z?(.*)$', from)
+  return { text = text, ends = tonumber(ends) or 0, at = at, about = about, below = below }
 end

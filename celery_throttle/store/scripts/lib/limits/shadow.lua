@@ -14,10 +14,14 @@ local function read_shadows(requirement, key)
     limits[n], from = parse_limit(shadows.packed, from, requirement)
     local limit = limits[n]
     limit.algorithm, limit.entries = algorithm_of(limit.tag, true), requirement.entries .. '+shadow' .. n
-    if not limit.algorithm.read(limit, state, state_from) then
+    local tag, size = 0, 0
+    if state and state_from < #state then
+      tag, size = struct.unpack('<BH', state, state_from)
+    end
+    if tag ~= limit.tag or not limit.algorithm.read(limit, state, state_from) then
       limit.algorithm.read(limit, false, 0)
     end
-    state_from = state and state_from + select(2, struct.unpack('<BH', state, state_from))
+    state_from = state_from + size
   end
   return limits
 end

@@ -1,6 +1,6 @@
 -- rejoin_line.lua: returns a task that a worker had to its position in its line, unless it waits again already. A
 -- task of a cancelled fan-out ends as revoked.
--- uses: join_line, wake, fan_out_outcome
+-- uses: join_line, wake, fan_out_outcome, counters
 
 local function rejoin_line(line, descriptor, id, score, row)
   local fan_out, queue = descriptor.fan_out, descriptor.queue
@@ -13,5 +13,6 @@ local function rejoin_line(line, descriptor, id, score, row)
     return
   end
   join_line(line, descriptor, id, tonumber(score), row, 0, 1)
+  increase_totals(descriptor, 'requeued', 1)
   wake(queue[ASKS], now)
 end
