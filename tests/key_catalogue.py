@@ -78,6 +78,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         "when nothing of the limit is in use",
         f"{_DECIDE}, renew, reset",
         (_KEYS.state(_REF), "string", "state of the algorithms, packed"),
+        (f"{_KEYS.state(_REF)}+shadow", "string", "the same of shadow limits"),
     ),
     *_kinds(
         Expiry.ALWAYS,
@@ -85,6 +86,25 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
         "settle, withdraw",
         (_KEYS.totals("<limit>"), "hash", "what became of requests and tasks, counted"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "20 minutes after the last record",
+        "record_totals",
+        (_KEYS.records("<limit>", "recent"), "list", "the totals every ten seconds"),
+        (_KEYS.recorded, "string", "when totals were recorded last, and before that (us)"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "eight days after the last record",
+        "record_totals",
+        (_KEYS.records("<limit>", "week"), "list", "the totals every ten minutes"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "when others may do it again",
+        "begin_once",
+        (_KEYS.once("<what>"), "string", "when somebody began what one is enough for (us)"),
     ),
     *_kinds(
         Expiry.WHILE_IDLE,
@@ -103,6 +123,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         "one period after the last admission",
         _DECIDE,
         (f"{_KEYS.entries(_REF)}+<n>", "zset", "admissions of the n-th limit, by time (us)"),
+        (f"{_KEYS.entries(_REF)}+shadow<n>", "zset", "the same of the n-th shadow limit"),
     ),
     *_kinds(
         Expiry.WHILE_IDLE,

@@ -31,6 +31,7 @@ Every key and channel of this package, with the default prefix `{throttle}`; `th
 * `<limit>` is the name of a limit, `<key>` an encoded key of it, `<queue>` a queue with its broker, `<worker>` one process of a worker. `[...]` is present only for a limit with keys.
 * Times are microseconds since the epoch, by the server's clock. "Packed" is a MessagePack or binary structure; the files in `celery_throttle/store/scripts/` describe each.
 * Written by: the scripts that create, change or delete a key of this kind. Those of a fan-out are listed for all of its keys together. Every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
+* `<what>` is something that one process does for all.
 * `celery-throttle demo` has a random prefix of its own and deletes everything under it.
 
 | key | type | content | expiry | written by |
@@ -46,6 +47,7 @@ _PLACEHOLDERS = {
     "<worker>": r".+",
     "<digest>": r"[0-9a-f]{32}",
     "<n>": r"[0-9]+",
+    "<what>": r".+",
 }
 _PLACEHOLDER = re.compile("(" + "|".join(map(re.escape, _PLACEHOLDERS)) + ")")
 
