@@ -48,7 +48,7 @@ class LimitsStatus(LimiterCore):
         """:meth:`explain` for asyncio."""
         return await self.arun_plan(self.observer.explain(task_id, self.task_name))
 
-    def waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
+    def list_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return tasks that wait at a limit, some at a time.
 
         Args:
@@ -62,8 +62,8 @@ class LimitsStatus(LimiterCore):
         plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
         return self.run_plan(plan)
 
-    async def awaiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
-        """:meth:`waiting` for asyncio."""
+    async def alist_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
+        """:meth:`list_waiting` for asyncio."""
         plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
         return await self.arun_plan(plan)
 

@@ -28,8 +28,11 @@ from celery_throttle.store.script import Call, script
 #: The longest time that records cover, in seconds.
 MAX_RECORDED_SECONDS = 7 * 86_400
 
-#: Seconds between two recent records, and the periods of the details of a limit.
-RECORD_SECONDS, _PERIODS = 10.0, 30
+#: Seconds between two recent records, and between two of a week.
+RECORD_SECONDS, _WEEK_RECORD_SECONDS = 10.0, 600.0
+
+#: The periods of the details of a limit, and of a report at most.
+_PERIODS, _MAX_PERIODS = 30, 96
 
 _TOP_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 
@@ -82,17 +85,20 @@ class DetailsReader(StatusReader):
                 "seven days"
             )
         keys = self.keys
-        records = keys.records(name, "recent" if seconds <= RECENT_SECONDS else "week")
-        names = [records, keys.backlog(LimitRef("", None)), keys.totals()]
+        is_recent = seconds <= RECENT_SECONDS
+        records = keys.records(name, "recent" if is_recent else "week")
+        names = [records, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
         args = [self.now(), name, to_us(seconds)]
-        now, waiting, totals, found = yield Call(script("read_records"), names, args)
+        now, recorded, waiting, totals, found = yield Call(script("read_records"), names, args)
         last = Record(int(now), waiting, pair_counters(totals))
         known = [*map(read_record, found)]
+        if known and known[-1].at < int(recorded) and is_recent:
+            known.append(known[-1]._replace(at=int(recorded)))  # until then nothing had changed
         if not known and last.counters:  # recorded by nobody yet: all is of the last period
             known = [Record(last.at - to_us(RECORD_SECONDS), waiting, {})]
         return divide([*known, last], last.at - to_us(seconds), parts)
 
-    def report(self, name: str, seconds: float, parts: int = 96) -> Plan[Report]:
+    def report(self, name: str, seconds: float) -> Plan[Report]:
         """Return what was counted of a limit in the last seconds, with advice.
 
         Raises as :meth:`check_known` and :meth:`periods`.
@@ -100,6 +106,8 @@ class DetailsReader(StatusReader):
         ref = LimitRef(name, None)
         yield from self.check_known(ref)
         (status,) = yield from self._read([ref])
+        step = RECORD_SECONDS if seconds <= RECENT_SECONDS else _WEEK_RECORD_SECONDS
+        parts = min(_MAX_PERIODS, max(1, int(seconds / step)))
         return make_report(status, (yield from self.periods(name, seconds, parts)))
 
     def changes(self, most: int = 100, before: str | None = None) -> Plan[list[Change]]:

@@ -173,7 +173,7 @@ class StatusReader(ForecastReader):
 
     def of_refs(self, refs: Sequence[LimitRef]) -> Plan[list[tuple[LimitStatus, Waiting]]]:
         """Return the status of some limits and keys, and the lines that wait there."""
-        found = yield from self._read(refs)
+        found = yield from self._read_with_pauses(refs)
         waiting = {}
         for status, ref in zip(found, refs, strict=True):
             waiting[ref] = yield from self._measure(ref, status.waiting)
@@ -197,6 +197,18 @@ class StatusReader(ForecastReader):
             )
             statuses.append((about, waiting[ref]))
         return statuses
+
+    def _read_with_pauses(self, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
+        """:meth:`_read`, with the pause of the limit beside that of a key."""
+        wholes = [
+            LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs if ref.key)
+        ]
+        found = yield from self._read([*refs, *wholes])
+        pauses = {status.name: status.pauses for status in found[len(refs) :]}
+        return [
+            replace(status, pauses=(*pauses[status.name], *status.pauses)) if status.key else status
+            for status in found[: len(refs)]
+        ]
 
     def _read(self, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
         """Read what is stored of limits and keys; without what has to be measured or computed."""

@@ -13,7 +13,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.details import DetailsReader
 from celery_throttle.observe.reader import MAX_LINES
 from celery_throttle.observe.times import at_time_or_none
-from celery_throttle.observe.values import Pause, TaskStatus, WaitingPage, WaitingTask
+from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script
@@ -76,9 +76,8 @@ class Observer(DetailsReader):
             for field, cost in zip(flat[::2], flat[1::2], strict=True)
         }
         refs = list(costs)
-        pauses: list[Pause] = []
-        for ref in (yield from self._read([*dict.fromkeys(chain(*map(_with_whole, refs)))])):
-            pauses += ref.pauses
+        statuses = yield from self._read([*dict.fromkeys(chain(*map(_with_whole, refs)))])
+        pauses = chain(*(status.pauses for status in statuses))
         starts_in = yield from self.of_task(line, position, MAX_LINES)
         return replace(
             status,

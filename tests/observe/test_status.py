@@ -1,0 +1,198 @@
+"""The status of limits and tasks, against a server on which time stands still."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.values import LimitStatus, Stranded
+from tests.ends import MakeEnd
+from tests.protocol import SECOND, Protocol
+
+
+@pytest.fixture
+def lines(redis_url: str) -> Any:
+    found = Protocol(redis_url, {"api": "1/s", "mail": "2/s", "slots": "2 at once"})
+    yield found
+    found.close()
+
+
+def status_of(lines: Protocol, name: str) -> LimitStatus:
+    return next(one for one in lines.limiter.status().limits if one.name == name)
+
+
+def test_of_a_limit_that_nobody_uses(lines: Protocol) -> None:
+    status = lines.limiter.status()
+    assert [one.name for one in status.limits] == ["api", "mail", "slots"]
+    assert (status.next, status.workers, status.stranded) == (None, 0, ())
+    api = status.limits[0]
+    assert (api.clauses, api.waiting, api.runnable, api.oldest) == (("1/s",), 0, 0, None)
+    assert (api.forecast, api.pauses, api.weight) == (None, (), 1)
+    assert api.origin is not None
+    assert api.origin.layer == "code"
+    assert (api.usage[0].used, api.usage[0].most) == (0, 1)
+
+
+def test_pages(lines: Protocol) -> None:
+    first = lines.limiter.status(most=2)
+    assert ([one.name for one in first.limits], first.next) == (["api", "mail"], "mail")
+    last = lines.limiter.status(after="mail", most=2)
+    assert ([one.name for one in last.limits], last.next) == (["slots"], None)
+
+
+def test_what_waits(lines: Protocol) -> None:
+    lines.limiter["api"].acquire()
+    for number in range(5):
+        lines.park(f"t{number}", ["api"])
+        lines.now += SECOND // 10
+    api = status_of(lines, "api")
+    assert (api.waiting, api.waiting_keys, api.runnable) == (5, 0, 0)
+    assert api.oldest == pytest.approx(0.5, abs=1e-3)
+    assert api.forecast is not None
+    assert api.forecast.seconds == pytest.approx(4.5)
+    assert api.totals.parked == 5
+    assert lines.limiter.status().stranded == (Stranded("q", 5, "queue", "q"),)
+
+
+def test_what_could_run_and_is_not_taken(lines: Protocol) -> None:
+    lines.limiter["api"].acquire()
+    for number in range(5):
+        lines.park(f"t{number}", ["api"])
+    lines.now += 2 * SECOND
+    assert status_of(lines, "api").runnable == 1  # one unit is there
+
+
+def test_keys(lines: Protocol) -> None:
+    for key, tasks in (("a", 2), ("b", 3)):
+        lines.limiter["mail", key].acquire()
+        for number in range(tasks):
+            lines.park(f"{key}{number}", [("mail", key)])
+    lines.limiter["mail", "a"].pause(60, reason="spam", by="ann")
+    lines.limiter.define("mail", "1/m", key="c")
+    mail = status_of(lines, "mail")
+    assert (mail.waiting, mail.waiting_keys, mail.paused_keys, mail.own_keys) == (5, 2, 1, 1)
+    details = lines.limiter["mail"].status()
+    assert details.top_keys == (("b", 3), ("a", 2))
+    assert [(queue.name, queue.waiting) for queue in details.queues] == [("q", 5)]
+    of_key = lines.limiter["mail", "a"].status().status
+    assert (of_key.waiting, of_key.key) == (2, "a")
+    (pause,) = of_key.pauses
+    assert (pause.key, pause.seconds) == ("a", 60)
+    assert pause.author is not None
+    assert (pause.author.by, pause.author.reason) == ("ann", "spam")
+    assert lines.limiter["mail", "c"].status().status.clauses == ("1/m",)
+
+
+def test_a_pause_of_a_limit_is_that_of_its_keys(lines: Protocol) -> None:
+    lines.limiter["mail"].pause(None, reason="maintenance")
+    (pause,) = lines.limiter["mail", "a"].status().status.pauses
+    assert (pause.key, pause.seconds, pause.until) == (None, math.inf, None)
+
+
+def test_slots_and_their_tasks(lines: Protocol) -> None:
+    lines.park("gate", ["slots"], holder="worker-1 7 gate")
+    lines.park("line", ["slots"], holder="worker-1 8 line")
+    lines.park("waits", ["slots"])
+    details = lines.limiter["slots"].status()
+    assert details.slots_used == 2
+    assert {(one.holder, one.task_id) for one in details.slots} == {
+        ("worker-1", "gate"),
+        ("worker-1", "line"),
+    }
+    assert details.status.usage[0].used == 2
+    lines.limiter.run_plan(
+        lines.limiter.plans.release([LimitRef("slots", None)], "worker-1 7 gate")
+    )
+    (claimed,) = lines.claim()
+    found = lines.limiter["slots"].status().slots
+    assert ("waits" in {one.task_id for one in found}) == claimed.admitted is True
+
+
+def test_the_origin_of_a_definition(lines: Protocol) -> None:
+    lines.limiter.define("api", "5/s", seconds=60, reason="sale", by="ann")
+    origin = status_of(lines, "api").origin
+    assert origin is not None
+    assert origin.author is not None
+    assert (origin.layer, origin.author.by, origin.author.reason) == ("run time", "ann", "sale")
+    assert origin.until is not None
+    assert origin.defined is not None
+    assert (origin.until - origin.defined).total_seconds() == 60
+    lines.now += 60 * SECOND
+    api = status_of(lines, "api")
+    assert api.origin is not None
+    assert (api.clauses, api.origin.layer, api.origin.until) == (("1/s",), "code", None)
+
+
+def test_why_a_task_waits(lines: Protocol) -> None:
+    lines.limiter["api"].acquire()
+    for number in range(5):
+        lines.park(f"t{number}", ["api", ("mail", "a")])
+    lines.now += SECOND // 2
+    task = lines.limiter.explain("t2")
+    assert (task.location, task.queue, task.position, task.line_tasks) == ("line", "q", 3, 5)
+    assert task.limits == (("api", None, 1.0), ("mail", "a", 1.0))
+    assert task.blocked_by == ("api", None)
+    assert task.starts_in == pytest.approx(2.5)
+    assert task.waited == pytest.approx(0.5)
+    lines.limiter["mail"].pause(None, reason="down", by="ann")
+    paused = lines.limiter.explain("t2")
+    assert paused.starts_in is None
+    assert [(one.key, one.seconds) for one in paused.pauses] == [(None, math.inf)]
+
+
+def test_where_a_task_is_otherwise(lines: Protocol) -> None:
+    lines.limiter["api"].acquire()
+    lines.park("one", ["api"])
+    lines.now += SECOND
+    (claimed,) = lines.claim()
+    found = lines.limiter.explain("one")
+    assert (found.location, found.queue, found.waited) == ("claimed", "q", 1.0)
+    assert found.worker
+    lines.set_aside("w", claimed.token)
+    assert lines.limiter.explain("one").location == "quarantine"
+    assert lines.limiter.explain("two").location == "unknown"
+
+
+def test_pages_of_waiting_tasks(lines: Protocol) -> None:
+    for key in "ab":
+        lines.limiter["mail", key].acquire()
+        for number in range(4):
+            lines.park(f"{key}{number}", [("mail", key)])
+    page = lines.limiter.list_waiting("mail", most=3)
+    seen = [task.task_id for task in page.tasks]
+    while page.next is not None:
+        page = lines.limiter.list_waiting("mail", first=page.next, most=3)
+        seen += [task.task_id for task in page.tasks]
+    assert page.waiting == 8
+    assert sorted(seen) == [f"{key}{number}" for key in "ab" for number in range(4)]
+    assert [id_ for id_ in seen if id_[0] == "a"] == [f"a{number}" for number in range(4)]
+    of_key = lines.limiter.list_waiting(("mail", "a"), first=1)
+    assert [task.task_id for task in of_key.tasks] == ["a1", "a2", "a3"]
+    assert {task.key for task in of_key.tasks} == {"a"}
+
+
+def test_sync_and_asyncio_say_the_same(lines: Protocol, end_of: MakeEnd) -> None:
+    lines.limiter["api"].acquire()
+    lines.park("t", ["api"])
+    end = end_of(lines.limiter)
+    assert end.status() == lines.limiter.status()
+    assert end["api"].status() == lines.limiter["api"].status()
+    assert end.explain("t") == lines.limiter.explain("t")
+    assert end.changes() == lines.limiter.changes()
+
+
+def test_a_limit_that_is_not_there(lines: Protocol) -> None:
+    with pytest.raises(UnknownLimitError, match="'nope' is not defined"):
+        lines.limiter["nope"].status()
+    with pytest.raises(UnknownLimitError, match="'nope' is not defined"):
+        lines.limiter.list_waiting("nope")
+
+
+@pytest.mark.parametrize("limiter", [Limiter("memory://", {"api": "1/s"})])
+def test_without_a_server_there_is_no_status(limiter: Limiter) -> None:
+    with pytest.raises(ConfigurationError, match="memory"):
+        limiter.status()
