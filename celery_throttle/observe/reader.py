@@ -168,7 +168,8 @@ class StatusReader(ForecastReader):
         consumed: dict[str, bool] = {}
         for lines, flag in zip(queues[::2], queues[1::2], strict=True):
             name = lines.decode().removeprefix(head)
-            consumed[name] = consumed.get(name, False) or flag == b"1"
+            # A worker that has just ended reported its queues a moment ago.
+            consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
         return Fleet(int(now), workers, quarantined, consumed)
 
     def of_refs(self, refs: Sequence[LimitRef]) -> Plan[list[tuple[LimitStatus, Waiting]]]:

@@ -1,0 +1,119 @@
+"""What workers report of limits: in their logs, and by remote control."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_throttle import Throttle
+from tests.apps.tenants import app
+from tests.servers.server import wait_until
+from tests.workers import ROOT, StartWorker, Worker
+
+pytestmark = pytest.mark.workers
+
+
+@pytest.fixture
+def throttle(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Throttle]:
+    """The app's limits in this process, as any other one of the same site has them."""
+    monkeypatch.setenv("CELERY_BROKER_URL", redis_url)
+    monkeypatch.setattr(app.conf, "broker_url", redis_url)
+    found: Throttle = app.throttle  # type: ignore[attr-defined]  # Celery apps take attributes
+    for name in ("settings", "backend", "store", "plans", "keys", "_broker"):
+        found.__dict__.pop(name, None)
+    yield found
+    found.store.close()
+
+
+def celery(redis_url: str, *args: str) -> str:
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.tenants", *args]
+    env = os.environ | {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wait_for_line(worker: Worker, *texts: str) -> None:
+    wait_until(
+        lambda: any(all(text in line for text in texts) for line in worker.log().splitlines()),
+        f"a log line with {' and '.join(texts)}",
+    )
+
+
+def test_limits_in_force_are_logged_at_the_start(
+    redis_url: str, throttle: Throttle, start_worker: StartWorker
+) -> None:
+    throttle.register()
+    throttle.define("api", "7/s", reason="incident 12", by="ann")
+    throttle["tenant"].pause(None, reason="maintenance", by="bob")
+    throttle["tenant", "t1"].pause(600)
+    worker = start_worker("tests.apps.tenants", redis_url)
+    wait_for_line(worker, "Limit in force: api 7/s", "run time by ann: incident 12")
+    wait_for_line(
+        worker,
+        "Limit in force: tenant 1000/s burst 1000 (code",
+        "paused until resumed by bob: maintenance; 1 key paused",
+    )
+
+
+def test_changes_and_waiting_tasks_are_logged(
+    redis_url: str, throttle: Throttle, start_worker: StartWorker
+) -> None:
+    throttle.register()
+    throttle["api"].pause(None, reason="down", by="ann")
+    app.send_task("tests.apps.tenants.call", ("t1",))
+    worker = start_worker("tests.apps.tenants", redis_url)
+    wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed by ann: down")
+    throttle["api"].resume(reason="up again", by="bob")
+    wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
+    throttle.define("api", "9/s", seconds=3600, by="bob")
+    wait_for_line(worker, "Limit changed: api: 9/s instead of 50/s by bob")
+    wait_until(lambda: throttle["api"].status().recent[-1].totals.granted == 1, "a unit")
+
+
+def test_tasks_that_no_worker_takes(
+    redis_url: str, throttle: Throttle, start_worker: StartWorker
+) -> None:
+    throttle.register()
+    throttle["api"].pause(None)
+    app.send_task("tests.apps.tenants.call", ("t1",))
+    first = start_worker("tests.apps.tenants", redis_url)
+    wait_until(lambda: throttle["api"].status().status.waiting == 1, "a waiting task")
+    first.terminate()
+    first.wait()
+    wait_until(lambda: throttle.status().workers == 0, "no worker")
+    (stranded,) = throttle.status().stranded
+    assert (stranded.tasks, stranded.why) == (1, "queue")
+    throttle["api"].resume()
+    start_worker("tests.apps.tenants", redis_url)
+    wait_until(lambda: throttle.status().stranded == (), "a consumed queue")
+
+
+def test_remote_control(redis_url: str, throttle: Throttle, start_worker: StartWorker) -> None:
+    throttle.register()
+    workers = [start_worker("tests.apps.tenants", redis_url, wait=False) for _ in range(2)]
+    for worker in workers:
+        worker.wait_until_ready()
+    output = celery(redis_url, "control", "throttle_pause", "tenant", "600", "spam", "t1")
+    assert output.count("OK") == 2
+    (pause,) = throttle["tenant", "t1"].status().status.pauses
+    assert pause.author is not None
+    assert pause.author.reason == "spam"
+    assert throttle["tenant"].status().status.pauses == ()
+    assert len(throttle.changes()) == 1
+    assert '"t1"' in celery(redis_url, "inspect", "throttle", "tenant", "t1", "--json")
+    celery(redis_url, "control", "throttle_resume", "tenant", "t1")
+    assert throttle["tenant", "t1"].status().status.pauses == ()
+    celery(redis_url, "control", "throttle_define", "api", "5/s burst 2")
+    assert throttle["api"].status().status.clauses == ("5/s burst 2",)
+    assert "is not a rate" in celery(redis_url, "control", "throttle_define", "api", "fast")
+    celery(redis_url, "control", "throttle_undefine", "api")
+    assert throttle["api"].status().status.clauses == ("50/s",)
+    assert '"unknown"' in celery(redis_url, "inspect", "throttle_why", "nope", "--json")
+    stats: Any = celery(redis_url, "inspect", "stats", "--json")
+    assert '"stranded": []' in stats
