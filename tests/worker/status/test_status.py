@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import Throttle
-from tests.apps.tenants import app
+from tests.apps.reports import app
 from tests.servers.server import wait_until
 from tests.workers import ROOT, StartWorker, Worker
 
@@ -31,7 +31,7 @@ def throttle(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thrott
 
 
 def celery(redis_url: str, *args: str) -> str:
-    command = [sys.executable, "-m", "celery", "-A", "tests.apps.tenants", *args]
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.reports", *args]
     env = os.environ | {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_limits_in_force_are_logged_at_the_start(
     throttle.define("api", "7/s", reason="incident 12", by="ann")
     throttle["tenant"].pause(None, reason="maintenance", by="bob")
     throttle["tenant", "t1"].pause(600)
-    worker = start_worker("tests.apps.tenants", redis_url)
+    worker = start_worker("tests.apps.reports", redis_url)
     wait_for_line(worker, "Limit in force: api 7/s", "run time by ann: incident 12")
     wait_for_line(
         worker,
@@ -66,8 +66,8 @@ def test_changes_and_waiting_tasks_are_logged(
 ) -> None:
     throttle.register()
     throttle["api"].pause(None, reason="down", by="ann")
-    app.send_task("tests.apps.tenants.call", ("t1",))
-    worker = start_worker("tests.apps.tenants", redis_url)
+    app.send_task("tests.apps.reports.call", ("t1",))
+    worker = start_worker("tests.apps.reports", redis_url)
     wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed by ann: down")
     throttle["api"].resume(reason="up again", by="bob")
     wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
@@ -81,8 +81,8 @@ def test_tasks_that_no_worker_takes(
 ) -> None:
     throttle.register()
     throttle["api"].pause(None)
-    app.send_task("tests.apps.tenants.call", ("t1",))
-    first = start_worker("tests.apps.tenants", redis_url)
+    app.send_task("tests.apps.reports.call", ("t1",))
+    first = start_worker("tests.apps.reports", redis_url)
     wait_until(lambda: throttle["api"].status().status.waiting == 1, "a waiting task")
     first.terminate()
     first.wait()
@@ -90,13 +90,13 @@ def test_tasks_that_no_worker_takes(
     (stranded,) = throttle.status().stranded
     assert (stranded.tasks, stranded.why) == (1, "queue")
     throttle["api"].resume()
-    start_worker("tests.apps.tenants", redis_url)
+    start_worker("tests.apps.reports", redis_url)
     wait_until(lambda: throttle.status().stranded == (), "a consumed queue")
 
 
 def test_remote_control(redis_url: str, throttle: Throttle, start_worker: StartWorker) -> None:
     throttle.register()
-    workers = [start_worker("tests.apps.tenants", redis_url, wait=False) for _ in range(2)]
+    workers = [start_worker("tests.apps.reports", redis_url, wait=False) for _ in range(2)]
     for worker in workers:
         worker.wait_until_ready()
     output = celery(redis_url, "control", "throttle_pause", "tenant", "600", "spam", "t1")
