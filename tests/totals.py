@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from celery_throttle.store.counters import WAIT_BUCKETS
 
-_CLAIMED = tuple(f"wait_{bucket}" for bucket in range(WAIT_BUCKETS))
+_CLAIMED = tuple(str(bucket) for bucket in range(WAIT_BUCKETS))
 
 
 def claimed(totals: Mapping[str, int]) -> int:

@@ -9,7 +9,6 @@ from math import inf
 from typing import Any
 
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.store.counters import (
     DROP_REASONS,
     FIRST_WAIT_SECONDS,
@@ -41,7 +40,6 @@ class Totals:
         claimed: tasks that were claimed from a line with their units.
         waits: the same by wait: bucket n has those that waited up to ``WAIT_BOUNDS[n]`` seconds,
             and longer than those of the bucket before.
-        waited: their waits in all, in seconds.
         handed_out: tasks taken from a line without units, as they had expired or could never pass.
         requeued: claimed tasks that went back to their lines, also from quarantine.
         lost_claims: claims whose worker was lost: its lease had expired.
@@ -58,7 +56,6 @@ class Totals:
     refused: tuple[tuple[str, int], ...] = ()
     parked: int = 0
     waits: tuple[int, ...] = (0,) * WAIT_BUCKETS
-    waited: float = 0.0
     handed_out: int = 0
     requeued: int = 0
     lost_claims: int = 0
@@ -73,6 +70,14 @@ class Totals:
     def claimed(self) -> int:
         """How many tasks were claimed from a line with their units."""
         return sum(self.waits)
+
+    @property
+    def waited(self) -> float:
+        """About how long they waited in all, in seconds: each as the middle of its bucket."""
+        bounds = (0.0, *WAIT_BOUNDS[:-1], 2 * WAIT_BOUNDS[-2])
+        return sum(
+            tasks * (bounds[n] + bounds[n + 1]) / 2 for n, tasks in enumerate(self.waits) if tasks
+        )
 
     @property
     def refusals(self) -> int:
@@ -126,13 +131,14 @@ def read_totals(counters: Mapping[str, float]) -> Totals:
     def number(name: str) -> int:
         return round(counters.get(name, 0))
 
+    waits = tuple(number(str(n)) for n in range(WAIT_BUCKETS))
     return Totals(
-        granted=counters.get("granted", 0) / MILLION,
+        # A task from a line stands for one unit, and 'granted' has the rest.
+        granted=counters.get("granted", 0) / MILLION + sum(waits),
         refunded=counters.get("refunded", 0) / MILLION,
         refused=tuple((reason, number(f"refused_{reason}")) for reason in REFUSAL_REASONS),
         parked=number("parked"),
-        waits=tuple(number(f"wait_{n}") for n in range(WAIT_BUCKETS)),
-        waited=counters.get("waited", 0) / MICROSECONDS,
+        waits=waits,
         handed_out=number("handed_out"),
         requeued=number("requeued"),
         lost_claims=number("lost_claims"),

@@ -152,7 +152,8 @@ def test_waits(lines: Protocol) -> None:
         lines.claim()
     report = lines.limiter["api"].report(60)
     assert report.totals.claimed == 20
-    assert report.totals.waited == 210
+    assert report.totals.granted == 30
+    assert 150 < report.totals.waited < 270
     assert report.median_wait is not None
     assert 6.4 < report.median_wait <= 12.8
     assert report.long_wait is not None

@@ -9,7 +9,7 @@ local TOTALS_KEPT_MS = 691200000
 -- Names that begin with '@' are not limits of users. A call must not fail because of what it counts, so errors are ignored: a server that is out of memory refuses.
 local function increase_total(name, counter, amount)
   local totals = KEYS[#KEYS] .. name
-  if string.byte(name) ~= 64 and redis.pcall('HINCRBY', totals, counter, string.format('%.0f', amount)) == amount then
+  if string.byte(name) ~= 64 and redis.pcall('HINCRBY', totals, counter, amount) == amount then
     redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
   end
 end

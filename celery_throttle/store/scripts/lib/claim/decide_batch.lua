@@ -32,8 +32,8 @@ end
 -- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
 -- bottleneck.
 local function decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
-  local batch = { leaving = {}, new_claims = {}, has_taken = false, totals = new_claim_totals(), wait = nil,
-                  bottleneck = 0 }
+  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, waits = {},
+                  extra_costs = {}, handed_out = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
   for i, id in ipairs(ids) do
     local packed = rows[i]
@@ -64,11 +64,13 @@ local function decide_batch(ids, rows, claim_head, limit_index, requirements, un
       local reply = { call.token, kind, wait, now - row[PARKED], row[MESSAGE], id }
       if kind == 1 then
         charge(requirements, now + wait)
-        charge_shadows(requirements, now + wait, 1)
+        if requirements.has_shadows then
+          shadow()(requirements, now + wait, 1)
+        end
         reply[7], batch.has_taken = slot_keys, true
-        note_claim(batch.totals, row)
+        note_claim(batch, row)
       else
-        batch.totals.handed_out = batch.totals.handed_out + 1
+        batch.handed_out = batch.handed_out + 1
       end
       call.taken[#call.taken + 1] = reply
       new_claims[#new_claims + 1] = call.token

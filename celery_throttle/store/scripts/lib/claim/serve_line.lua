@@ -59,7 +59,7 @@ local function write_batch(batch, requirements, line, descriptor, limit_index, h
     write_states(requirements)
   end
   remove_tasks(line, descriptor, limit_index, batch.leaving, has_others)
-  write_claim_totals(batch.totals, descriptor)
+  write_claim_totals(batch, descriptor)
 end
 
 -- Let a line wait for its next task, or move it to the list of the limit that blocks it now. Returns whether the

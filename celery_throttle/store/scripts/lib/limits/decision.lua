@@ -54,20 +54,13 @@ local function write_states(requirements)
   end
 end
 
--- Let the shadow limits count what was taken, for some requests of the same cost.
-local function charge_shadows(requirements, at, requests)
-  for i = 1, #requirements do
-    if requirements[i].shadows then
-      shadow()(requirements[i], at, requests)
-    end
-  end
-end
-
 -- Take the cost of every requirement for starts at `at` of some requests, one by default, and write that.
 local function commit(requirements, at, requests)
   charge(requirements, at)
   write_states(requirements)
-  charge_shadows(requirements, at, requests or 1)
+  if requirements.has_shadows then
+    shadow()(requirements, at, requests or 1)
+  end
   for _, requirement in ipairs(requirements) do
     increase_total(requirement.name, 'granted', requirement.limits[1].cost)
   end

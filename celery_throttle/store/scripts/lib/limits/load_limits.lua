@@ -13,14 +13,17 @@ local function load_limits(requirements, definitions, fields, values, keys, name
   for i = 1, #requirements do
     local requirement = requirements[i]
     local packed = definitions[fields * (i - 1) + 1] or definitions[fields * i]
-    if packed and string.byte(packed) == BOUNDED_ORIGIN then
-      local of_name = definitions[fields * i]
-      packed, requirement.ends = ended_definition()(packed, of_name)
-    end
     if not packed then
       return i
     end
-    local _, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    local origin, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    if origin == BOUNDED_ORIGIN then
+      packed, requirement.ends = ended_definition()(packed, definitions[fields * i])
+      if not packed then
+        return i
+      end
+      origin, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    end
     requirement.since, requirement.old_since, requirement.older_since = since, old_since, older_since
     if max_keys > 0 or max_waiting > 0 then
       requirement.max_keys, requirement.max_waiting = max_keys, max_waiting
@@ -36,10 +39,11 @@ local function load_limits(requirements, definitions, fields, values, keys, name
         limits[n].entries = requirement.entries .. '+' .. n
       end
     end
-    requirement.limits, requirement.shadows = limits, nil
+    requirement.limits = limits
     if limits[1].has_shadows then
       local shadows, size = struct.unpack('<BH', packed, from)
       requirement.shadows = { packed = packed, from = from + 3, count = shadows }
+      requirements.has_shadows = true
       local shadow_from, shadow_limit = from + 3, nil
       for _ = 1, shadows do
         shadow_limit, shadow_from = parse_limit(packed, shadow_from, requirement)

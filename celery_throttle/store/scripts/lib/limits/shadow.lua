@@ -1,7 +1,7 @@
 -- shadow.lua: shadow limits: they count the requests that they would refuse, and refuse nothing.
 -- uses: clock, definition, counters
 -- Their state is that of other limits, under a key of its own. It begins anew with each definition.
--- Returns a function of a requirement whose cost was taken for starts at `at` (us), and the number of requests that this
+-- Returns a function of requirements whose costs were taken for starts at `at` (us), and the number of requests that this
 -- was for. A request that one of the shadow limits would have refused takes nothing from them.
 
 local function read_shadows(requirement, key)
@@ -44,7 +44,7 @@ local function write_shadows(limits, key, since)
   redis.call('SET', key, state, 'PX', expiry_ms(lasts))
 end
 
-return function(requirement, at, requests)
+local function charge_shadows(requirement, at, requests)
   local key = requirement.state .. '+shadow'
   local limits, refused = read_shadows(requirement, key), 0
   for _ = 1, requests do
@@ -64,5 +64,13 @@ return function(requirement, at, requests)
   end
   if refused > 0 then
     increase_total(requirement.name, 'shadow_refused', refused)
+  end
+end
+
+return function(requirements, at, requests)
+  for _, requirement in ipairs(requirements) do
+    if requirement.shadows then
+      charge_shadows(requirement, at, requests)
+    end
   end
 end

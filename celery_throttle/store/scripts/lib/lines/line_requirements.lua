@@ -23,7 +23,7 @@ end
 -- The weight that `set_weight.lua` has written; nil for none. One that ends by itself is followed by its end (us) and by
 -- the weight after that.
 local function weight_in_force(text)
-  local weight = tonumber(text or '')
+  local weight = text and tonumber(text)
   if weight or not text then
     return weight
   end
