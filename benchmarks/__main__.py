@@ -28,6 +28,7 @@ NAMES = (
     "memory",
     "decisions",
     "claims",
+    "counting",
     "fanout",
     "shared",
     "server",
