@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LimitSyntaxError,
         LimitValueError,
         QueueFullError,
+        QueueNotFoundError,
         StoreError,
         StoreUnavailableError,
         Throttled,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
     from celery_throttle.misspellings import ThrottleWarning
+    from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
     from celery_throttle.tasks.task import ThrottledTask
 
@@ -59,7 +61,9 @@ _MODULES = {
     "LimitValueError": "errors",
     "Limiter": "limiter",
     "QueueFullError": "errors",
+    "QueueNotFoundError": "errors",
     "Rate": "limits.rate",
+    "Removal": "removal.counts",
     "StoreError": "errors",
     "StoreUnavailableError": "errors",
     "Throttle": "app",
@@ -70,6 +74,7 @@ _MODULES = {
     "UnknownFanOutError": "errors",
     "UnknownLimitError": "errors",
     "WaitTooLongError": "errors",
+    "WaitingCount": "removal.counts",
     "task_released": "signals",
     "task_throttled": "signals",
     "throttle_mode_changed": "signals",
@@ -93,7 +98,9 @@ __all__ = [
     "LimitValueError",
     "Limiter",
     "QueueFullError",
+    "QueueNotFoundError",
     "Rate",
+    "Removal",
     "StoreError",
     "StoreUnavailableError",
     "Throttle",
@@ -104,6 +111,7 @@ __all__ = [
     "UnknownFanOutError",
     "UnknownLimitError",
     "WaitTooLongError",
+    "WaitingCount",
     "task_released",
     "task_throttled",
     "throttle_mode_changed",

@@ -13,6 +13,7 @@
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
+    ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
     └── Throttled                           a limit refused
@@ -73,6 +74,10 @@ class FanOutError(ThrottleError):
 
 class UnknownFanOutError(FanOutError, LookupError):
     """No fan-out has this name, or its record has expired."""
+
+
+class QueueNotFoundError(ThrottleError, LookupError):
+    """Waiting tasks were to be sent to a queue that the app or the broker does not have."""
 
 
 class StoreError(ThrottleError):

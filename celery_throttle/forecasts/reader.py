@@ -1,7 +1,4 @@
-"""Plans that read waiting tasks and the capacity of limits, and return forecasts.
-
-The queues are found by the limits, as each line waits at one of them.
-"""
+"""Plans that read waiting tasks and the capacity of limits, and return forecasts."""
 
 from __future__ import annotations
 
@@ -28,12 +25,11 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, has_keys
+from celery_throttle.operations.waiting_queues import END, limit_names, waiting_queues
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 
 T = TypeVar("T")
-
-_END = b"0"
 
 _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
@@ -61,9 +57,9 @@ class ForecastReader(DefinePlans):
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
         """Return the forecast of some lines."""
-        now, names = yield from self._names()
+        now, names = yield from limit_names(self.keys, self.now())
         lines: list[WaitingLine] = []
-        for queue in (yield from self._queues(names)):
+        for queue in (yield from waiting_queues(self.keys, names)):
             lines += yield from self._lines(queue)
         lines = competing_lines(lines, matches)
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
@@ -73,38 +69,12 @@ class ForecastReader(DefinePlans):
         ]
         return solve(known, matches, capacities, now, measured)
 
-    def _names(self) -> Plan[tuple[int, list[str]]]:
-        """Return the server's time, and the names of all limits."""
-        names: dict[str, None] = {}
-        now, cursor = 0, b""
-        while cursor != _END:
-            call = Call(script("list_limits"), [self.keys.limits], [self.now(), cursor or "0"])
-            server_time, cursor, fields = yield call
-            now = now or int(server_time)
-            texts = (field.decode() for field in fields)
-            names.update((text.partition(":")[0], None) for text in texts if " " not in text)
-        return now, list(names)
-
-    def _queues(self, names: Iterable[str]) -> Plan[list[str]]:
-        """Return the queues that have waiting tasks."""
-        queues: dict[str, None] = {}
-        head = self.keys.queue("").due
-        for name in names:
-            cursor = b""
-            while cursor != _END:
-                call = Call(
-                    script("list_queues"), [self.keys.waiting_list_index(name)], [cursor or "0"]
-                )
-                cursor, found = yield call
-                queues.update((due.decode().removeprefix(head), None) for due in found)
-        return list(queues)
-
     def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
         """Return the lines of a queue. A scan may return one twice."""
         lines: dict[bytes, WaitingLine] = {}
         names = list(self.keys.queue(queue))
         cursor = b""
-        while cursor != _END:
+        while cursor != END:
             call = Call(script("read_lines"), names, [self.now(), cursor or "0"])
             cursor, late, *rows = yield call
             for line, fan_out, weight, requirements, ranks in rows:
