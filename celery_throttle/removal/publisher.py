@@ -45,7 +45,7 @@ class QueuePublisher:
 
     def __enter__(self) -> None:
         connection = self._connection = confirming(self._app.connection_for_write())
-        connection.connect()
+        connection.ensure_connection(max_retries=1)
         # With other transports no queue can be missing.
         is_amqp = connection.transport.driver_type == "amqp"
         on_return = self._note_return if is_amqp else None
