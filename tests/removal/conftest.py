@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,10 +21,10 @@ QUEUES = (Queue("celery"), Queue("other", Exchange("other"), "other"))
 class Site:
     """An app, its broker and its lines."""
 
-    def __init__(self, broker: str, **conf: Any) -> None:
+    def __init__(self, broker: str, limits: Mapping[str, str] = LIMITS, **conf: Any) -> None:
         self.app: Any = Celery("shop", broker=broker, backend=broker, set_as_current=False)
         self.app.conf.update(task_queues=QUEUES, accept_content=["json", "pickle"], **conf)
-        self.throttle = Throttle(self.app, LIMITS, lease=3)
+        self.throttle = Throttle(self.app, limits, lease=3)
         define_tasks(self.app)
 
     def close(self) -> None:
@@ -57,12 +57,16 @@ class Site:
         return messages
 
     def park_message(self, message: Any, queue: str = "celery", **options: Any) -> str:
-        headers, (args, kwargs, _) = message.headers, message.payload
-        limits = self.throttle.task_limits(self.app.tasks[headers["task"]])
+        fields = packing.task_fields(message)
+        if "task" in message.headers:
+            args, kwargs, _ = message.payload
+        else:  # the first version of Celery's protocol
+            args, kwargs = fields["args"], fields["kwargs"]
+        limits = self.throttle.task_limits(self.app.tasks[fields["task"]])
         assert limits is not None
         requirement = limits.fixed or limits.requirement(args, kwargs)
         waiter = WaitingTask(
-            headers["id"],
+            fields["id"],
             self.throttle.qualify(queue),
             rank_of(message.properties.get("priority"), "redis"),
             0,
@@ -74,7 +78,7 @@ class Site:
             waiter,
             requirement,
             "0",
-            identity=packing.identity(headers),
+            identity=packing.identity(fields),
             remember=60.0,
             **options,
         )

@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ from celery_throttle import (
     StoreUnavailableError,
     UnknownLimitError,
 )
+from celery_throttle.messages.publishing import publish
 from celery_throttle.operations.claim import claim_call
 from celery_throttle.operations.park import WaitingTask, park_call
-from celery_throttle.removal import publisher
 from celery_throttle.removal.counts import Removal
 from celery_throttle.removal.publisher import QueuePublisher
 from celery_throttle.removal.withdrawal import BATCH_SIZE
@@ -30,6 +29,9 @@ from tests.fanout.test_messages import OPTIONS, describe
 from tests.removal.conftest import MakeSite, Site
 from tests.servers.server import wait_until
 from tests.workers import ROOT
+
+#: What sends the messages of a drain.
+PUBLISH = "celery_throttle.removal.publisher.publish"
 
 ROUTE = ("exchange", "routing_key")
 
@@ -58,6 +60,16 @@ def test_a_message_is_as_it_was(site: Site, options: dict[str, Any]) -> None:
     [drained] = site.at_broker(queue)
     assert content(drained) == content(sent)
     assert (site.waiting(), site.claimed()) == (0, 0)
+
+
+def test_a_message_of_the_first_protocol(make_site: MakeSite) -> None:
+    site = make_site(task_protocol=1)
+    site.send(1)
+    [sent] = site.park()
+    assert "task" not in sent.headers
+    assert site.throttle.drain().removed == 1
+    [drained] = site.at_broker()
+    assert content(drained) == content(sent)
 
 
 def test_in_order_and_to_their_queues(site: Site) -> None:
@@ -96,8 +108,7 @@ def test_tasks_of_a_limit_that_is_no_more(site: Site, make_site: MakeSite) -> No
     site.send(2, "tenant", "a")
     site.park()
     site.client.delete("{throttle}:limits")
-    later = make_site()
-    later.throttle.settings.limits.clear()
+    later = make_site(limits={})
     assert later.throttle.drain("mail").removed == 2
     assert len(site.at_broker()) == 2
 
@@ -194,14 +205,13 @@ def test_a_message_that_cannot_be_sent(site: Site, caplog: pytest.LogCaptureFixt
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
     """Let the broker fail at one of the messages, after it has got it."""
     sent = iter(range(number))
-    publish: Callable[..., None] = publisher.publish
 
     def failing(*args: Any, **options: Any) -> None:
         publish(*args, **options)
         if next(sent, None) is None:
             raise error
 
-    monkeypatch.setattr(publisher, "publish", failing)
+    monkeypatch.setattr(PUBLISH, failing)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ConnectionResetError("gone")], ids=repr)
@@ -257,7 +267,6 @@ def test_the_lease_is_renewed_while_the_broker_is_slow(
 ) -> None:
     site.send(1)
     site.park()
-    publish: Callable[..., None] = publisher.publish
 
     def lease_ends() -> float:
         [(_, ends)] = site.client.zrange(
@@ -270,7 +279,7 @@ def test_the_lease_is_renewed_while_the_broker_is_slow(
         wait_until(lambda: lease_ends() > before + 2e6, "two renewals")
         publish(*args, **options)
 
-    monkeypatch.setattr(publisher, "publish", slow)
+    monkeypatch.setattr(PUBLISH, slow)
     assert site.throttle.drain().removed == 1
 
 
