@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ class Site:
         define_tasks(self.app)
 
     def close(self) -> None:
+        gc.collect()  # results say goodbye to the result backend when they are collected
         self.throttle.store.close()
         self.app.close()
 
