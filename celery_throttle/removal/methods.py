@@ -45,7 +45,7 @@ class RemovalMethods(AppLimits):
 
         If the call is interrupted, tasks that were not sent wait again as before: at once, or if
         the process was killed, when a lease (``throttle_lease``) has run out and a worker, or the
-        next such call, finds that. Up to 250 tasks may then be sent twice.
+        next such call, finds that. Up to 100 tasks may then be sent twice.
 
         Args:
             limit: only tasks that need this limit, whatever other limits they need; None: all.

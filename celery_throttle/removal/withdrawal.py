@@ -27,7 +27,7 @@ from celery_throttle.store.script import Argument, Call
 logger = logging.getLogger(__name__)
 
 #: Tasks that one call claims or requeues at most; the server does nothing else meanwhile.
-BATCH_SIZE = 250
+BATCH_SIZE = 100
 
 #: Lines that one call looks at.
 _LINES_PER_CALL = 100
