@@ -24,7 +24,7 @@ throttle = Throttle(app, LIMITS, url=STORE, lease=3)
 _starts: Any = None
 
 
-@app.task(name="call", bind=True, throttle=["api", "tenant:{tenant}"], shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+@app.task(name="call", bind=True, throttle=["api", "tenant:{tenant}"], shared=False, lazy=False)
 def call(self: Any, tenant: int) -> None:  # noqa: ARG001  # its key
     global _starts  # noqa: PLW0603  # made after the fork, once a process
     if _starts is None:

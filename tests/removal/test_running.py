@@ -29,10 +29,11 @@ class Fleet:
     def __init__(self, broker: str, store: str, start_worker: StartWorker) -> None:
         self.client: Any = redis.Redis.from_url(store)
         self.app: Any = Celery("removal", broker=broker, backend=store, set_as_current=False)
-        self.app.backend.on_task_call = lambda *_: None  # nobody waits for results
+        backend: Any = self.app.backend
+        backend.on_task_call = lambda *_: None  # nobody waits for results
         self.throttle = Throttle(self.app, LIMITS, url=store, lease=3)
 
-        @self.app.task(name="call", throttle=["api", "tenant:{tenant}"], shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+        @self.app.task(name="call", throttle=["api", "tenant:{tenant}"], shared=False, lazy=False)
         def call(tenant: int) -> None: ...
 
         self.throttle.register()
