@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from celery_throttle.store.script import Call, script
 from tests.fanout.test_messages import OPTIONS, describe
 from tests.removal.conftest import MakeSite, Site
 from tests.servers.server import wait_until
-from tests.workers import ROOT
+from tests.workers import ROOT, StartWorker
 
 #: What sends the messages of a drain.
 PUBLISH = "celery_throttle.removal.publisher.publish"
@@ -191,6 +192,30 @@ def test_queues_of_other_brokers(site: Site) -> None:
     assert site.throttle.count_waiting().elsewhere == 1
     assert site.throttle.drain() == Removal(2, 0, 0, 1)
     assert site.waiting() == 1
+
+
+def test_a_queue_that_an_earlier_version_named_without_its_broker(site: Site) -> None:
+    park_elsewhere(site, "celery")
+    assert site.throttle.count_waiting().queues == {"celery": 1}
+
+
+@pytest.mark.workers
+def test_workers_without_this_package_run_what_was_drained(
+    site: Site, redis_url: str, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    """As after a rollback."""
+    ran = tmp_path / "ran"
+    ran.touch()
+
+    @site.app.task(name="tests.apps.plain.note", throttle="api", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def note(path: str, line: int) -> None: ...
+
+    site.send(20, note.name, str(ran))
+    site.park()
+    assert site.throttle.drain().removed == 20
+    start_worker("tests.apps.plain", redis_url, pool="solo")
+    wait_until(lambda: len(ran.read_text().split()) == 20, "all tasks have run")
+    assert ran.read_text().split() == [str(number) for number in range(20)]
 
 
 def test_a_message_that_cannot_be_sent(site: Site, caplog: pytest.LogCaptureFixture) -> None:
