@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LimitSyntaxError,
         LimitValueError,
         QueueFullError,
+        QueueNotFoundError,
         RulesError,
         StoreError,
         StoreUnavailableError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
     from celery_throttle.misspellings import ThrottleWarning
+    from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
     from celery_throttle.tasks.task import ThrottledTask
 
@@ -60,8 +62,10 @@ _MODULES = {
     "LimitValueError": "errors",
     "Limiter": "limiter",
     "QueueFullError": "errors",
+    "QueueNotFoundError": "errors",
     "Rate": "limits.rate",
     "RulesError": "errors",
+    "Removal": "removal.counts",
     "StoreError": "errors",
     "StoreUnavailableError": "errors",
     "Throttle": "app",
@@ -72,6 +76,7 @@ _MODULES = {
     "UnknownFanOutError": "errors",
     "UnknownLimitError": "errors",
     "WaitTooLongError": "errors",
+    "WaitingCount": "removal.counts",
     "task_released": "signals",
     "task_throttled": "signals",
     "throttle_mode_changed": "signals",
@@ -95,7 +100,9 @@ __all__ = [
     "LimitValueError",
     "Limiter",
     "QueueFullError",
+    "QueueNotFoundError",
     "Rate",
+    "Removal",
     "RulesError",
     "StoreError",
     "StoreUnavailableError",
@@ -107,6 +114,7 @@ __all__ = [
     "UnknownFanOutError",
     "UnknownLimitError",
     "WaitTooLongError",
+    "WaitingCount",
     "task_released",
     "task_throttled",
     "throttle_mode_changed",

@@ -14,9 +14,9 @@ from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_de
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
 from celery_throttle.purge import include_lines
+from celery_throttle.removal.methods import RemovalMethods
 from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.task import ThrottledTask
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_throttle.fanout.line_publisher import LinePublisher
 
 
-class Throttle(AppLimits):
+class Throttle(RemovalMethods):
     """The limits of a Celery app. Makes the app's workers enforce them.
 
     A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so it has all methods of

@@ -14,6 +14,7 @@
     │   └── RulesError                      a rules file with mistakes
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
+    ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
     └── Throttled                           a limit refused
@@ -97,6 +98,10 @@ class FanOutError(ThrottleError):
 
 class UnknownFanOutError(FanOutError, LookupError):
     """No fan-out has this name, or its record has expired."""
+
+
+class QueueNotFoundError(ThrottleError, LookupError):
+    """Waiting tasks were to be sent to a queue that the app or the broker does not have."""
 
 
 class StoreError(ThrottleError):

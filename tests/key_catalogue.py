@@ -60,7 +60,9 @@ _FAN_OUT_LIMIT = LimitRef(FAN_OUT_LIMIT, "<fan-out>")
 
 # Scripts that decide over limits, that change lines, and that record how tasks of fan-outs end.
 _DECIDE = "acquire, admit, broker_wait, claim, define, learn, park, settle"
-_CHANGE_LINES = "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw"
+_CHANGE_LINES = (
+    "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, withdraw_lines"
+)
 _RECORD_ENDS = "cancel, discard, discard_quarantined, recall_quarantined, record_outcomes, requeue"
 
 KEY_KINDS: tuple[KeyKind, ...] = (
@@ -128,7 +130,8 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.WHILE_IDLE,
         "else when no key is in use any more",
-        f"{_DECIDE}, cancel, discard, enlist, recall_quarantined, renew, requeue, reset, withdraw",
+        f"{_DECIDE}, cancel, discard, enlist, recall_quarantined, renew, requeue, reset, withdraw, "
+        "withdraw_lines",
         (_KEYS.key_cap("<limit>"), "zset", "keys in use: until when (us), and 2^53 for each line"),
     ),
     *_kinds(
@@ -206,13 +209,13 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.WITH_LAST_TASK,
         "",
-        "claim, quarantine, requeue, withdraw",
+        "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
         (_KEYS.claims("<worker>"), "hash", "claimed tasks, packed, by token"),
     ),
     *_kinds(
         Expiry.WHILE_IDLE,
         "deleted with the last claim",
-        "claim, quarantine, requeue, withdraw",
+        "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
         (_KEYS.workers, "zset", "workers with claims, by the end of their lease (us)"),
     ),
     *_kinds(
@@ -224,7 +227,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.WITH_LAST_TASK,
         "",
-        "discard_quarantined, quarantine, recall_quarantined",
+        "discard_quarantined, quarantine, recall_quarantined, withdraw_quarantined",
         (_KEYS.quarantine, "hash", "tasks that no live worker has code for, packed, by task id"),
     ),
     *_kinds(
@@ -236,7 +239,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.WHILE_IDLE,
         "else `keep` seconds (a day) after the last task has left its line",
-        f"{_RECORD_ENDS}, claim, enlist, list_results, pause, resume, withdraw",
+        f"{_RECORD_ENDS}, claim, enlist, list_results, pause, resume, withdraw, withdraw_lines",
         (_FAN_OUT, "hash", "record of a fan-out: counts of tasks, settings"),
         (f"{_FAN_OUT}:queues", "hash", "queues by number, and the numbers by queue"),
         (f"{_FAN_OUT}:<n>", "hash", "how each of its tasks ended, or its queue; n is 0 to 63"),

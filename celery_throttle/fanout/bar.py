@@ -90,7 +90,7 @@ class EndEstimate:
         return progress.waiting / progress.rate if progress.rate else None
 
     def _forecast(self, began: float) -> None:
-        forecast = retry_outage(self._make_forecast, self._name)
+        forecast = retry_outage(self._make_forecast, f"Fan-out {self._name}")
         now = time.monotonic()
         self._at = None if forecast.seconds is None else now + forecast.seconds
         self._needs_workers = forecast.bound_by == WORKERS

@@ -197,7 +197,7 @@ class FanOut:
         read, polls = 0, _polls(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
             progress = self._poll()
-            rows = retry_outage(partial(self._page, read), self.name)
+            rows = retry_outage(partial(self._page, read), f"Fan-out {self.name}")
             for task_id, _ in rows:
                 yield self._result(task_id)
             read += len(rows)
@@ -217,9 +217,9 @@ class FanOut:
 
     def _poll(self) -> Progress:
         """Return its progress, after storing the results of newly cancelled tasks."""
-        progress = retry_outage(self.progress, self.name)
+        progress = retry_outage(self.progress, f"Fan-out {self.name}")
         if progress.cancelled:
-            retry_outage(self._mark_revoked, self.name)
+            retry_outage(self._mark_revoked, f"Fan-out {self.name}")
         return progress
 
     def _read_record(self) -> tuple[int, float, Mapping[str, str]]:

@@ -131,7 +131,7 @@ class Publisher:
             reply = self._run(part, closed=closed and last)
         replicas = self.throttle.settings.replicas
         if replicas and tasks:
-            retry_outage(lambda: self.throttle.store.confirm(replicas), self.name)
+            retry_outage(lambda: self.throttle.store.confirm(replicas), f"Fan-out {self.name}")
 
     def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
         try:
@@ -141,7 +141,9 @@ class Publisher:
 
     def _run(self, batch: EnlistBatch, *, closed: bool) -> EnlistReply:
         call = self._call(batch, closed=closed)
-        return retry_outage(lambda: EnlistReply.read(self.throttle.store.run(call)), self.name)
+        return retry_outage(
+            lambda: EnlistReply.read(self.throttle.store.run(call)), f"Fan-out {self.name}"
+        )
 
     def _register(self, batch: EnlistBatch, reply: EnlistReply, *, again: bool) -> None:
         """Register limits that the server does not know."""
@@ -150,7 +152,10 @@ class Publisher:
         if again:
             raise unknown_limit_error(refs[index - 1].name, self.throttle.limits)
         plans = self.throttle.plans
-        retry_outage(lambda: self.throttle.run_plan(plans.register_missing(refs, now)), self.name)
+        retry_outage(
+            lambda: self.throttle.run_plan(plans.register_missing(refs, now)),
+            f"Fan-out {self.name}",
+        )
 
     def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
         """Wait for room for the next entry. Raises if there will never be any."""

@@ -18,8 +18,8 @@ RETRY_TIMEOUT_SECONDS = 60.0
 RETRY_INTERVAL_SECONDS = 1.0
 
 
-def retry_outage(action: Callable[[], T], name: str) -> T:
-    """Run an action for the fan-out of this name, again and again while the server is lost.
+def retry_outage(action: Callable[[], T], caller: str) -> T:
+    """Run an action of a caller (for the log), again and again while the server is lost.
 
     Raises:
         StoreUnavailableError: the server was lost for ``RETRY_TIMEOUT_SECONDS``.
@@ -33,8 +33,8 @@ def retry_outage(action: Callable[[], T], name: str) -> T:
                 raise
             if not logged:
                 logger.warning(
-                    "Fan-out %s waits for the server of its limits, for %.0f s at most: %s",
-                    *(name, RETRY_TIMEOUT_SECONDS, error),
+                    "%s waits for the server of its limits, for %.0f s at most: %s",
+                    *(caller, RETRY_TIMEOUT_SECONDS, error),
                 )
             logged = True
         time.sleep(RETRY_INTERVAL_SECONDS)

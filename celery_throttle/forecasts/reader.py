@@ -1,7 +1,4 @@
-"""Plans that read waiting tasks and the capacity of limits, and return forecasts.
-
-The queues are found by the limits, as each line waits at one of them.
-"""
+"""Plans that read waiting tasks and the capacity of limits, and return forecasts."""
 
 from __future__ import annotations
 
@@ -28,12 +25,11 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, has_keys
+from celery_throttle.operations.waiting_queues import END, waiting_queues
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 
 T = TypeVar("T")
-
-_END = b"0"
 
 _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
@@ -63,7 +59,7 @@ class ForecastReader(DefinePlans):
         """Return the forecast of some lines."""
         now, names = yield from self.list_names()
         lines: list[WaitingLine] = []
-        for queue in (yield from self._queues(names)):
+        for queue in (yield from waiting_queues(self.keys, names)):
             lines += yield from self._lines(queue)
         lines = competing_lines(lines, matches)
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
@@ -75,7 +71,7 @@ class ForecastReader(DefinePlans):
         """Return the forecasts of some limits, read at once; none if more lines wait than that."""
         now, names = yield from self.list_names()
         lines: list[WaitingLine] = []
-        for queue in (yield from self._queues(names)):
+        for queue in (yield from waiting_queues(self.keys, names)):
             lines += yield from self._lines(queue)
             if len(lines) > max_lines:
                 return {}
@@ -95,7 +91,7 @@ class ForecastReader(DefinePlans):
         """
         now, names = yield from self.list_names()
         lines: dict[bytes, WaitingLine] = {}
-        for queue in (yield from self._queues(names)):
+        for queue in (yield from waiting_queues(self.keys, names)):
             lines.update((yield from self._lines_by_name(queue)))
             if len(lines) > max_lines:
                 return None
@@ -109,20 +105,6 @@ class ForecastReader(DefinePlans):
         index = next(n for n, one in enumerate(competing) if one is own)
         return solve(known, lambda one: one is known[index], capacities, now).seconds
 
-    def _queues(self, names: Iterable[str]) -> Plan[list[str]]:
-        """Return the queues that have waiting tasks."""
-        queues: dict[str, None] = {}
-        head = self.keys.queue("").due
-        for name in names:
-            cursor = b""
-            while cursor != _END:
-                call = Call(
-                    script("list_queues"), [self.keys.waiting_list_index(name)], [cursor or "0"]
-                )
-                cursor, found = yield call
-                queues.update((due.decode().removeprefix(head), None) for due in found)
-        return list(queues)
-
     def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
         """Return the lines of a queue."""
         return (yield from self._lines_by_name(queue)).values()
@@ -132,7 +114,7 @@ class ForecastReader(DefinePlans):
         lines: dict[bytes, WaitingLine] = {}
         names = list(self.keys.queue(queue))
         cursor = b""
-        while cursor != _END:
+        while cursor != END:
             call = Call(script("read_lines"), names, [self.now(), cursor or "0"])
             cursor, late, *rows = yield call
             for line, fan_out, weight, requirements, ranks in rows:

@@ -140,10 +140,11 @@ def headers(packed: bytes) -> dict[str, Any]:
     return _split(packed)[0]["headers"] or {}
 
 
-def unpack(packed: bytes, accept: Any, claim: MessageClaim) -> ClaimedMessage:
+def unpack(packed: bytes, accept: Any, claim: MessageClaim | None = None) -> ClaimedMessage:
     """Make a message again, which is acknowledged to its claim instead of the broker.
 
-    ``accept``: the content types that the worker accepts.
+    ``accept``: the content types that the worker accepts. Without a ``claim`` the message cannot be
+    acknowledged.
 
     Raises:
         UnreadableMessageError: the message cannot be read.
@@ -166,10 +167,27 @@ def unpack(packed: bytes, accept: Any, claim: MessageClaim) -> ClaimedMessage:
     )
     # Set afterwards: a compression header would make the constructor decompress the body again.
     message.headers = fields["headers"] or {}
-    message.claim = claim
+    if claim is not None:
+        message.claim = claim
     message.throttle_queue = fields["queue"]
     message.received = fields["received"]
     return message
+
+
+def task_fields(message: Message) -> Mapping[str, Any]:
+    """Return the fields of a task's message, in either version of Celery's protocol.
+
+    Raises:
+        ContentDisallowed, DecodeError: the fields are in the body, which cannot be read.
+    """
+    fields: Mapping[str, Any] = message.headers if "task" in message.headers else message.payload
+    return fields
+
+
+def identity(fields: Mapping[str, Any]) -> str:
+    """Return what tells a redelivered message from a retry or a replacement of its task."""
+    retries, nesting = fields.get("retries") or 0, fields.get("replaced_task_nesting") or 0
+    return f"{fields['id']} {retries} {nesting}"
 
 
 def is_claimed(message: Any) -> bool:

@@ -15,6 +15,7 @@ from celery_throttle.observe.reader import MAX_LINES
 from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.waiting_queues import waiting_queues
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script
 
@@ -38,9 +39,8 @@ class Observer(DetailsReader):
             return found
         # Its queue may have no worker yet. That takes longer to find out.
         _, names = yield from self.list_names()
-        others = [
-            queue for queue in (yield from self._queues(names)) if queue not in fleet.consumed
-        ]
+        queues = yield from waiting_queues(self.keys, names)
+        others = [queue for queue in queues if queue not in fleet.consumed]
         return (yield from self._find(task_id, others, name_of)) if others else found
 
     def _find(self, task_id: str, queues: Iterable[str], name_of: NameOf) -> Plan[TaskStatus]:

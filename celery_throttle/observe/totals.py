@@ -46,6 +46,7 @@ class Totals:
         dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
             ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.
         revoked, discarded: tasks that were so while they waited.
+        removed: tasks taken out of lines by drain, move or drop.
         broker_waits: tasks that began to wait at the broker (``throttle_waiting = "broker"``).
         api_refusals: answers of an API that refused a request, such as 429.
         shadow_refused: requests that the shadow clauses of the limit would have refused.
@@ -62,6 +63,7 @@ class Totals:
     dropped: tuple[tuple[str, int], ...] = ()
     revoked: int = 0
     discarded: int = 0
+    removed: int = 0
     broker_waits: int = 0
     api_refusals: int = 0
     shadow_refused: int = 0
@@ -145,6 +147,7 @@ def read_totals(counters: Mapping[str, float]) -> Totals:
         dropped=tuple((reason, number(f"dropped_{reason}")) for reason in DROP_REASONS),
         revoked=number("revoked"),
         discarded=number("discarded"),
+        removed=number("removed"),
         broker_waits=number("broker_waits"),
         api_refusals=number("api_refusals"),
         shadow_refused=number("shadow_refused"),

@@ -25,6 +25,7 @@ from celery_throttle.limits.requirement import (
 )
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown_limit_error
+from celery_throttle.operations.waiting_queues import limit_names
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Argument, Call, script
@@ -201,17 +202,7 @@ class DefinePlans(LimitPlans):
 
     def list_names(self) -> Plan[tuple[int, list[str]]]:
         """Return the server's time in microseconds, and the names of all limits that it knows."""
-        names: dict[str, None] = {}
-        now, cursor = 0, b"0"
-        while True:
-            found = [self.keys.names, self.keys.limits]
-            server_time, cursor, page = yield Call(
-                script("list_names"), found, [self.now(), cursor]
-            )
-            now = now or int(server_time)
-            names.update((name.decode(), None) for name in page)
-            if cursor == b"0":
-                return now, list(names)
+        return limit_names(self.keys, self.now())
 
     def _list_users_names(self) -> Plan[list[str]]:
         _, names = yield from self.list_names()

@@ -13,16 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.errors import StoreError
-from celery_throttle.fanout.progress import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
-from celery_throttle.limits.duration import to_us
+from celery_throttle.fanout.outcomes import DONE, FAILED, REVOKED, outcomes_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
-
-DONE, FAILED, REVOKED = "done", "failed", "revoked"
 
 #: Outcomes by Celery's event, unless that says that the task comes again (``requeue``).
 OUTCOMES = {
@@ -73,8 +69,5 @@ class FanOutOutcomes:
 
     def _report(self, batch: list[tuple[str, str, str]]) -> None:
         for name in dict.fromkeys(name for name, _, _ in batch):
-            args: list[Argument] = ["", to_us(RATE_SAMPLE_SECONDS), to_us(RATE_STALE_SECONDS)]
-            for fan_out, task_id, outcome in batch:
-                if fan_out == name:
-                    args += (task_id, outcome)
-            self.store.run(Call(script("record_outcomes"), [self.keys.fan_out(name)], args))
+            rows = [(task_id, outcome) for fan_out, task_id, outcome in batch if fan_out == name]
+            self.store.run(outcomes_call(self.keys.fan_out(name), rows))

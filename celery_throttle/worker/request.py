@@ -16,12 +16,13 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.fanout.outcomes import DONE, FAILED
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.failure import fail
-from celery_throttle.worker.fan_out_outcomes import DONE, FAILED, OUTCOMES
+from celery_throttle.worker.fan_out_outcomes import OUTCOMES
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
 from celery_throttle.worker.task_state import PassesGate, TaskState
 

@@ -19,9 +19,9 @@ from pydantic import BaseModel
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.messages import packing
+from celery_throttle.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker.claim import Claim
-from celery_throttle.worker.waiting.republish import _TRANSPORT_PROPERTIES
 from tests.fanout.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -54,7 +54,7 @@ def describe(message: Any) -> dict[str, Any]:
     properties = {
         name: value
         for name, value in message.properties.items()
-        if name not in _TRANSPORT_PROPERTIES
+        if name not in TRANSPORT_PROPERTIES
     }
     if "expiration" in properties:  # in milliseconds from when it was sent
         properties["expiration"] = round(int(properties["expiration"]) / 1e6)

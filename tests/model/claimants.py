@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from tests.model.tasks import Message, Task, Waiting
 from tests.model.watched import Delivery, Run, Server
 from tests.model.world import LEASE, QUEUES, World
@@ -155,6 +156,42 @@ class Worker:
             self.world.hand_out(self.name, row)
             self.world.lease(self.name)
             self._drop(task, row.token)
+
+    def send_to_broker(self, most: int) -> list[Message]:
+        """Take the first tasks out of the lines of each queue, and send them to the broker."""
+        protocol, drained = self.server.protocol, []
+        plans = WithdrawPlans(protocol.keys, None, protocol.now)
+        for queue in QUEUES:
+            first = protocol.tokens[self.name] + 1
+            protocol.tokens[self.name] += most
+            call = plans.lines_call(
+                Claimant(self.name, LEASE / SECOND),
+                queue,
+                list(protocol.limiter.run_plan(plans.lines(queue))),
+                first_token=first,
+                parked_by=2**52,  # the clock may have stepped back
+                most=most,
+            )
+            _, _, *rows = protocol.store.run(call)
+            for token, message, task_id in rows:
+                row = Claimed(
+                    token,
+                    admitted=False,
+                    starts=0,
+                    waited=0,
+                    message=message,
+                    id=task_id.decode(),
+                    slots=(),
+                )
+                waiting = self.world.hand_out(self.name, row)
+                self.world.check_first(waiting)
+                drained.append((token, waiting.message))
+            self.world.lease(self.name)
+        self.acked += [message.identity for _, message in drained]
+        self.claim(0)
+        self.server.broker += [Delivery(message) for _, message in drained]
+        self.settled += [-token for token, _ in drained]
+        return [message for _, message in drained]
 
     def give_back(self, runs: Sequence[Run], *, lost: bool = False) -> None:
         """Claims that are not started go back, and those nobody knows of."""

@@ -172,6 +172,18 @@ class Model(RuleBasedStateMachine):
         self.seen["revoked"] += 1
         self.workers[which % 2].withdraw(waiting[-1 - which % len(waiting)])
 
+    @precondition(lambda self: any(self.world.in_lines()))
+    @rule(which=_some, most=st.integers(1, 3))
+    def send_to_broker(self, which: int, most: int) -> None:
+        copies = [*self.server.broker]
+        for worker in self.workers:
+            copies += worker.deliveries + worker.parked
+        drained = self.workers[which % 2].send_to_broker(most)
+        self.seen["drained"] += len(drained)
+        for message in drained:
+            # Copies that a crash has left, or may leave, are not known any more as parked before.
+            message.task.allowed += sum(one.message == message for one in copies)
+
     # Callers outside tasks.
 
     @rule(ask=st.sampled_from(tables.ASKS))

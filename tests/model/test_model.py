@@ -20,7 +20,7 @@ RUNS, STEPS, PARTS = (2_000, 100, 4) if WHOLE else (100, 100, 1)
 #: What is rare must be seen, too, or its laws are not tested.
 RARE = {
     *("known", "late", "full", "crowded", "never", "dropped", "retried", "stepped back"),
-    "resumed",
+    *("resumed", "drained"),
     *("given back", "set aside", "reclaimed", "revoked", "settled", "undefined"),
     *("lost at the gate", "lost parked", "lost admitted", "lost claim"),
     *("take refused", "upto refused", "reserve refused", "slot refused"),

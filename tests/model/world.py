@@ -175,7 +175,11 @@ class World:
             return False
         name = self.keys.line(kind.queue, kind.refs)
         self.joined += 1
-        line[message.task.id] = Waiting(message, name, self.joined, self.clock // 64)
+        rank = kind.rank
+        others = [one for one in line.values() if one.line == name]
+        last = max((one.units for one in others if one.message.task.kind.rank == rank), default=0)
+        units = max(self.clock // 64, last + 1)  # the clock may have stepped back
+        line[message.task.id] = Waiting(message, name, self.joined, units)
         self.parks[message.identity] = self.clock
         return True
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import pytest
 import redis
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.errors import CostError, UnknownLimitError
+from celery_throttle.errors import CostError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.duration import to_us
 from celery_throttle.testing import ManualClock

@@ -17,6 +17,7 @@ from celery_throttle.fanout.destination import Destination
 from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.limits.reference import RefLike
 from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import SECOND, Protocol
@@ -225,7 +226,7 @@ def test_claims_that_go_back(make: Callable[[], Traffic]) -> None:
             protocol.back("w", "own", *tokens)
             raise
 
-    each_command(make, "back", use)
+    each_command(make, "requeue", use)
 
 
 def test_claims_of_a_dead_worker(make: Callable[[], Traffic]) -> None:
@@ -242,7 +243,7 @@ def test_claims_of_a_dead_worker(make: Callable[[], Traffic]) -> None:
                 pass
             raise
 
-    each_command(make, "back", use)
+    each_command(make, "requeue", use)
 
 
 def test_a_worker_that_dies_after_a_claim_that_failed(make: Callable[[], Traffic]) -> None:
@@ -274,6 +275,49 @@ def test_tasks_that_are_withdrawn(make: Callable[[], Traffic]) -> None:
     each_command(make, "withdraw", use)
 
 
+def test_lines_that_are_withdrawn(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        plans = WithdrawPlans(protocol.keys, None, protocol.now)
+        lines = list(protocol.limiter.run_plan(plans.lines("q")))
+        claimant, first = Claimant("w", 30.0), 100
+        call = plans.lines_call(
+            claimant, "q", lines, first_token=first, parked_by=protocol.now, most=7
+        )
+        try:
+            _, _, *rows = protocol.store.run(call)
+        except StoreError:
+            protocol.back("w", "own", *range(first, first + 7))
+            raise
+        assert len(rows) == 7
+        traffic.ran.update(task_id.decode() for *_, task_id in rows)
+        traffic.settle([token for token, *_ in rows])
+
+    each_command(make, "withdraw_lines", use)
+
+
+def test_quarantined_tasks_that_are_withdrawn(make: Callable[[], Traffic]) -> None:
+    def use(traffic: Traffic) -> None:
+        protocol = traffic.protocol
+        rows = protocol.claim("w", 4, ahead=20_000)
+        for row in rows:
+            protocol.set_aside("w", row.token)
+        plans = WithdrawPlans(protocol.keys, None, protocol.now)
+        first = 100
+        call = plans.quarantined_call(Claimant("w", 30.0), "q", "0", first_token=first)
+        try:
+            _, count, *taken = protocol.store.run(call)
+        except StoreError:
+            protocol.back("w", "own", *range(first, first + len(rows)))
+            protocol.recall(*(row.id for row in rows))
+            raise
+        assert count == len(rows)
+        traffic.ran.update(task_id.decode() for *_, task_id in taken)
+        traffic.settle([token for token, *_ in taken])
+
+    each_command(make, "withdraw_quarantined", use)
+
+
 def test_tasks_that_are_set_aside(make: Callable[[], Traffic]) -> None:
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
@@ -287,7 +331,7 @@ def test_tasks_that_are_set_aside(make: Callable[[], Traffic]) -> None:
             raise
         protocol.recall(row.id)
 
-    each_command(make, "aside", use)
+    each_command(make, "quarantine", use)
 
 
 def test_tasks_that_are_recalled(make: Callable[[], Traffic]) -> None:
@@ -303,7 +347,7 @@ def test_tasks_that_are_recalled(make: Callable[[], Traffic]) -> None:
             protocol.recall(*ids)
             raise
 
-    each_command(make, "recall", use)
+    each_command(make, "recall_quarantined", use)
 
 
 def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:

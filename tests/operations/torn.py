@@ -10,7 +10,7 @@ from hashlib import sha1
 from typing import Any
 
 from celery_throttle.store.client import Store
-from celery_throttle.store.script import Call, Script
+from celery_throttle.store.script import Call, Script, script
 
 _IN_FRONT = """
 local redis, left = setmetatable({ call = false }, { __index = redis }), %d
@@ -33,7 +33,7 @@ class TornStore(Store):
 
     def tear(self, name: str, command: int) -> None:
         """Let the next call of a script fail at one of its commands, the first being 1."""
-        self._at[name] = command
+        self._at[script(name).name] = command  # a name that no script has is an error
 
     def whole(self) -> bool:
         """Whether the last call that was to fail passed, as it has fewer commands. Forgets it."""

@@ -15,12 +15,13 @@ from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from celery_throttle.fanout.outcomes import FAILED
 from celery_throttle.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.claims.quarantine import Quarantine
-from celery_throttle.worker.fan_out_outcomes import FAILED, FanOutOutcomes
+from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.request import is_gated
@@ -146,5 +147,4 @@ def read_task_name(message: packing.ClaimedMessage) -> str:
     Raises:
         KeyError: the message has no name of a task.
     """
-    fields = message.headers if "task" in message.headers else message.payload
-    return str(fields["task"])
+    return str(packing.task_fields(message)["task"])

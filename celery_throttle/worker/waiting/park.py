@@ -143,9 +143,7 @@ def identity(request: Any) -> str:
 
     Those are a retry, and a task that came out of a line and goes into one again.
     """
-    headers = request.request_dict
-    nesting = headers.get("replaced_task_nesting") or 0
-    own = f"{request.id} {headers.get('retries') or 0} {nesting}"
+    own = packing.identity(request.request_dict)
     claim = request.throttle_state.claim
     return own if claim is None else f"{own} {claim.name}"
 

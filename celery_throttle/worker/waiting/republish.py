@@ -16,6 +16,7 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
+from celery_throttle.messages.publishing import confirming, publish
 from celery_throttle.messages.routing import Routing
 from celery_throttle.worker import tuning
 
@@ -23,12 +24,6 @@ logger = get_logger(__name__)
 
 #: Longest delay at RabbitMQ.
 _MAX_DELAY_SECONDS = float(2**MAX_LEVEL)
-
-#: Properties that a transport adds to a message which it delivers.
-_TRANSPORT_PROPERTIES = (
-    *("delivery_info", "delivery_tag", "body_encoding"),
-    *("application_headers", "content_type", "content_encoding"),
-)
 
 
 class Republisher:
@@ -81,10 +76,7 @@ class Republisher:
 
     def _connect(self) -> Any:
         if self._connection is None:
-            self._connection = self._consumer.app.connection_for_write()
-            options = self._connection.transport_options or {}
-            # Without this, RabbitMQ does not confirm that it has a message.
-            self._connection.transport_options = {**options, "confirm_publish": True}
+            self._connection = confirming(self._consumer.app.connection_for_write())
         return self._connection
 
     def _bind(self, queue: str) -> None:
@@ -99,25 +91,8 @@ class Republisher:
     def _publish(
         self, message: Message, more: dict[str, Any], exchange: str, routing_key: str
     ) -> None:
-        headers = {**message.headers, **more}
-        properties: dict[str, Any] = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in _TRANSPORT_PROPERTIES
-        }
-        expiration = properties.pop("expiration", None)
-        Producer(self._connect(), auto_declare=False).publish(
-            message.body,
-            exchange=exchange,
-            routing_key=routing_key,
-            headers=headers,
-            content_type=message.content_type,
-            content_encoding=message.content_encoding,
-            # The body was decompressed when the message came.
-            compression=headers.pop("compression", None),
-            expiration=None if expiration is None else int(expiration) / 1000,
-            **properties,
-        )
+        producer = Producer(self._connect(), auto_declare=False)
+        publish(producer, message, exchange, routing_key, more)
 
     def close(self) -> None:
         """Close the connection for publishing; a later call opens another one."""

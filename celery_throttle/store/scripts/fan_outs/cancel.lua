@@ -32,7 +32,7 @@ for i = 1, #found[2], 2 do
     local line, limit_index, descriptor = find_task(queue, id)
     if line and descriptor.fan_out == record then
       record_fan_out_outcome(record, id, 'revoked')
-      remove_task(line, descriptor, limit_index, id)
+      remove_from_line(line, descriptor, limit_index, { id })
       increase_totals(descriptor, 'revoked', 1)
       cancelled = cancelled + 1
     end

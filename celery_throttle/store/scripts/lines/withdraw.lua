@@ -26,7 +26,7 @@ for key = 3, #KEYS - 1, 4 do
       local row = cmsgpack.unpack(packed)
       local claim_head = pack_claim_head(line, cmsgpack.pack(descriptor))
       redis.call('HSET', KEYS[2], token, claim_head .. cmsgpack.pack(id, row[SCORE], packed))
-      remove_task(line, descriptor, limit_index, id)
+      remove_from_line(line, descriptor, limit_index, { id })
       increase_totals(descriptor, 'revoked', 1)
       taken[#taken + 1] = { token, 0, 0, now - row[PARKED], row[MESSAGE], id }
       token = token + 1

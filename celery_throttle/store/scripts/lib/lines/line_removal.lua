@@ -13,10 +13,10 @@ local function find_task(queue, id)
   end
 end
 
--- Remove one task for good, and update the waiting list of its line.
-local function remove_task(line, descriptor, limit_index, id)
+-- Remove tasks for good, and update the waiting list of their line.
+local function remove_from_line(line, descriptor, limit_index, ids)
   local limit_keys, queue = descriptor.limits[limit_index], descriptor.queue
-  remove_tasks(line, descriptor, limit_index, { id })
+  remove_tasks(line, descriptor, limit_index, ids)
   if redis.call('EXISTS', line) == 0 then
     redis.call('ZREM', limit_keys[WAITING], line)
     drop_empty_list(limit_keys, queue)

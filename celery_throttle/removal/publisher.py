@@ -1,0 +1,92 @@
+"""Drain and move: sends withdrawn tasks to the broker, as they were before they waited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from kombu import Producer
+from kombu.serialization import prepare_accept_content
+
+from celery_throttle.errors import QueueNotFoundError
+from celery_throttle.messages import packing
+from celery_throttle.messages.publishing import confirming, publish
+from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
+
+
+class QueuePublisher:
+    """Sends tasks to the queues in whose lines they waited, or all of them to another queue.
+
+    A queue that the app knows is declared first, as Celery does when it sends a task.
+
+    Args:
+        app: the app.
+        target: the other queue.
+
+    Raises:
+        QueueNotFoundError: the app does not know the other queue and may not create it.
+    """
+
+    def __init__(self, app: Any, target: str | None = None) -> None:
+        self.purpose = "drain" if target is None else "move"
+        self._app = app
+        self._target = target
+        self._accept = prepare_accept_content(app.conf.accept_content)
+        self._declared: set[str] = set()
+        self._is_returned = False
+        if target is not None:
+            try:
+                app.amqp.queues[target]  # creates it, if missing queues may be created
+            except KeyError:
+                raise QueueNotFoundError(
+                    f"queue {target!r} is not in task_queues, and task_create_missing_queues is off"
+                ) from None
+
+    def __enter__(self) -> None:
+        connection = self._connection = confirming(self._app.connection_for_write())
+        connection.ensure_connection(max_retries=1)
+        # With other transports no queue can be missing.
+        is_amqp = connection.transport.driver_type == "amqp"
+        on_return = self._note_return if is_amqp else None
+        self._producer = Producer(connection, auto_declare=False, on_return=on_return)
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.release()
+
+    def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
+        """Let workers park the tasks again."""
+        identities = []
+        for task in tasks:
+            with suppress(Exception):  # no worker has parked a message that cannot be read
+                identities.append(packing.identity(packing.task_fields(self._unpack(task))))
+        withdrawal.forget_parked(identities)
+
+    def dispose(self, task: WithdrawnTask, queue: str) -> None:
+        """Send a task, and wait until the broker has it.
+
+        Raises:
+            QueueNotFoundError: the broker has no such queue.
+            ValueError: the message cannot be read or sent.
+        """
+        name = queue if self._target is None else self._target
+        if name not in self._declared:
+            self._declare(name)
+        publish(self._producer, self._unpack(task), "", name, mandatory=True)
+        if self._is_returned:
+            raise QueueNotFoundError(f"the broker has no queue {name!r}, nor is it in task_queues")
+
+    def complete(self) -> None:
+        """See :class:`~celery_throttle.removal.remove.Disposal`: there is nothing left to do."""
+
+    def _unpack(self, task: WithdrawnTask) -> packing.ClaimedMessage:
+        return packing.unpack(task.packed, self._accept)
+
+    def _declare(self, name: str) -> None:
+        queues = self._app.amqp.queues
+        if name in queues:
+            queues[name](self._producer.channel).declare()
+        self._declared.add(name)
+
+    def _note_return(self, *_: object) -> None:
+        self._is_returned = True

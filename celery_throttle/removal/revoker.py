@@ -1,0 +1,84 @@
+"""Drop: withdrawn tasks end with the state REVOKED, as if a worker had met them after a revoke.
+
+The result backend gets the state, the chord of a task learns of it, and a fan-out counts it. The
+signal ``task_revoked`` and the event ``task-revoked`` are a worker's, so neither is sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from celery.worker.request import Request
+from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined]  # not in the stubs
+from kombu.serialization import prepare_accept_content
+
+from celery_throttle.fanout.outcomes import REVOKED, outcomes_call
+from celery_throttle.fanout.retry import retry_outage
+from celery_throttle.messages import packing
+from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
+
+
+class Revoker:
+    """Ends tasks as revoked.
+
+    Args:
+        throttle: the limits of the app.
+        reason: the message of the error in the result.
+    """
+
+    purpose = "drop"
+
+    def __init__(self, throttle: AppLimits, reason: str) -> None:
+        self._throttle = throttle
+        self._app = throttle.app
+        self._reason = reason
+        self._accept = prepare_accept_content(self._app.conf.accept_content)
+        #: Ids of revoked tasks, by the name of their fan-out.
+        self._of_fan_outs: defaultdict[str, list[str]] = defaultdict(list)
+
+    def __enter__(self) -> None:
+        """See :class:`~celery_throttle.removal.remove.Disposal`."""
+
+    def __exit__(self, *_: object) -> None:
+        self.complete()
+
+    def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
+        """See :class:`~celery_throttle.removal.remove.Disposal`: there is nothing to prepare."""
+
+    def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the protocol
+        """Store the state of a task."""
+        try:
+            request = self._request(packing.unpack(task.packed, self._accept))
+        except Exception:  # noqa: BLE001  # no worker could run it either; its id is all that is needed
+            self._app.backend.mark_as_revoked(task.id, self._reason)
+            return
+        context = request._context  # noqa: SLF001  # as Celery's request passes it on
+        request.task.backend.mark_as_revoked(
+            request.id, self._reason, request=context, store_result=request.store_errors
+        )
+        fan_out = request.request_dict.get(FAN_OUT_HEADER)
+        if fan_out is not None:
+            self._of_fan_outs[str(fan_out)].append(task.id)
+
+    def complete(self) -> None:
+        """Record the tasks of fan-outs as revoked."""
+        for name in list(self._of_fan_outs):
+            outcomes = [(task_id, REVOKED) for task_id in self._of_fan_outs[name]]
+            call = outcomes_call(self._throttle.keys.fan_out(name), outcomes)
+            retry_outage(partial(self._throttle.store.run, call), self.purpose)
+            del self._of_fan_outs[name]
+
+    def _request(self, message: packing.ClaimedMessage) -> Any:
+        """Return the request that a worker would make of a message."""
+        options: dict[str, Any] = {}
+        if "task" not in message.headers:
+            body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
+            options = {"body": body, "headers": headers, "decoded": decoded, "utc": utc}
+        name = packing.task_fields(message)["task"]
+        task = self._app.tasks.get(name) or self._app.Task()
+        return Request(message, app=self._app, task=task, **options)

@@ -1,0 +1,193 @@
+"""Claims waiting tasks in batches, so that they leave their lines for good.
+
+Law at stake here: *never lost*. A task is claimed under a lease until it is at the broker, or
+revoked. If this process dies, the lease runs out, and the tasks of its batch are requeued like
+those of a dead worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from celery_throttle.errors import StoreError
+from celery_throttle.fanout.retry import retry_outage
+from celery_throttle.lease_renewer import LeaseRenewer
+from celery_throttle.operations.claim import claim_call, requeue_call
+from celery_throttle.operations.waiting_queues import END
+from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import Argument, Call
+
+#: Not a logger of Celery, which would show nothing in a script that sets up no logging.
+logger = logging.getLogger(__name__)
+
+#: Tasks that one call claims or requeues at most; the server does nothing else meanwhile.
+BATCH_SIZE = 100
+
+#: Lines that one call looks at.
+_LINES_PER_CALL = 100
+
+#: Tokens that are reserved for a call, so that its claims are found if the reply is lost. A call
+#: that claims tasks out of quarantine takes as many as one step of a scan returns.
+_TOKENS_PER_CALL = 1000
+
+
+class WithdrawnTask(NamedTuple):
+    """A task that was claimed out of its line."""
+
+    token: int
+    packed: bytes  #: its message; see `messages/packing.py`
+    id: str
+
+
+class Withdrawal:
+    """The claims of one removal; a context that requeues those that are not settled.
+
+    Args:
+        store: the server.
+        plans: those for the tasks to withdraw.
+        purpose: such as "drain"; part of the name under which the tasks are claimed.
+        lease: seconds of the lease.
+    """
+
+    def __init__(self, store: Store, plans: WithdrawPlans, purpose: str, lease: float) -> None:
+        self._store = store
+        self._plans = plans
+        name = f"{purpose}-{uuid.uuid4().hex[:12]}@{socket.gethostname()}"
+        self._claimant = Claimant(name, lease)
+        self._renewer = LeaseRenewer(self._renew)
+        self._next_token = 1
+        #: Tokens to requeue; negative if the task did not leave this process.
+        self._open: dict[int, int] = {}
+        self._done: list[int] = []
+
+    def __enter__(self) -> None:
+        self._renewer.add(self._claimant.name, (), self._claimant.lease)
+
+    def __exit__(self, *_: object) -> None:
+        self._renewer.remove(self._claimant.name)
+        try:
+            self._store.run(self._report_call(self._done))
+            self._requeue()
+        except StoreError as error:
+            logger.warning(
+                "%s: its claimed tasks wait again in %.0f s, as they cannot be requeued now: %s",
+                *(*self._claimant, error),
+            )
+
+    def withdraw_lines(
+        self, queue: str, lines: Sequence[str], parked_by: int
+    ) -> Iterator[list[WithdrawnTask]]:
+        """Claim the tasks in lines of a queue, in order, and yield them in batches.
+
+        Settle a batch before the next. Tasks that joined their lines after the time ``parked_by``
+        (microseconds) are left alone.
+        """
+        first, score = 0, b"-inf"
+        while first < len(lines):
+            call = partial(
+                self._plans.lines_call,
+                self._claimant,
+                queue,
+                lines[first : first + _LINES_PER_CALL],
+                parked_by=parked_by,
+                most=BATCH_SIZE,
+                score=score,
+            )
+            done, score, *rows = self._withdraw(call)
+            first += done
+            yield self._receive(rows)
+
+    def withdraw_quarantined(self, queue: str) -> Iterator[list[WithdrawnTask]]:
+        """Claim the tasks of a queue that are in quarantine, and yield them in batches."""
+        cursor: Argument = "0"
+        while cursor != END:
+            call = partial(self._plans.quarantined_call, self._claimant, queue, cursor)
+            cursor, _, *rows = self._withdraw(call)
+            yield self._receive(rows)
+
+    def start(self, task: WithdrawnTask) -> None:
+        """Record that a task is about to be disposed of: from now on nobody knows if it was."""
+        self._open[task.token] = task.token
+
+    def put_back(self, task: WithdrawnTask) -> None:
+        """Record that a task was not disposed of after all: it is requeued."""
+        self._open[task.token] = -task.token
+
+    def finish(self, task: WithdrawnTask) -> None:
+        """Record that a task was disposed of."""
+        del self._open[task.token]
+        self._done.append(task.token)
+
+    def settle(self) -> None:
+        """Settle the claims of tasks that were disposed of, and requeue the others."""
+        self._run(lambda: self._store.run(self._report_call(self._done)))
+        self._done = []
+        self._run(self._requeue)
+
+    def forget_parked(self, identities: Sequence[str]) -> None:
+        """Let workers park these messages again, should the broker deliver them twice.
+
+        A worker takes a redelivered message for one that it has parked if its acknowledgement may
+        have been lost.
+        """
+        self._run(lambda: self._store.run(self._report_call(acknowledged=identities)))
+
+    def requeue_lapsed(self) -> None:
+        """Requeue the claims of all workers that are dead: there may be no other to do it."""
+        while worker := self._run(lambda: self._store.run(self._report_call()))[1].decode():
+            call = requeue_call(self._plans.keys, worker, "dead", BATCH_SIZE)
+            while self._run(partial(self._store.run, call)):
+                pass
+
+    def _run(self, action: Callable[[], Any]) -> Any:
+        return retry_outage(action, self._claimant.name)
+
+    def _withdraw(self, make_call: Callable[..., Call]) -> list[Any]:
+        """Run a call that claims tasks. What a failed attempt may have claimed is requeued."""
+
+        def attempt() -> Any:
+            self._requeue()
+            first, self._next_token = self._next_token, self._next_token + _TOKENS_PER_CALL
+            self._open = {token: -token for token in range(first, self._next_token)}
+            return self._store.run(make_call(first_token=first))
+
+        reply: list[Any] = self._run(attempt)
+        return reply
+
+    def _receive(self, rows: Sequence[Sequence[Any]]) -> list[WithdrawnTask]:
+        tasks = [
+            WithdrawnTask(token, packed, task_id.decode("utf-8", "surrogatepass"))
+            for token, packed, task_id in rows
+        ]
+        self._open = {task.token: -task.token for task in tasks}
+        return tasks
+
+    def _requeue(self) -> None:
+        while self._open:
+            tokens = list(self._open)[:BATCH_SIZE]
+            listed = [self._open[token] for token in tokens]
+            name = self._claimant.name
+            self._store.run(requeue_call(self._plans.keys, name, "own", len(listed), listed))
+            for token in tokens:
+                del self._open[token]
+
+    def _report_call(self, settled: Sequence[int] = (), acknowledged: Sequence[str] = ()) -> Call:
+        """Return the call that renews the lease and settles; it replies a dead worker, too."""
+        return claim_call(
+            self._plans.keys,
+            self._claimant.name,
+            (),
+            range(0),
+            lease=self._claimant.lease,
+            settled=settled,
+            acknowledged=acknowledged,
+        )
+
+    def _renew(self, *_: object) -> None:
+        self._store.run(self._report_call())

@@ -1,0 +1,128 @@
+"""Waiting tasks are discarded, and end as revoked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chord, signals
+from celery.exceptions import ChordError, TaskRevokedError
+
+from celery_throttle.removal.counts import Removal
+from celery_throttle.removal.revoker import Revoker
+from celery_throttle.removal.withdrawal import BATCH_SIZE
+from tests.removal.conftest import MakeSite, Site
+from tests.removal.test_drain import park_elsewhere
+
+
+def test_the_state_of_a_task(site: Site) -> None:
+    [task_id] = site.send(1)
+    [ignored] = site.send(1, "forgotten")
+    [kept] = site.send(1, "tenant", "a")
+    site.park()
+    assert site.throttle.drop("mail").removed == 1
+    assert site.app.AsyncResult(kept).state == "REVOKED"
+    assert site.app.AsyncResult(task_id).state == "PENDING"
+    assert site.throttle.drop("api", reason="no longer needed") == Removal(2, 0, 0, 0)
+    error = site.app.AsyncResult(task_id).result
+    assert isinstance(error, TaskRevokedError)
+    assert str(error) == "no longer needed"
+    assert site.app.AsyncResult(ignored).state == "PENDING"
+    assert (site.waiting(), site.claimed(), site.at_broker()) == (0, 0, [])
+
+
+def test_no_worker_reports_it(site: Site) -> None:
+    site.send(1)
+    site.park()
+    calls: list[Any] = []
+
+    def note(**about: Any) -> None:
+        calls.append(about)
+
+    signals.task_revoked.connect(note)
+    site.throttle.drop(None)
+    signals.task_revoked.disconnect(note)
+    assert calls == []
+
+
+def test_the_chord_of_a_task_fails(site: Site) -> None:
+    free = site.app.tasks["free"]
+    header = [site.app.tasks["call"].s(number) for number in range(2)]
+    result = chord(header)(free.s())
+    site.park()
+    assert site.throttle.drop("api").removed == 2
+    assert isinstance(result.result, ChordError)
+    assert "TaskRevokedError" in str(result.result)
+
+
+def test_a_fan_out_counts_them(site: Site) -> None:
+    call = site.app.tasks["call"]
+    job = site.throttle.fan_out((call.s(n) for n in range(BATCH_SIZE + 5)), "nightly")
+    assert site.throttle.drop("api").removed == BATCH_SIZE + 5
+    progress = job.progress()
+    assert (progress.revoked, progress.waiting, progress.complete) == (BATCH_SIZE + 5, 0, True)
+
+
+def test_a_fan_out_counts_what_was_dropped_before_an_interruption(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = site.app.tasks["call"]
+    job = site.throttle.fan_out((call.s(n) for n in range(5)), "nightly")
+    dispose, calls = Revoker.dispose, iter(range(3))
+
+    def interrupted(*args: Any) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        dispose(*args)
+
+    monkeypatch.setattr(Revoker, "dispose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        site.throttle.drop("api")
+    progress = job.progress()
+    assert (progress.revoked, progress.waiting) == (3, 2)
+    assert site.claimed() == 0
+
+
+def test_a_drained_task_of_a_fan_out_still_belongs_to_it(site: Site) -> None:
+    call = site.app.tasks["call"]
+    job = site.throttle.fan_out([call.s(1)], "nightly")
+    site.throttle.drain()
+    progress = job.progress()
+    assert (progress.waiting, progress.running, progress.complete) == (0, 1, False)
+    site.park()
+    site.throttle.drop("api")
+    assert job.progress().revoked == 1
+
+
+def test_tasks_of_the_first_protocol(make_site: MakeSite) -> None:
+    site = make_site(task_protocol=1)
+    [task_id] = site.send(1)
+    site.park()
+    assert site.throttle.drop("api").removed == 1
+    assert site.app.AsyncResult(task_id).state == "REVOKED"
+
+
+def test_tasks_that_no_worker_could_run(site: Site, make_site: MakeSite) -> None:
+    [task_id] = site.send(1)
+    site.park()
+    park_elsewhere(site, site.throttle.qualify("celery"))
+    other = make_site()
+    del other.app.tasks["call"]
+    assert other.throttle.drop("api").removed == 2
+    for dropped in (task_id, f"in {site.throttle.qualify('celery')}"):
+        assert site.app.AsyncResult(dropped).state == "REVOKED"
+
+
+def test_a_result_backend_that_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.send(2)
+    site.park()
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise ConnectionError("it is down")
+
+        patch.setattr(site.app.backend, "mark_as_revoked", fail)
+        with pytest.raises(ConnectionError):
+            site.throttle.drop("api")
+    assert (site.waiting(), site.claimed()) == (2, 0)
+    assert site.throttle.drop("api").removed == 2
