@@ -186,6 +186,10 @@ class Keys:
         """
         return f"{self.prefix}:totals:{name}"
 
+    def shared_by_keys(self, name: str) -> frozenset[str]:
+        """Return the keys that a limit has once, however many keys of it are in use."""
+        return frozenset((self.limits, self.layers, self.names, self.changes, self.totals(name)))
+
     def broker_waits(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
         return f"{self.prefix}:turns:{self.field(ref)}"
