@@ -46,7 +46,12 @@ local function put_code(requirement)
 end
 
 local function set(requirement)
-  local old, ends, below = definition_of(requirement), 0, ''
+  local old, own = definition_of(requirement)
+  if own and string.byte(own) == CODE then
+    -- Earlier versions kept no layers.
+    redis.call('HSETNX', KEYS[2], 'code ' .. requirement.field, string.sub(own, SECOND_PART))
+  end
+  local ends, below = 0, ''
   if lasts > 0 then
     local origin, second_part = definition_below(requirement.field)
     ends, below = now + lasts, origin and string.char(origin) .. second_part or ''
