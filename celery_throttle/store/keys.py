@@ -80,6 +80,10 @@ class Keys:
         """Return the key of the keys of a limit that have their own definition or weight."""
         return f"{self.prefix}:own:{name}"
 
+    def shared_by_keys(self, name: str) -> frozenset[str]:
+        """Return the keys that a limit has once, however many keys of it are in use."""
+        return frozenset((self.limits, self.layers, self.names, self.changes, self.totals(name)))
+
     @property
     def workers(self) -> str:
         """Workers with claims."""
@@ -185,10 +189,6 @@ class Keys:
         With ``/keys`` appended, the key of the backlogs of its keys; see ``waiting_list.lua``.
         """
         return f"{self.prefix}:totals:{name}"
-
-    def shared_by_keys(self, name: str) -> frozenset[str]:
-        """Return the keys that a limit has once, however many keys of it are in use."""
-        return frozenset((self.limits, self.layers, self.names, self.changes, self.totals(name)))
 
     def broker_waits(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
