@@ -25,8 +25,8 @@ for _, command in ipairs({
   { 'PEXPIRE', key, 1000 }, { 'PERSIST', key .. '+' },
   { 'HDEL', key, '' }, { 'HEXISTS', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HKEYS', key },
   { 'HLEN', key }, { 'HMGET', key, '' }, { 'HSCAN', key, 0 }, { 'HVALS', key },
-  { 'LLEN', key }, { 'LRANGE', key, 0, 0 }, { 'SREM', key, '' }, { 'SSCAN', key, 0 },
-  { 'ZCARD', key }, { 'ZCOUNT', key, 0, 0 }, { 'ZRANGE', key, 0, 0 }, { 'ZRANK', key, '' },
+  { 'LLEN', key }, { 'LTRIM', key, 0, -1 }, { 'LRANGE', key, 0, 0 }, { 'SREM', key, '' }, { 'SSCAN', key, 0 },
+  { 'XREVRANGE', key, '+', '-' }, { 'ZCARD', key }, { 'ZCOUNT', key, 0, 0 }, { 'ZRANGE', key, 0, 0 }, { 'ZRANK', key, '' },
   { 'ZREM', key, '' }, { 'ZREMRANGEBYSCORE', key, 0, 0 }, { 'ZSCORE', key, '' }, { 'DEL', key .. '+' },
 }) do
   may(unpack(command))
