@@ -372,12 +372,17 @@ def test_no_start_is_booked_in_the_last_milliseconds(
     lines.check()
 
 
+@pytest.mark.parametrize("is_in_memory", [False, True])
 def test_a_call_that_waits_is_granted_nothing_before_the_end(
-    limiter: Limiter, clock: ManualClock
+    redis_url: str, clock: ManualClock, *, is_in_memory: bool
 ) -> None:
+    url = "memory://" if is_in_memory else redis_url
+    limiter = Limiter(url, {"api": "10/s"}, clock=clock)
+    limiter.register()
     limiter.define("api", "1/h", seconds=5)
     end = clock.now + 5 * SECOND
     assert limiter["api"].acquire()
+    assert limiter["api"].peek().retry_after == 5
     clock.now = end - 10_000
     starts = []
     for _ in range(4):
