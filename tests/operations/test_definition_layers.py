@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
+from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store import definitions
@@ -70,8 +71,8 @@ class User:
         seconds = END if self._ends_by_itself else None
         self.limiter.define("api", bounded, key=key, seconds=seconds)
 
-    def step(self, kind: str, amount: Any) -> tuple[bool, int, int, float] | None:
-        """Return what an acquisition decides; None if its cost can never pass, or for others."""
+    def step(self, kind: str, amount: Any) -> Decision | None:
+        """Return the decision of an acquisition; None if its cost can never pass, or for others."""
         if kind == "advance":
             self._advance(to_us(amount))
         elif kind == "register":
@@ -80,9 +81,7 @@ class User:
             self.limiter.define("api", amount)
         else:
             with suppress(CostError):
-                decision = self.limiter["api", "a"].acquire(amount)
-                allowed, remaining = decision.allowed, decision.remaining
-                return allowed, remaining, decision.limit, decision.reset_after
+                return self.limiter["api", "a"].acquire(amount)
         return None
 
     def _advance(self, us: int) -> None:
@@ -101,7 +100,7 @@ class User:
 Users = tuple[User, User, User]
 
 _played = settings(
-    max_examples=examples(1000),
+    max_examples=examples(600),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -134,7 +133,11 @@ def test_a_definition_ends_as_if_it_were_removed_then(
     with make_users(redis_url, *start) as users:
         for step in steps:
             by_itself, by_a_call, in_memory = (user.step(*step) for user in users)
-            assert by_itself == by_a_call == in_memory, step
+            assert by_itself == in_memory, step
+            if by_itself is not None and by_a_call is not None:
+                # Nobody knows in advance when a call ends a definition.
+                by_itself = by_itself._replace(retry_after=by_a_call.retry_after)
+            assert by_itself == by_a_call, step
 
 
 @_played
@@ -148,7 +151,7 @@ def test_a_key_is_never_given_more_if_its_name_changes_meanwhile(
         for step in steps:
             for i, user in enumerate(users):
                 decision = user.step(*step)
-                if decision and decision[0]:
+                if decision:
                     granted[i] += step[1]
             by_itself, by_a_call, in_memory = granted
             assert by_itself <= by_a_call == in_memory, step
