@@ -129,8 +129,8 @@ def _fill(url: str, case: Case) -> Size:
         # In all less than the period, so that the first unit is still in use at the end.
         clock.advance(0.98 * 86_400 / UNITS if case.spread else 0)
     with redis.Redis.from_url(url) as client:
-        # All keys except the definitions.
-        keys = [key for key in client.scan_iter() if key != limiter.keys.limits.encode()]
+        others = limiter.keys.shared_by_keys(NAME)
+        keys = [key for key in client.scan_iter() if key.decode() not in others]
         size = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
         strings = [client.strlen(key) for key in keys if client.type(key) == b"string"]
         client.flushdb()

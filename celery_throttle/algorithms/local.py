@@ -161,7 +161,7 @@ class LocalLimits:
             )
 
     def _conclude(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
-        waits = [check.wait(now) for check in checks]
+        waits = [self._wait(check, now) for check in checks]
         wait = max(waits)
         delay = max(check.delay(now) for check in checks) if wait == 0 else 0
         if wait == 0 and take:
@@ -182,6 +182,10 @@ class LocalLimits:
             granted=to_units(checks[0].cost) if wait == 0 and take else 0,
             delay=delay / MICROSECONDS,
         )
+
+    def _wait(self, check: LimitCheck, now: int) -> int:
+        """Return the microseconds to wait for one of the limits."""
+        return check.wait(now)
 
     def _find_definition(self, ref: LimitRef) -> Definition | None:
         own = self._definitions.get(ref)

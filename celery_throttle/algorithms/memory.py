@@ -55,6 +55,8 @@ class MemoryLimits(LocalLimits):
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
         self._key_caps: defaultdict[str, KeyCap] = defaultdict(KeyCap)
         self._pauses: dict[LimitRef, Pause] = {}
+        #: When definitions end, in microseconds. The caller removes them then.
+        self.ends: dict[LimitRef, int] = {}
         super().__init__(limits)
 
     def define(self, ref: LimitRef, written: LimitsLike, now: int) -> None:
@@ -201,7 +203,7 @@ class MemoryLimits(LocalLimits):
             for ref in {check.ref for check in checks if decision and take}:
                 self._note_use(ref, now)
             return decision
-        waits = [max(check.wait(now), blocking.get(check.ref, 0)) for check in checks]
+        waits = [max(self._wait(check, now), blocking.get(check.ref, 0)) for check in checks]
         wait = max(waits)
         bottleneck = checks[waits.index(wait)]
         self.refusing = bottleneck.ref
@@ -215,6 +217,12 @@ class MemoryLimits(LocalLimits):
         )
         pause = self._pause_left(bottleneck.ref, now)
         return decision.with_pause(pause_to_seconds(pause)) if pause else decision
+
+    def _wait(self, check: LimitCheck, now: int) -> int:
+        """Return the microseconds to wait for one of the limits, or for others in its place."""
+        wait, ref = super()._wait(check, now), check.ref
+        end = self.ends.get(ref if ref in self._definitions else LimitRef(ref.name, None))
+        return wait if end is None else min(wait, end - now)
 
     def _pause_left(self, ref: LimitRef, now: int) -> int:
         """Return the microseconds for which a name, or this key of it, is paused."""

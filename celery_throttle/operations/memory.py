@@ -48,8 +48,6 @@ class MemoryPlans(Plans):
     _memory: MemoryLimits = field(default_factory=MemoryLimits)
     #: The takes of each holder of slots, by its name.
     _held: dict[str, LocalReservation] = field(default_factory=dict)
-    #: When definitions end by themselves, in microseconds.
-    _ends: dict[LimitRef, int] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
@@ -164,9 +162,9 @@ class MemoryPlans(Plans):
             with self._lock:
                 now = self._now()
                 self._memory.define(ref, written, now)
-                self._ends.pop(ref, None)
+                self._memory.ends.pop(ref, None)
                 if lasts_us:
-                    self._ends[ref] = now + lasts_us
+                    self._memory.ends[ref] = now + lasts_us
 
     def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:  # noqa: ARG002  # see above
         yield from self.check_known(ref)
@@ -174,14 +172,14 @@ class MemoryPlans(Plans):
             self._undefine(ref, self._now())
 
     def _undefine(self, ref: LimitRef, now: int) -> None:
-        self._ends.pop(ref, None)
+        self._memory.ends.pop(ref, None)
         default = None if ref.key is not None else self.limits.get(ref.name)
         self._memory.undefine(ref, default, now)
 
     def _now(self) -> int:
         """Return the time, after the definitions that have ended by then were removed."""
         now = self.local_time()
-        for ref, ends in sorted(self._ends.items(), key=itemgetter(1)):
+        for ref, ends in sorted(self._memory.ends.items(), key=itemgetter(1)):
             if ends <= now:
                 self._undefine(ref, ends)
         return now

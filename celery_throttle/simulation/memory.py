@@ -26,7 +26,6 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.acquire import Holder
 from celery_throttle.simulation.figures import fullest
 from celery_throttle.simulation.run import SimulatedRun
-from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 
 #: The limit and key. Each more character of these names takes one or two bytes.
@@ -85,13 +84,9 @@ def _bytes(url: str, client: Any, run: SimulatedRun) -> int:
 
 
 def _used(limiter: Limiter, client: Any) -> int:
-    keys = (key for key in client.scan_iter() if key.decode() not in _keys_of_name(limiter.keys))
+    others = limiter.keys.shared_by_keys(_REF.name)
+    keys = (key for key in client.scan_iter() if key.decode() not in others)
     return sum(client.memory_usage(key, samples=0) for key in keys)
-
-
-def _keys_of_name(keys: Keys) -> set[str]:
-    """Return the keys that a limit has once, however many keys of it are in use."""
-    return {keys.limits, keys.layers, keys.names, keys.changes, keys.totals(_REF.name)}
 
 
 def _take(limiter: Limiter, clock: ManualClock, run: SimulatedRun, number: int) -> None:

@@ -80,6 +80,10 @@ class Keys:
         """Return the key of the keys of a limit that have their own definition or weight."""
         return f"{self.prefix}:own:{name}"
 
+    def shared_by_keys(self, name: str) -> frozenset[str]:
+        """Return the keys that a limit has once, however many keys of it are in use."""
+        return frozenset((self.limits, self.layers, self.names, self.changes, self.totals(name)))
+
     @property
     def workers(self) -> str:
         """Workers with claims."""

@@ -215,6 +215,27 @@ def test_those_of_great_weight_do_not_starve_others(turns: Turns) -> None:
     assert "small" in turns.serve(203)
 
 
+def test_a_weight_ends_by_itself(turns: Turns) -> None:
+    turns.limiter.define("tenant", weight=2)
+    turns.limiter.define("tenant", key="a", weight=5, seconds=10)
+    for tenant in "ab":
+        turns.join(tenant, 300)
+    assert Counter(turns.serve(70)) == {"a": 50, "b": 20}
+    turns.now += 10 * SECOND - 1
+    assert Counter(turns.serve(70)) == {"a": 50, "b": 20}
+    turns.now += 1
+    assert abs(Counter(turns.serve(100))["a"] - 50) <= 2
+
+
+def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> None:
+    turns.client.hset("{throttle}:layers", "rules weight tenant:a", 3)
+    turns.limiter.define("tenant", key="a", weight=9, seconds=10)
+    turns.now += 10 * SECOND
+    for tenant in "ab":
+        turns.join(tenant, 100)
+    assert Counter(turns.serve(40)) == {"a": 30, "b": 10}
+
+
 def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
     turns.weigh({"gold": 3})
     turns.limiter.define("tenant", "7/s burst 70")

@@ -143,6 +143,21 @@ def test_lines_drain_where_memory_is_full(command: Path, start_server: StartServ
     lines.close()
 
 
+def test_a_refusal_that_cannot_be_counted_is_a_refusal(
+    command: Path, start_server: StartServer, end_of: MakeEnd
+) -> None:
+    server = start_server(command)
+    limits = {"api": "1/h", "window": "1/d using fixed-window"}
+    limiter = end_of(Limiter(server.url, limits))
+    for name in limits:
+        assert limiter[name].acquire()
+    with out_of_memory(server):
+        for name in limits:
+            assert limiter[name].acquire().bound_by == name
+    with server.client() as client:
+        assert [client.hlen(f"{{throttle}}:totals:{name}") for name in limits] == [1, 1]
+
+
 @pytest.mark.parametrize("change", ["resume", "reset"])
 @pytest.mark.parametrize("paused", ["turn", ("turn", "key")])
 def test_a_pause_is_lifted_where_what_waits_behind_it_fills_the_memory(

@@ -24,11 +24,16 @@ local function text_of(packed, from)
   return packed and definition_tail()(packed, from).text or ''
 end
 
+local function is_set(packed)
+  local origin = packed and string.byte(packed)
+  return origin == SET or origin == BOUNDED_ORIGIN
+end
+
 local function put_code(requirement)
   local second_part = requirement.packed .. pack_tail(0, about, '')
   local own = redis.call('HGET', KEYS[1], requirement.field)
   redis.call('HSET', KEYS[2], 'code ' .. requirement.field, second_part)
-  if own and (string.byte(own) == SET or string.byte(own) == BOUNDED_ORIGIN) then
+  if is_set(own) then
     renew_below(requirement)
   elseif not own or string.byte(own) ~= RULES then
     local changed = put_in_force(requirement, CODE, second_part)
@@ -41,7 +46,12 @@ local function put_code(requirement)
 end
 
 local function set(requirement)
-  local old, ends, below = definition_of(requirement), 0, ''
+  local old, own = definition_of(requirement)
+  if own and string.byte(own) == CODE then
+    -- Earlier versions kept no layers.
+    redis.call('HSETNX', KEYS[2], 'code ' .. requirement.field, string.sub(own, SECOND_PART))
+  end
+  local ends, below = 0, ''
   if lasts > 0 then
     local origin, second_part = definition_below(requirement.field)
     ends, below = now + lasts, origin and string.char(origin) .. second_part or ''
@@ -57,7 +67,7 @@ local function unset(requirement)
     redis.call('HSET', KEYS[2], 'code ' .. requirement.field, requirement.packed .. pack_tail(0, about, ''))
   end
   local changed = put_below_in_force(requirement)
-  if own then
+  if is_set(own) then
     record_change('unset', requirement.field, text_of(old, FIRST_LIMIT),
                   text_of(definition_of(requirement), FIRST_LIMIT), about)
   end

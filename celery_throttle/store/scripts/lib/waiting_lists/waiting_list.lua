@@ -4,10 +4,10 @@
 -- `limit_keys` are the keys of one limit in a descriptor, see `line_data.lua`.
 
 -- Change the backlog of one key among those of its name: a zset of the keys with waiting tasks -> how many wait; the
--- member '' has their sum. No change stands for minus all.
+-- member '' has their sum. No change stands for minus all. Names that begin with '@' are not limits of users.
 local function change_key_backlog(limit_keys, change)
   local name, field = limit_keys[NAME], limit_keys[FIELD]
-  if name == field then
+  if name == field or string.byte(name) == 64 then
     return
   end
   local backlogs, key = KEYS[#KEYS] .. name .. '/keys', string.sub(field, #name + 2)
