@@ -8,11 +8,12 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
+import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.errors import CostError
+from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us

@@ -28,6 +28,13 @@ def test_writers_are_scripts() -> None:
     assert writers <= set(script_names())
 
 
+#: Members of `Keys` that name no key.
+_NO_NAMES = (
+    *("prefix", "field", "field_ref", "fan_out_name", "fan_out_number", "waiting_list_ref"),
+    "shared_by_keys",
+)
+
+
 def names() -> Iterator[tuple[str, Any]]:
     """Each public property and method of `Keys` that names something, with what it returns."""
     arguments: dict[str, list[Any]] = {
@@ -37,9 +44,11 @@ def names() -> Iterator[tuple[str, Any]]:
         "queue": ["redis/0/{a}: b\n"],
         "worker": ["celery@host:1:ab"],
         "entries": [KEYS.entries(ref) for ref in REFS],
+        "which": ["recent", "week"],
+        "what": ["report"],
     }
     for name, member in inspect.getmembers(Keys):
-        if name.startswith("_") or name in ("prefix", "field", "weight", "fan_out_number"):
+        if name.startswith("_") or name in _NO_NAMES:
             continue
         if isinstance(member, property):
             yield name, getattr(KEYS, name)
