@@ -41,7 +41,8 @@ class Totals:
         waits: the same by wait: bucket n has those that waited up to ``WAIT_BOUNDS[n]`` seconds,
             and longer than those of the bucket before.
         handed_out: tasks taken from a line without units, as they had expired or could never pass.
-        requeued: claimed tasks that went back to their lines, also from quarantine.
+        requeued: claimed tasks that went back to their lines, also from quarantine. Their units
+            are spent.
         lost_claims: claims whose worker was lost: its lease had expired.
         dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
             ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.

@@ -11,6 +11,8 @@ import redis
 from celery import Celery
 from kombu import Connection
 
+from celery_throttle import Limiter
+from celery_throttle.store.keys import Keys
 from tests.faults import app as faults
 from tests.servers.server import wait_until
 from tests.workers import QUICK, Worker
@@ -132,6 +134,19 @@ class Bench:
             f"{count} starts of {task}",
             seconds,
         )
+
+    def check_counters(self, limit: str, task: str, admitted_per_kill: int = 0) -> None:
+        """Checks what was counted of a limit against the starts of its tasks; none waits any more.
+
+        Units may be granted to a worker that dies before it starts the task: those of its claims go
+        back to their lines, those of tasks at its gate are gone.
+        """
+        with redis.Redis.from_url(self._env["THROTTLE_URL"]) as client:
+            wait_until(lambda: not client.exists(Keys().workers), "the end of all claims")
+        totals = Limiter(self._env["THROTTLE_URL"])[limit].status().status.totals
+        assert totals.parked + totals.requeued == totals.claimed + totals.handed_out, totals
+        starts = len(self.starts(task))
+        assert starts <= totals.granted <= starts + totals.requeued + admitted_per_kill, totals
 
     def now(self) -> float:
         """By the clock that rows are written with."""

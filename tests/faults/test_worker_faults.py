@@ -20,6 +20,9 @@ RATE = 100
 #: Of tasks that a killed worker held.
 LEASE = 2.0
 
+#: Tasks at most that a worker admits at its gate at once, and has not started.
+ADMITTED = 8
+
 
 @pytest.mark.rabbitmq
 def test_killed_again_and_again(
@@ -40,6 +43,7 @@ def test_killed_again_and_again(
             bench.replace(worker)
         bench.until_started("late", TASKS, seconds=600)
         time.sleep(LEASE)
+        bench.check_counters("api", "late", KILLS * ADMITTED)
         conclude(
             judge(
                 "worker killed",

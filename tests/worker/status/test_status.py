@@ -94,6 +94,24 @@ def test_tasks_that_no_worker_takes(
     wait_until(lambda: throttle.status().stranded == (), "a consumed queue")
 
 
+def test_each_unit_is_counted(
+    redis_url: str, throttle: Throttle, start_worker: StartWorker
+) -> None:
+    workers = [start_worker("tests.apps.reports", redis_url, wait=False) for _ in range(2)]
+    for number in range(150):
+        app.send_task("tests.apps.reports.call", (f"t{number % 7}",))
+    for worker in workers:
+        worker.wait_until_ready()
+    wait_until(
+        lambda: sum(worker.log().count("succeeded in") for worker in workers) == 150, "150 runs"
+    )
+    for limit in throttle.status().limits:
+        totals = limit.totals
+        # The units of a claimed task that goes back to its line are spent.
+        assert (totals.granted, limit.waiting) == (150 + totals.requeued, 0), totals
+        assert totals.parked + totals.requeued == totals.claimed + totals.handed_out
+
+
 def test_remote_control(redis_url: str, throttle: Throttle, start_worker: StartWorker) -> None:
     throttle.register()
     workers = [start_worker("tests.apps.reports", redis_url, wait=False) for _ in range(2)]
