@@ -14,6 +14,11 @@ def claimed(totals: Mapping[str, int]) -> int:
     return sum(totals.get(counter, 0) for counter in _CLAIMED)
 
 
+def granted(totals: Mapping[str, int]) -> int:
+    """Millionths of units: each task that was claimed with its units stands for one of them."""
+    return totals.get("granted", 0) + claimed(totals) * 1_000_000
+
+
 def joined(totals: Mapping[str, int]) -> int:
     """How often a task has joined a line."""
     return sum(totals.get(counter, 0) for counter in ("parked", "requeued"))
@@ -21,5 +26,5 @@ def joined(totals: Mapping[str, int]) -> int:
 
 def left(totals: Mapping[str, int]) -> int:
     """How often a task has left a line."""
-    others = sum(totals.get(counter, 0) for counter in ("handed_out", "revoked", "discarded"))
-    return claimed(totals) + others
+    others = ("handed_out", "revoked", "discarded", "removed")
+    return claimed(totals) + sum(totals.get(counter, 0) for counter in others)

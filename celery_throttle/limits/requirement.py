@@ -87,6 +87,11 @@ def parse_limits(written: LimitsLike, name: str) -> Limits:
         raise LimitValueError(
             f"{shown(written)} for {name!r} has two numbers of slots; allowed: one"
         )
+    return attach_shadows(limits)
+
+
+def attach_shadows(limits: Limits) -> Limits:
+    """Return the limits that are enforced, with the shadow limits beside the first of them."""
     shadows = tuple(limit for limit in limits if limit.shadow)
     if not shadows:
         return limits

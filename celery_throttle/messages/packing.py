@@ -184,10 +184,10 @@ def task_fields(message: Message) -> Mapping[str, Any]:
     return fields
 
 
-def identity(fields: Mapping[str, Any]) -> str:
+def identity(task_id: str, fields: Mapping[str, Any]) -> str:
     """Return what tells a redelivered message from a retry or a replacement of its task."""
     retries, nesting = fields.get("retries") or 0, fields.get("replaced_task_nesting") or 0
-    return f"{fields['id']} {retries} {nesting}"
+    return f"{task_id} {retries} {nesting}"
 
 
 def is_claimed(message: Any) -> bool:

@@ -59,7 +59,8 @@ class QueuePublisher:
         identities = []
         for task in tasks:
             with suppress(Exception):  # no worker has parked a message that cannot be read
-                identities.append(packing.identity(packing.task_fields(self._unpack(task))))
+                fields = packing.task_fields(self._unpack(task))
+                identities.append(packing.identity(fields["id"], fields))
         withdrawal.forget_parked(identities)
 
     def dispose(self, task: WithdrawnTask, queue: str) -> None:

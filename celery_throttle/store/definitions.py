@@ -10,7 +10,7 @@ from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.grammar import FIRST_REQUEST
 from celery_throttle.limits.limit import Limit, find_strictest, format_limits
 from celery_throttle.limits.rate import Concurrency
-from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.limits.requirement import attach_shadows
 
 #: Calendar windows in a definition. When they run out, a script replies that it needs more.
 _CALENDAR_WINDOWS = 64
@@ -70,7 +70,7 @@ def unpack(packed: bytes) -> tuple[Limit, ...]:
         if has_shadows:
             offset += _SHADOWS.size + _SHADOWS.unpack_from(packed, offset)[1]
         texts, _, _ = packed[offset:].partition(_END)
-        return parse_limits(texts.decode().split(_SEPARATOR), "a definition")
+        return attach_shadows(tuple(map(Limit.parse, texts.decode().split(_SEPARATOR))))
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise LimitSyntaxError(f"{shown(packed)} is not a packed definition: {error}") from None
 

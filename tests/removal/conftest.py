@@ -80,7 +80,7 @@ class Site:
             waiter,
             requirement,
             "0",
-            identity=packing.identity(fields),
+            identity=packing.identity(fields["id"], fields),
             remember=60.0,
             **options,
         )

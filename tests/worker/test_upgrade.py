@@ -116,6 +116,11 @@ def known_kinds() -> set[str]:
         "worker": "worker",
         "entries": keys.entries(ref),
         "task_id": "task",
+        "field": "limit:key",
+        "record": "p:fan-out:name",
+        "waiting_list": "p:waiting:limit/queue",
+        "which": "week",
+        "what": "report",
     }
     found: set[str] = set()
     for attribute in (name for name in dir(Keys) if not name.startswith("_")):

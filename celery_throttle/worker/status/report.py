@@ -42,7 +42,7 @@ class StatusReport:
             statuses: list[LimitStatus] = self.run_plan(self.observer.read_limits())
             changes = self.run_plan(self.observer.changes(1))
         except StoreError as error:
-            logger.warning("The limits in force cannot be read yet: %s", error)
+            logger.info("The limits in force are not known yet: %s", error)
             return
         self._last_change = changes[0].id if changes else ""
         for status in statuses:

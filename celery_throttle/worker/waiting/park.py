@@ -143,7 +143,7 @@ def identity(request: Any) -> str:
 
     Those are a retry, and a task that came out of a line and goes into one again.
     """
-    own = packing.identity(request.request_dict)
+    own = packing.identity(request.id, request.request_dict)
     claim = request.throttle_state.claim
     return own if claim is None else f"{own} {claim.name}"
 
