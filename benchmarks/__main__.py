@@ -29,6 +29,7 @@ NAMES = (
     "decisions",
     "claims",
     "counting",
+    "operating",
     "fanout",
     "shared",
     "server",

@@ -217,12 +217,15 @@ class Stage:
         They are a fan-out of that name; without a name, they are sent by ``delay()``.
         """
         command = (sys.executable, "-m", "benchmarks.apps.publisher", task, str(count), name or "")
-        urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
-        settings = {**self._settings, **urls, "marks": str(self._root)}
-        env = {**os.environ, "BENCHMARK": json.dumps(settings)}
+        env = {**os.environ, "BENCHMARK": json.dumps(self.settings())}
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
         report: dict[str, float] = json.loads(done.stdout)
         return report
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the apps of this stage read, in other processes than workers."""
+        urls = {"broker": self.broker_url, "store": self.store_url, "prefix": DEFAULT_PREFIX}
+        return {**self._settings, **urls, "marks": str(self._root)}
 
     def ended(self, name: str) -> list[str]:
         """Return ids of the tasks of a fan-out that have ended."""
