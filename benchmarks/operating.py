@@ -18,9 +18,13 @@ import threading
 import time
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import QUEUE, ROOT, Stage, Worker, wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
 
 RATE, KEYS = 50, 1_000
 
@@ -100,7 +104,7 @@ class _Probes:
         self._thread = threading.Thread(target=self._send)
         self.sent: dict[str, float] = {}
 
-    def __enter__(self) -> _Probes:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
