@@ -1,5 +1,5 @@
 -- slots.lua: concurrency limits: leases with a deadline. Each take is one slot, whatever its cost.
--- uses: clock, arithmetic, tags
+-- uses: clock, arithmetic, tags, counters
 -- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
 -- and the longest lease (us) of these. A deadline farther ahead than that was written before the clock was set back.
 -- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit
@@ -72,7 +72,10 @@ local function make_slots()
     local lease = limit.taken
     if lease then
       limit.longest_lease = count_in_use(limit) > 0 and math.max(limit.longest_lease, lease) or lease
-      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now))
+      local lost = redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now))
+      if lost > 0 then
+        increase_total(string.match(limit.entries, '.*:entries:([^:]+)'), 'lost_slots', lost)
+      end
       redis.call('ZADD', limit.entries, format_integer(now + lease), limit.holder)
       limit.taken, limit.in_use, limit.last = nil, false, math.max(last_deadline(limit), now + lease)
     end

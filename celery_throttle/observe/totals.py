@@ -44,6 +44,8 @@ class Totals:
         requeued: claimed tasks that went back to their lines, also from quarantine. Their units
             are spent.
         lost_claims: claims whose worker was lost: its lease had expired.
+        lost_slots: slots whose lease had expired when another slot was taken. If the last lease of
+            all expires, those that are left are not counted.
         dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
             ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.
         revoked, discarded: tasks that were so while they waited.
@@ -61,6 +63,7 @@ class Totals:
     handed_out: int = 0
     requeued: int = 0
     lost_claims: int = 0
+    lost_slots: int = 0
     dropped: tuple[tuple[str, int], ...] = ()
     revoked: int = 0
     discarded: int = 0
@@ -145,6 +148,7 @@ def read_totals(counters: Mapping[str, float]) -> Totals:
         handed_out=number("handed_out"),
         requeued=number("requeued"),
         lost_claims=number("lost_claims"),
+        lost_slots=number("lost_slots"),
         dropped=tuple((reason, number(f"dropped_{reason}")) for reason in DROP_REASONS),
         revoked=number("revoked"),
         discarded=number("discarded"),

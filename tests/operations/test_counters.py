@@ -350,3 +350,15 @@ def test_each_task_that_joins_waits_or_is_counted_where_it_left(
 
 def _names_of(limits: Sequence[RefLike]) -> list[str]:
     return [one if isinstance(one, str) else one[0] for one in limits]
+
+
+def test_slots_whose_lease_expires(lines: Protocol) -> None:
+    for number in range(2):
+        lease = (1 + number) * SECOND
+        assert (
+            lines.park(str(number), ["pair"], holder=f"w {number}", lease=lease).outcome
+            == "admitted"
+        )
+    lines.now += SECOND
+    assert lines.park("next", ["pair"], holder="w 3").outcome == "admitted"
+    assert totals(lines, "pair") == {"granted": 3 * UNIT, "lost_slots": 1}
