@@ -55,8 +55,12 @@ class DefinePlans(LimitPlans):
     def register_missing(self, refs: Sequence[LimitRef], now: int | None = None) -> Plan[None]:
         """Register those of the code's limits that a call needs, and renew calendar windows.
 
+        The server may have lost the rules file as well, so that is put in force before.
+
         ``now``: as for :meth:`register`.
         """
+        if self.restore is not None:
+            yield from self.restore()
         wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
         every = [*wholes, *(ref for ref in refs if ref.key is not None)]
         yield from self._register(every, self.limits, now)
