@@ -93,10 +93,9 @@ class RulesPlans(DefinePlans):
         """
         keys, rules, now = self.keys, file.rules, self.local_time()
         author = author or Author.of(reason=f"rules file {file.source}")
-        about = {"digest": rules.digest, "source": file.source}
-        about |= {"by": author.by, "why": author.reason}
-        args: list[Argument] = [self.now(), "" if file.modified is None else file.modified]
-        args += [author.pack(), rules.digest, json.dumps(about), _text(rules), len(rules.limits)]
+        modified = "" if file.modified is None else file.modified
+        args: list[Argument] = [self.now(), modified, author.pack(), rules.digest]
+        args += [_pack_version(file, author), _pack_rules(rules), len(rules.limits)]
         for ref in sort_refs(rules.limits):
             packed = definitions.pack(rules.limits[ref], now, keys.key_cap(ref.name))
             args += (keys.field(ref), packed)
@@ -104,12 +103,13 @@ class RulesPlans(DefinePlans):
             args += (keys.field(ref), rules.weights[ref])
         names = [keys.limits, keys.layers, keys.names, keys.changes]
         heads = [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
-        status, about_it, *changed = yield Call(script("apply_rules"), [*names, *heads], args)
+        reply = yield Call(script("apply_rules"), [*names, *heads], args)
+        status, subject, *changed = reply
         if status < 0:
-            raise self._refusal(file, about_it.decode())
+            raise self._refusal(file, subject.decode())
         for name in changed:
             yield from self._recheck_waiters(name.decode())
-        return Applied(bool(status), int(about_it))
+        return Applied(bool(status), int(subject))
 
     def _refusal(self, file: FileRules, field: str) -> RulesError:
         ref = LimitRef(*(field.split(":", 1) if ":" in field else (field, None)))
@@ -150,5 +150,10 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
     return json.dumps({"digest": digest, "modified": modified, "path": path, "error": error})
 
 
-def _text(rules: Rules) -> str:
+def _pack_version(file: FileRules, author: Author) -> str:
+    about = {"digest": file.rules.digest, "source": file.source}
+    return json.dumps({**about, "by": author.by, "why": author.reason})
+
+
+def _pack_rules(rules: Rules) -> str:
     return dump_rules(rules.limits, rules.weights, rules.routes)
