@@ -13,7 +13,8 @@ from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.limits.requirement import LimitsLike
-from celery_throttle.operations.rules import FileRules
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.rules.rules import Rules
 
 
@@ -118,8 +119,7 @@ class LimitChanges(LimiterCore):
         Raises:
             RulesError: a limit would switch between a rate and slots. Nothing has changed.
         """
-        file, author = _file_rules(rules, source, modified), _file_author(source, by, reason)
-        return self.run_plan(self.plans.apply_rules(file, author)).accepted
+        return self.run_plan(self._apply(rules, source, modified, by, reason)).accepted
 
     async def aapply_rules(
         self,
@@ -131,8 +131,20 @@ class LimitChanges(LimiterCore):
         reason: str | None = None,
     ) -> bool:
         """:meth:`apply_rules` for asyncio."""
-        file, author = _file_rules(rules, source, modified), _file_author(source, by, reason)
-        return (await self.arun_plan(self.plans.apply_rules(file, author))).accepted
+        plan = self._apply(rules, source, modified, by, reason)
+        return (await self.arun_plan(plan)).accepted
+
+    def _apply(
+        self,
+        rules: Rules,
+        source: str,
+        modified: float | None,
+        by: str | None,
+        reason: str | None,
+    ) -> Plan[Applied]:
+        author = Author.of(by, f"rules file {source}" if reason is None else reason)
+        file = FileRules(rules, source, to_us(modified or 0))
+        return self.plans.apply_rules(file, author, is_new=modified is None)
 
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -165,11 +177,3 @@ class LimitChanges(LimiterCore):
     def register(self) -> None:
         """Put the limits of the code in force, unless others replace them."""
         self.run_plan(self.plans.register(self.code_limits))
-
-
-def _file_rules(rules: Rules, source: str, modified: float | None) -> FileRules:
-    return FileRules(rules, source, None if modified is None else to_us(modified))
-
-
-def _file_author(source: str, by: str | None, reason: str | None) -> Author:
-    return Author.of(by, f"rules file {source}" if reason is None else reason)

@@ -185,7 +185,13 @@ class MemoryPlans(Plans):
         code = None if ref.key is not None else self.limits.get(ref.name)
         self._memory.undefine(ref, self._rules.get(ref, code), now)
 
-    def apply_rules(self, file: FileRules, author: Author | None = None) -> Plan[Applied]:  # noqa: ARG002  # see above
+    def apply_rules(
+        self,
+        file: FileRules,
+        author: Author | None = None,  # noqa: ARG002  # see above
+        *,
+        is_new: bool = False,  # noqa: ARG002  # nobody else has another file
+    ) -> Plan[Applied]:
         yield from ()
         with self._lock:
             now = self._now()

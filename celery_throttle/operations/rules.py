@@ -30,12 +30,12 @@ class FileRules(NamedTuple):
     Attributes:
         rules: of the file.
         source: its path.
-        modified: when it was modified, in microseconds since 1970; None for now.
+        modified: when it was modified, in microseconds since 1970.
     """
 
     rules: Rules
     source: str
-    modified: int | None = None
+    modified: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,21 @@ class RulesPlans(DefinePlans):
 
     __slots__ = ()
 
-    def apply_rules(self, file: FileRules, author: Author | None = None) -> Plan[Applied]:
+    def apply_rules(
+        self, file: FileRules, author: Author | None = None, *, is_new: bool = False
+    ) -> Plan[Applied]:
         """Put the rules of a file in force, in place of those of the file before.
 
         Limits that were set at run time stay in force. The newest file wins: one that was modified
-        earlier than the file in force changes nothing.
+        earlier than the file in force changes nothing, unless it ``is_new``: then it counts as
+        modified now, by the server's clock.
 
         Raises:
             RulesError: a limit would switch between a rate and slots. Nothing has changed.
         """
         keys, rules, now = self.keys, file.rules, self.local_time()
         author = author or Author.of(reason=f"rules file {file.source}")
-        modified = "" if file.modified is None else file.modified
+        modified = "" if is_new else file.modified
         args: list[Argument] = [self.now(), modified, author.pack(), rules.digest]
         args += [_pack_version(file, author), _pack_rules(rules), len(rules.limits)]
         for ref in sort_refs(rules.limits):
