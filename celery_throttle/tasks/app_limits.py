@@ -48,8 +48,12 @@ class AppLimits(Limiter):
     @cached_property
     def rules_file(self) -> AppRules | None:
         """The rules file; None if the app has none."""
-        path = self.settings.rules
-        return AppRules(path, self.code_limits, self._check_rules) if path else None
+        path, code = self.settings.rules, None
+        if path is None:
+            return None
+        with suppress(ThrottleError):  # check() reports it, and so does each task with a limit
+            code = self.code_limits
+        return AppRules(path, code, self._check_rules)
 
     @property
     def declared(self) -> Declared:
@@ -157,7 +161,7 @@ class AppLimits(Limiter):
         name, declared = str(task.name), self.declared
         if name not in declared.tasks:
             try:
-                declared.tasks[name] = _read_task(task, declared, declared.limits)
+                declared.tasks[name] = _read_task(task, declared)
             except ThrottleError as error:
                 declared.tasks[name] = error
         limits = declared.tasks[name]
@@ -175,8 +179,7 @@ class AppLimits(Limiter):
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
         """
-        declared = self.declared
-        return _read_task(task, declared, declared.limits if known is None else known)
+        return _read_task(task, self.declared, known)
 
     def spec_of(self, task: type[Task] | Task) -> Spec | None:
         """Return the limits of a task as written: its own, or those of its route."""
@@ -193,15 +196,17 @@ class AppLimits(Limiter):
 
 
 def _read_task(
-    task: type[Task] | Task, declared: Declared, known: Mapping[str, Limits]
+    task: type[Task] | Task, declared: Declared, known: Mapping[str, Limits] | None = None
 ) -> TaskLimits | None:
     spec = _spec_of(task, declared)
-    return None if spec is None else TaskLimits.read(task, spec, known)
+    if spec is None:
+        return None
+    return TaskLimits.read(task, spec, declared.limits if known is None else known)
 
 
 def _find_error(task: Task, declared: Declared) -> ThrottleError | None:
     try:
-        _read_task(task, declared, declared.limits)
+        _read_task(task, declared)
     except ThrottleError as error:
         return error
     return None

@@ -29,7 +29,7 @@ class AppRules:
 
     Args:
         path: of the file.
-        code: the limits of the code.
+        code: the limits of the code; None if they are wrong.
         check: raises RulesError for rules with which tasks of this process would fail.
 
     Attributes:
@@ -39,7 +39,7 @@ class AppRules:
     """
 
     def __init__(
-        self, path: str, code: Mapping[str, Limits], check: Callable[[Rules], None]
+        self, path: str, code: Mapping[str, Limits] | None, check: Callable[[Rules], None]
     ) -> None:
         self.path = path
         self.of_file: FileRules | None = None

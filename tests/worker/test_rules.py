@@ -1,0 +1,160 @@
+"""Workers with a rules file: read at the start, watched, and swapped under load."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_throttle import Limiter
+from celery_throttle.rules.reader import read_rules
+from tests.apps import ruled
+from tests.servers.server import wait_until
+from tests.workers import StartWorker, Worker
+
+pytestmark = pytest.mark.workers
+
+SECONDS = 60
+
+#: Two files: `api` and the route differ, and each has a limit that the other does not have.
+SLOW = """
+[limits]
+api = "20/s"
+left = "1000/s burst 1000"
+[routes]
+routed = "left"
+"""
+FAST = """
+[limits]
+api = "40/s"
+right = "1000/s burst 1000"
+[routes]
+"rout*" = "right"
+"""
+
+
+class Site:
+    """A server, a rules file, and workers that watch it."""
+
+    def __init__(self, url: str, path: Path, start_worker: StartWorker) -> None:
+        self.url = url
+        self.path = path
+        self.client: Any = redis.Redis.from_url(url)
+        self.limiter = Limiter(url)
+        self._start = start_worker
+
+    def worker(self, path: Path | None = None, *, wait: bool = True) -> Worker:
+        env = {"RULES": str(path or self.path), "THROTTLE_URL": self.url}
+        return self._start("tests.apps.ruled", self.url, env=env, wait=wait)
+
+    def send(self, name: str, count: int, *args: Any) -> None:
+        with ruled.app.connection_for_write(self.url) as connection:
+            for _ in range(count):
+                ruled.app.send_task(name, args, connection=connection)
+
+    def ran(self, name: str) -> list[int]:
+        """When tasks started, in microseconds."""
+        return [int(row) for row in self.client.lrange(f"ran:{name}", 0, -1)]
+
+    def in_force(self, name: str) -> str | None:
+        """The limit of a name; None if it is not defined."""
+        found = self.limiter.run_plan(self.limiter.plans._read_definitions([name]))[0]
+        return found and found.split(b"/")[0].rpartition(b"\0")[2].decode() + "/s"
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What the workers report about their files."""
+        rows = self.client.hgetall("{throttle}:rules-files").values()
+        return [json.loads(row.split(b" ", 1)[1]) for row in rows]
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        wait_until(true, what, SECONDS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "limits.toml"
+    path.write_text(SLOW)
+    return path
+
+
+@pytest.fixture
+def site(redis_url: str, path: Path, start_worker: StartWorker) -> Site:
+    return Site(redis_url, path, start_worker)
+
+
+def rename(path: Path, text: str) -> None:
+    """Replace a file as editors do."""
+    new = path.with_name("new")
+    new.write_text(text)
+    new.rename(path)
+
+
+def swap(path: Path, text: str) -> None:
+    """Replace a file as Kubernetes updates a ConfigMap; the content has an old time."""
+    folder = path.parent
+    for name, content in (("..slow", SLOW), ("..fast", FAST)):
+        if not (folder / name).exists():
+            (folder / name).mkdir()
+            (folder / name / path.name).write_text(content)
+            os.utime(folder / name / path.name, (1_000_000, 1_000_000))
+    (folder / "..tmp").symlink_to("..slow" if text == SLOW else "..fast")
+    (folder / "..tmp").rename(folder / "..data")
+    if not path.is_symlink():
+        path.unlink()
+        path.symlink_to(f"..data/{path.name}")
+
+
+@pytest.mark.parametrize("replace", [rename, swap])
+def test_two_files_swapped_under_load(
+    site: Site, replace: Callable[[Path, str], None]
+) -> None:
+    replace(site.path, SLOW)
+    workers = [site.worker(wait=False) for _ in range(2)]
+    for worker in workers:
+        worker.wait_until_ready()
+    site.send("named", 3000)
+    site.until(lambda: len(site.ran("named")) > 20, "the first have run")
+    settled: list[tuple[str, int, int]] = []
+    for turn in range(20):
+        text, rate = (SLOW, "20/s") if turn % 2 else (FAST, "40/s")
+        replace(site.path, text)
+        digest = read_rules(text, "").digest
+        site.until(lambda rate=rate: site.in_force("api") == rate, f"{rate} is in force")  # type: ignore[misc]
+        site.send("routed", 10, turn)
+        begin = server_time(site)
+        site.until(
+            lambda digest=digest: [one["digest"] for one in site.reports()] == [digest] * 2,  # type: ignore[misc]
+            "both workers have the file",
+        )
+        before = len(site.ran("named"))
+        site.until(lambda before=before: len(site.ran("named")) >= before + 10, "tasks run on")  # type: ignore[misc]
+        settled.append((rate, begin, server_time(site)))
+        assert site.in_force("api") == rate
+    site.until(lambda: len(site.ran("routed")) == 200, "all routed tasks have run")
+    starts = sorted(site.ran("named"))
+    assert_never_over(starts, 40)
+    for rate, begin, end in settled:
+        within = [start for start in starts if begin + 50_000 <= start < end]
+        assert_never_over(within, int(rate.split("/")[0]))
+    for worker in workers:
+        log = worker.log()
+        assert "UnknownLimitError" not in log
+        assert "ERROR" not in log
+
+
+def server_time(site: Site) -> int:
+    seconds, more = site.client.time()
+    return int(seconds * 1_000_000 + more)
+
+
+def assert_never_over(starts: list[int], rate: int) -> None:
+    """In each window, at most its rate and the burst of one; starts may be 50 ms late."""
+    for first, start in enumerate(starts):
+        for last in range(first + 1, len(starts)):
+            window = starts[last] - start + 50_000
+            assert last - first + 1 <= 1 + rate * window / 1_000_000, (start, starts[last], rate)
