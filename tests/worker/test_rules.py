@@ -13,6 +13,7 @@ import redis
 
 from celery_throttle import Limiter
 from celery_throttle.rules.reader import read_rules
+from celery_throttle.store import definitions
 from tests.apps import ruled
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
@@ -64,7 +65,7 @@ class Site:
     def in_force(self, name: str) -> str | None:
         """The limit of a name; None if it is not defined."""
         found = self.limiter.run_plan(self.limiter.plans._read_definitions([name]))[0]
-        return found and found.split(b"/")[0].rpartition(b"\0")[2].decode() + "/s"
+        return str(definitions.unpack(found)[0]) if found else None
 
     def reports(self) -> list[dict[str, Any]]:
         """What the workers report about their files."""
@@ -158,3 +159,85 @@ def assert_never_over(starts: list[int], rate: int) -> None:
         for last in range(first + 1, len(starts)):
             window = starts[last] - start + 50_000
             assert last - first + 1 <= 1 + rate * window / 1_000_000, (start, starts[last], rate)
+
+
+def test_the_file_is_in_force_before_tasks_run(site: Site) -> None:
+    site.send("named", 30)
+    worker = site.worker()
+    site.until(lambda: len(site.ran("named")) == 30, "all have run")
+    assert_never_over(sorted(site.ran("named")), 20)
+    log = worker.log()
+    assert log.count("Rules of ") == 1
+    assert f'Rules of {site.path} in force: limit api added: "20/s"; limit left added' in log
+
+
+def test_a_wrong_file_changes_nothing_and_is_reported_once(site: Site) -> None:
+    worker = site.worker()
+    rename(site.path, '[limits]\napi = "20/fortnight"')
+    mistake = f"{site.path}:2: limit 'api': unknown unit 'fortnight'"
+    site.until(lambda: mistake in worker.log(), "the mistake is logged")
+    site.until(lambda: mistake in site.reports()[0]["error"], "the mistake is reported")
+    assert site.in_force("api") == "20/s"
+    rename(site.path, FAST)
+    site.until(lambda: site.in_force("api") == "40/s", "the next file is in force")
+    site.until(lambda: not site.reports()[0]["error"], "no mistake is reported")
+    assert worker.log().count("ERROR") == 1
+
+
+def test_a_worker_starts_with_a_wrong_file_and_keeps_what_the_server_has(site: Site) -> None:
+    site.limiter.apply_rules(read_rules(SLOW, "before"), "before")
+    site.path.write_text("wrong")
+    worker = site.worker()
+    site.send("named", 3)
+    site.until(lambda: len(site.ran("named")) == 3, "they run by the rules of before")
+    assert site.in_force("api") == "20/s"
+    assert worker.log().count("ERROR") == 1
+    site.send("routed", 1, 0)
+    site.until(lambda: len(site.ran("routed")) == 1, "it runs by the route of before")
+
+
+def test_the_newest_file_wins_and_the_others_are_reported(site: Site, tmp_path: Path) -> None:
+    older = tmp_path / "older.toml"
+    older.write_text(FAST)
+    os.utime(older, (1_000_000, 1_000_000))
+    workers = [site.worker(), site.worker(older)]
+    site.until(lambda: len(site.reports()) == 2, "both have reported")
+    assert site.in_force("api") == "20/s"
+    assert {one["digest"] for one in site.reports()} == {
+        read_rules(text, "").digest for text in (SLOW, FAST)
+    }
+    assert "older.toml is older than the rules in force" in workers[1].log()
+    site.send("routed", 20, 0)  # by a route and limit that only the newest file has
+    site.until(lambda: len(site.ran("routed")) == 20, "all have run")
+    workers[1].terminate()
+    workers[1].wait()
+    assert len(site.reports()) == 1
+
+
+def test_a_flushed_server_gets_the_rules_again(site: Site) -> None:
+    worker = site.worker()
+    for count in (5, 10, 15):
+        site.send("named", 5)
+        site.until(lambda count=count: len(site.ran("named")) == count, "they run")  # type: ignore[misc]
+        for key in ("limits", "layers", "names"):
+            site.client.delete(f"{{throttle}}:{key}")
+    site.until(lambda: site.in_force("api") == "20/s", "the limit is back")
+    assert "UnknownLimitError" not in worker.log()
+
+
+def test_rules_with_which_tasks_fail_are_a_wrong_file(site: Site) -> None:
+    worker = site.worker()
+    rename(site.path, '[limits]\nleft = "1/s"')
+    site.until(lambda: "task 'named'" in worker.log(), "the mistake is logged")
+    assert site.in_force("api") == "20/s"
+
+
+def test_rules_that_would_switch_a_limit_to_slots_are_refused(site: Site) -> None:
+    worker = site.worker()
+    site.limiter.define("other", "5/s")
+    rename(site.path, SLOW.replace("[routes]", 'other = "5 at once"\n[routes]'))
+    text = "limit 'other' cannot become '5 at once'"
+    site.until(lambda: text in worker.log(), "it is logged")
+    site.until(lambda: text in site.reports()[0]["error"], "it is reported")
+    assert site.in_force("other") == "5/s"
+    assert worker.log().count(text) == 1
