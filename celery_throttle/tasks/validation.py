@@ -47,7 +47,7 @@ def check(throttle: AppLimits, *, rules_file: bool = True) -> None:
 
 def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     """Yield all mistakes of an app; some may come twice."""
-    settings = throttle.settings
+    settings, tasks = throttle.settings, sorted(throttle.app.tasks.items())
     yield from settings.mistakes()
     try:
         written, routes, enabled = settings.written_limits, settings.routes, settings.enabled
@@ -66,7 +66,7 @@ def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
         yield from filter(
             None, [_error(read_templates, spec, known, f"throttle_routes[{pattern!r}]")]
         )
-    for _, task in sorted(throttle.app.tasks.items()):
+    for _, task in tasks:
         yield from _in_task(throttle, task, known)
 
 

@@ -76,9 +76,6 @@ UNCONSUMED_QUEUE_SECONDS = 86_400.0
 #: Time between two looks at the file. New content counts when two looks have found it.
 RULES_POLL_SECONDS = 5.0
 
-#: Least time between two questions for the rules in force that tasks at the gate cause.
-RULES_REFRESH_SECONDS = 0.1
-
 #: How long the report of a worker about its file counts.
 RULES_REPORT_SECONDS = 60.0
 

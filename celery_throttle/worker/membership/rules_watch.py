@@ -41,7 +41,7 @@ class RulesWatch:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._polled_at = self._synchronized_at = -tuning.RULES_POLL_SECONDS
+        self._polled_at: float | None = None
         self._in_use: Rules | None = None
         #: The last file that the server has decided about, and why it was refused, if it was.
         self._offered: FileRules | None = None
@@ -57,7 +57,7 @@ class RulesWatch:
         """
         with self._lock:
             now = time.monotonic()
-            if now - self._polled_at >= tuning.RULES_POLL_SECONDS:
+            if self._polled_at is None or now - self._polled_at >= tuning.RULES_POLL_SECONDS:
                 self._polled_at = now
                 self.app_rules.poll()
                 self._synchronize()
@@ -68,8 +68,7 @@ class RulesWatch:
         A newer file may have removed the limit and the route of the task since the last poll.
         """
         with self._lock:
-            if time.monotonic() - self._synchronized_at >= tuning.RULES_REFRESH_SECONDS:
-                self._synchronize()
+            self._synchronize()
 
     def stop(self) -> None:
         """Withdraw the report of this worker, which ends."""
@@ -77,7 +76,6 @@ class RulesWatch:
             self._report(0)
 
     def _synchronize(self) -> None:
-        self._synchronized_at = time.monotonic()
         file = self.app_rules.of_file
         try:
             version, rules = self._report(tuning.RULES_REPORT_SECONDS)
