@@ -71,7 +71,7 @@ class AppRules:
         try:
             rules = self._file.poll()
         except RulesError as error:
-            logger.error("The rules stay as they are, since their file is wrong:\n%s", error)
+            logger.error("The rules stay as they are, since their file is wrong:\n%s", error)  # noqa: TRY400  # no mistake of ours
             return
         if rules is not None:
             self.was_replaced = not is_first

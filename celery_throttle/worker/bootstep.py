@@ -24,7 +24,7 @@ class ThrottleStep(bootsteps.StartStopStep):
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
         throttle = c.app.throttle
-        # A mistake in the rules file is logged: the server has rules of before, or other workers do.
+        # A mistake in the rules file is logged: without this worker the queue would be worse off.
         validation.check(throttle, rules_file=False)
         if not throttle.settings.enabled:
             self.enabled = False
@@ -47,7 +47,7 @@ class ThrottleStep(bootsteps.StartStopStep):
         if self.enabled:
             for task in tasks:  # any task may meet a limit in its body
                 install(task)
-        if throttle.limits:
+        if throttle.limits or throttle.rules_file:
             for task in tasks:
                 spec = throttle.spec_of(task)
                 # Limits by a route; others were checked where the task is defined.

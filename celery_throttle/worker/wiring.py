@@ -98,7 +98,7 @@ class WorkerParts:
             self.membership,
             self.slots,
             grace=settings.outage_grace,
-            has_limits=bool(throttle.limits),
+            has_limits=bool(throttle.limits or throttle.rules_file),
         )
         store.breaker.watcher = self.outage.begin
         self.backoff = Backoff(self.timers)

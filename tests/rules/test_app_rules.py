@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,8 @@ def throttle(path: Path) -> Throttle:
 
 
 @pytest.fixture(autouse=True)
-def _read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_rules, "POLL_SECONDS", 0.0)
-    yield
 
 
 def make_throttle(path: Path, **settings: Any) -> Throttle:
@@ -118,13 +117,13 @@ def test_check_reports_tasks_that_fail_by_the_routes_of_the_file(path: Path) -> 
     throttle = make_throttle(path)
     add_task(throttle, "one")
     path.write_text(f'{RULES}one = "api:{{tenant}}"')
-    with pytest.raises(ConfigurationError, match="limits.toml: task 'one' has no argument 'tenant'"):
+    with pytest.raises(ConfigurationError, match=r"limits\.toml: task 'one' has no argument"):
         throttle.check()
 
 
 def test_an_unknown_limit_is_an_error_if_the_file_could_be_read(throttle: Throttle) -> None:
     task = add_task(throttle, "one", limits="apo")
-    with pytest.raises(UnknownLimitError, match="limit .apo. is not defined"):
+    with pytest.raises(UnknownLimitError, match="limit 'apo' is not defined"):
         task.delay()
 
 

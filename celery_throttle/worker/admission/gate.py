@@ -76,9 +76,7 @@ class Gate:
     def __post_init__(self) -> None:
         throttle, backoff, pool = self.throttle, self.backoff, self.pool
         self._batch = Batch(self.admit_again, self.call_later, pool.queued_requests)
-        self._recovery = Recovery(
-            throttle.store, self.outage, self.delayed, self.refresh_rules
-        )
+        self._recovery = Recovery(throttle.store, self.outage, self.delayed, self.refresh_rules)
         self._pipeline = Pipeline(throttle.store, backoff)
         self._next_round = NextRound(
             self._decide_together, self.call_later, backoff, self.call_soon

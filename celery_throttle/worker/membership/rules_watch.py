@@ -86,7 +86,7 @@ class RulesWatch:
         except StoreError as error:
             self._error_log.log(error)
         except RulesError as error:  # written by a later version of this package
-            logger.error("The rules on the server cannot be used: %s", error)
+            logger.error("The rules on the server cannot be used: %s", error)  # noqa: TRY400  # no mistake of ours
         if self._in_use is None:
             self.app_rules.use(file and file.rules)
 
@@ -118,7 +118,7 @@ class RulesWatch:
             applied = self.run_plan(self.plans.apply_rules(file, is_new=is_new))
         except RulesError as error:
             self._offered, self._refusal = file, str(error)
-            logger.error("The rules stay as they are:\n%s", error)
+            logger.error("The rules stay as they are:\n%s", error)  # noqa: TRY400  # no mistake of ours
             return False
         if applied.accepted:
             file = self.app_rules.of_file = file._replace(modified=applied.modified)
