@@ -65,6 +65,10 @@ class AppRules:
         self._watcher = os.getpid()
         self._in_use = rules
 
+    def release(self) -> None:
+        """Let this process read the file when it needs the rules: nobody polls any more."""
+        self._watcher = None
+
     def poll(self) -> None:
         """Read the file. A mistake is logged once, and leaves the rules as they are."""
         is_first, self._polled_at = self._polled_at is None, time.monotonic()

@@ -251,6 +251,10 @@ class Both:
             text = own and "; ".join(map(str, own))
             assert texts_in_force(limiter, keys.field(ref)) == [text], ref
             assert self.weight(client, ref) == model.weight(ref), ref
+            if ref.key is None:
+                assert own is None or client.sismember(keys.names, ref.name)
+            elif own or model.weight(ref):
+                assert client.zscore(keys.own_keys(ref.name), ref.key) is not None
 
     def weight(self, client: Any, ref: LimitRef) -> int | None:
         """The weight in force, as `weight_in_force` in `line_requirements.lua` reads it."""

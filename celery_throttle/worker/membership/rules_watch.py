@@ -42,12 +42,13 @@ class RulesWatch:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._polled_at: float | None = None
+        self._stopped = False
         self._in_use: Rules | None = None
         #: The last file that the server has decided about, and why it was refused, if it was.
         self._offered: FileRules | None = None
         self._refusal = ""
         self._error_log = ErrorLog(
-            "The server refuses calls about the rules file; the rules stay as they are."
+            "The rules on the server cannot be read or changed; this worker uses those it knows."
         )
 
     def poll(self) -> None:
@@ -56,11 +57,12 @@ class RulesWatch:
         Does nothing if the last poll was less than five seconds ago.
         """
         with self._lock:
-            now = time.monotonic()
-            if self._polled_at is None or now - self._polled_at >= tuning.RULES_POLL_SECONDS:
-                self._polled_at = now
-                self.app_rules.poll()
-                self._synchronize()
+            now, last = time.monotonic(), self._polled_at
+            if self._stopped or (last is not None and now - last < tuning.RULES_POLL_SECONDS):
+                return
+            self._polled_at = now
+            self.app_rules.poll()
+            self._synchronize()
 
     def refresh(self) -> None:
         """Adopt the rules in force, because a task needs a limit that the server does not know.
@@ -72,8 +74,11 @@ class RulesWatch:
 
     def stop(self) -> None:
         """Withdraw the report of this worker, which ends."""
-        with self._lock, suppress(StoreError):  # then it expires
-            self._report(0)
+        with self._lock:
+            self._stopped = True
+            self.app_rules.release()
+            with suppress(StoreError, RulesError):  # then the report expires
+                self._report(0)
 
     def _synchronize(self) -> None:
         file = self.app_rules.of_file
@@ -83,10 +88,8 @@ class RulesWatch:
                 self._use(file.rules, file.source)
             elif version is not None and rules is not None:
                 self._use(rules, version.source)
-        except StoreError as error:
+        except (StoreError, RulesError) as error:  # a later version may have written the rules
             self._error_log.log(error)
-        except RulesError as error:  # written by a later version of this package
-            logger.error("The rules on the server cannot be used: %s", error)  # noqa: TRY400  # no mistake of ours
         if self._in_use is None:
             self.app_rules.use(file and file.rules)
 
