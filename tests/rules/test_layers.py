@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,25 @@ def test_a_file_replaces_the_one_before_and_leaves_the_code_behind(limiter: Limi
     assert used_up(limiter, "a", "y") == 3
     assert limiter.apply_rules(rules(b="5/s burst 5"), "f")
     assert texts_in_force(limiter, "code", "a", "a:x", "b") == ["1/s", None, None, "5/s burst 5"]
+
+
+def test_rules_in_memory(limiter: Limiter) -> None:
+    memory = Limiter("memory://", {"code": "1/h"}, clock=limiter.clock)
+    memory.apply_rules(rules(code="2/h burst 2", a="3/h burst 3", a__x="4/h burst 4"), "f")
+    memory.define("a", "5/h burst 5")
+    assert memory.apply_rules(rules(a="6/h burst 6"), "f")
+    assert used_up(memory, "code") == 1
+    assert used_up(memory, "a", "x") == 5
+    memory.undefine("a")
+    assert memory.peek(["a"]).limit == 6
+
+
+def test_rules_for_asyncio(limiter: Limiter) -> None:
+    async def apply() -> bool:
+        return await limiter.aapply_rules(rules(a="2/s"), "f")
+
+    assert asyncio.run(apply())
+    assert texts_in_force(limiter, "a") == ["2/s"]
 
 
 def test_units_in_use_stay_in_use(limiter: Limiter) -> None:
