@@ -14,7 +14,7 @@ from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.rules import Applied, FileRules
+from celery_throttle.operations.rules import Applied, FileRules, author_of_file
 from celery_throttle.rules.rules import Rules
 
 
@@ -111,7 +111,7 @@ class LimitChanges(LimiterCore):
             modified: when the file was modified, in seconds since 1970. It changes nothing if the
                 rules in force were modified later. None: now, so that it always replaces them.
             by: who; default the user of this process and its host.
-            reason: why, in words; default the path of the file.
+            reason: why, in words; default the name of the file.
 
         Returns:
             Whether the rules are in force.
@@ -142,8 +142,8 @@ class LimitChanges(LimiterCore):
         by: str | None,
         reason: str | None,
     ) -> Plan[Applied]:
-        author = Author.of(by, f"rules file {source}" if reason is None else reason)
         file = FileRules(rules, source, to_us(modified or 0))
+        author = author_of_file(source, by, reason)
         return self.plans.apply_rules(file, author, is_new=modified is None)
 
     def pause_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from celery_throttle.errors import RulesError
@@ -95,7 +96,7 @@ class RulesPlans(DefinePlans):
             RulesError: a limit would switch between a rate and slots. Nothing has changed.
         """
         keys, rules, now = self.keys, file.rules, self.local_time()
-        author = author or Author.of(reason=f"rules file {file.source}")
+        author = author or author_of_file(file.source)
         modified = "" if is_new else file.modified
         args: list[Argument] = [self.now(), modified, author.pack(), rules.digest]
         args += [_pack_version(file, author), _pack_rules(rules), len(rules.limits)]
@@ -115,8 +116,9 @@ class RulesPlans(DefinePlans):
         return Applied(bool(status), int(subject))
 
     def _refusal(self, file: FileRules, field: str) -> RulesError:
-        ref = LimitRef(*(field.split(":", 1) if ":" in field else (field, None)))
-        limits = file.rules.limits.get(ref, self.limits.get(ref.name))
+        name, has_key, key = field.partition(":")
+        ref = LimitRef(name, key if has_key else None)
+        limits = file.rules.limits.get(ref, self.limits.get(name))
         return RulesError(file.source, [(None, str(slots_error(field, limits)))])
 
     def report_rules(
@@ -151,6 +153,11 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
     """
     digest, modified = (file.rules.digest, file.modified) if file else ("", None)
     return json.dumps({"digest": digest, "modified": modified, "path": path, "error": error})
+
+
+def author_of_file(source: str, by: str | None = None, reason: str | None = None) -> Author:
+    """Return the author of the changes that a rules file makes."""
+    return Author.of(by, f"rules file {Path(source).name}" if reason is None else reason)
 
 
 def _pack_version(file: FileRules, author: Author) -> str:
