@@ -75,7 +75,9 @@ class AppRules:
         try:
             rules = self._file.poll()
         except RulesError as error:
-            logger.error("The rules stay as they are, since their file is wrong:\n%s", error)  # noqa: TRY400  # no mistake of ours
+            is_fork = self._watcher not in (None, os.getpid())  # of a worker, which logs it
+            level = logging.DEBUG if is_fork else logging.ERROR
+            logger.log(level, "The rules stay as they are, since their file is wrong:\n%s", error)
             return
         if rules is not None:
             self.was_replaced = not is_first
