@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ class Throttle(RemovalMethods):
     Args:
         app: the app; ``app.throttle`` is this object from now on.
         limits, routes, enabled, url, prefix, lease, timeout, checks, waiting, publish, replicas,
-            workers, outage_grace: see :class:`~celery_throttle.settings.Settings`. The default of
-            each is read from ``app.conf`` (``throttle_limits``, ...) at first use.
+            workers, outage_grace, rules: see :class:`~celery_throttle.settings.Settings`. The
+            default of each is read from ``app.conf`` (``throttle_limits``, ...) at first use.
 
     Raises:
         LimitError: a definition is wrong.
@@ -64,6 +65,7 @@ class Throttle(RemovalMethods):
         replicas: int | None = None,
         workers: int | None = None,
         outage_grace: float | None = None,
+        rules: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(app, Celery):
             raise ConfigurationError(
@@ -86,6 +88,7 @@ class Throttle(RemovalMethods):
             "replicas": replicas,
             "workers": workers,
             "outage_grace": outage_grace,
+            "rules": rules,
         }
         super().__init__(app, given)
         if limits is not None:

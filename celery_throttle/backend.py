@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from celery_throttle.forecasts.reader import EmptyForecasts, ForecastReader
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
-from celery_throttle.operations.plan import Clock
+from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.client import Serverless, Store
 from celery_throttle.store.keys import Keys
@@ -35,8 +35,11 @@ def make_backend(
     *,
     timeout: float,
     clock: Clock | None = None,
+    restore: Callable[[], Plan[None]] | None = None,
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
+
+    ``restore``: see :class:`~celery_throttle.operations.plan.LimitPlans`.
 
     Raises:
         ConfigurationError: the URL cannot be used, or not with the prefix of the keys.
@@ -45,7 +48,8 @@ def make_backend(
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
     about = limits, keys, clock
-    return Backend(store, Plans(*about), ForecastReader(*about), Observer(*about))
+    plans = Plans(*about, restore)
+    return Backend(store, plans, ForecastReader(*about), Observer(*about))
 
 
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:

@@ -1,4 +1,4 @@
-"""Changes of limits at run time: define, undefine, pause all and resume all.
+"""Changes of limits at run time: define, undefine, apply rules, pause all and resume all.
 
 Each change is recorded, with who made it and why. :mod:`celery_throttle.handle` has those of one
 limit.
@@ -10,8 +10,12 @@ from typing import Any
 
 from celery_throttle.limiter_core import LimiterCore
 from celery_throttle.limits.author import Author
+from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.rules import Applied, FileRules, author_of_file
+from celery_throttle.rules.rules import Rules
 
 
 class LimitChanges(LimiterCore):
@@ -87,6 +91,61 @@ class LimitChanges(LimiterCore):
         """:meth:`undefine` for asyncio."""
         await self.arun_plan(self.plans.undefine(make_ref(name, key), Author.of(by, reason)))
 
+    def apply_rules(
+        self,
+        rules: Rules,
+        source: str,
+        *,
+        modified: float | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        """Put the rules of a file in force, all at once, in place of those of the file before.
+
+        Limits and weights that were defined at run time stay in force; when they end, the rules
+        follow. Units in use stay in use, as with :meth:`define`.
+
+        Args:
+            rules: of the file; see :func:`~celery_throttle.rules.file.load_rules`.
+            source: the path of the file, recorded with the change.
+            modified: when the file was modified, in seconds since 1970. It changes nothing if the
+                rules in force were modified later. None: now, so that it always replaces them.
+            by: who; default the user of this process and its host.
+            reason: why, in words; default the name of the file.
+
+        Returns:
+            Whether the rules are in force.
+
+        Raises:
+            RulesError: a limit would switch between a rate and slots. Nothing has changed.
+        """
+        return self.run_plan(self._apply(rules, source, modified, by, reason)).accepted
+
+    async def aapply_rules(
+        self,
+        rules: Rules,
+        source: str,
+        *,
+        modified: float | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        """:meth:`apply_rules` for asyncio."""
+        plan = self._apply(rules, source, modified, by, reason)
+        return (await self.arun_plan(plan)).accepted
+
+    def _apply(
+        self,
+        rules: Rules,
+        source: str,
+        modified: float | None,
+        by: str | None,
+        reason: str | None,
+    ) -> Plan[Applied]:
+        file = FileRules(rules, source, to_us(modified or 0))
+        author = author_of_file(source, by, reason)
+        return self.plans.apply_rules(file, author, is_new=modified is None)
+
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> list[str]:
@@ -117,4 +176,4 @@ class LimitChanges(LimiterCore):
 
     def register(self) -> None:
         """Put the limits of the code in force, unless others replace them."""
-        self.run_plan(self.plans.register(self.limits))
+        self.run_plan(self.plans.register(self.code_limits))

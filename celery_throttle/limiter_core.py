@@ -39,10 +39,15 @@ CACHE_SIZE = 1024
 class LimiterCore:
     """The core of :class:`celery_throttle.limiter.Limiter`."""
 
-    limits: Mapping[str, Limits]  #: of the code
+    limits: Mapping[str, Limits]  #: of the code, and of the rules file of an app
     keys: Keys
     backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
+
+    @property
+    def code_limits(self) -> Mapping[str, Limits]:
+        """The limits of the code, without those of a rules file."""
+        return self.limits
 
     @property
     def registered_limits(self) -> Mapping[str, Limits]:

@@ -25,6 +25,7 @@ _SETTINGS = {
     **dict.fromkeys(("", "limit", "rate", "rates", "rate_limit", "rate_limits"), "limits"),
     **dict.fromkeys(("redis", "redis_url", "server", "broker", "broker_url", "store"), "url"),
     **dict.fromkeys(("tasks", "task_routes"), "routes"),
+    **dict.fromkeys(("rules_file", "file"), "rules"),
     **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
 }
 

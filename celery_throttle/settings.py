@@ -39,7 +39,7 @@ _NAMES = tuple(
     for name in (
         *("enabled", "limits", "routes", "url", "prefix", "lease"),
         *("timeout", "checks", "waiting", "publish", "replicas"),
-        *("workers", "outage_grace"),
+        *("workers", "outage_grace", "rules"),
     )
 )
 
@@ -130,6 +130,18 @@ class Settings:
     def routes(self) -> Mapping[str, Spec]:
         """Task name, or a pattern with ``*``, to the limits of the task (``throttle_routes``)."""
         return self._mapping("routes")
+
+    @cached_property
+    def rules(self) -> str | None:
+        """Path of the rules file (``throttle_rules``, default None)."""
+        path = self._read("rules", None)
+        if path is None:
+            return None
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise ConfigurationError(
+                f"throttle_rules is {shown(path)}: it must be the path of a file"
+            )
+        return os.fspath(path)
 
     @cached_property
     def prefix(self) -> str:

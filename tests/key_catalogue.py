@@ -59,7 +59,7 @@ _FAN_OUT = _KEYS.fan_out("NAME").replace("NAME", "<fan-out>")
 _FAN_OUT_LIMIT = LimitRef(FAN_OUT_LIMIT, "<fan-out>")
 
 # Scripts that decide over limits, that change lines, and that record how tasks of fan-outs end.
-_DECIDE = "acquire, admit, broker_wait, claim, define, learn, park, settle"
+_DECIDE = "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle"
 _CHANGE_LINES = (
     "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, withdraw_lines"
 )
@@ -69,9 +69,9 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.NEVER,
         "one key for all limits",
-        "define, set_weight",
+        "apply_rules, define, set_weight",
         (_KEYS.limits, "hash", "definitions in force of limits and of their keys; weights"),
-        (_KEYS.layers, "hash", "definitions and weights of the code and of the rules file"),
+        (_KEYS.layers, "hash", "definitions and weights of the code; the rules file"),
         (_KEYS.names, "set", "names of limits that are defined"),
         (_KEYS.own_keys("<limit>"), "zset", "keys with their own definition or weight"),
     ),
@@ -150,7 +150,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     *_kinds(
         Expiry.ALWAYS,
         "a year after the last change",
-        "define, pause, reset, resume, set_weight",
+        "apply_rules, define, note_change, pause, reset, resume, set_weight",
         (_KEYS.changes, "stream", "the last 1,000 changes"),
     ),
     *_kinds(
@@ -223,6 +223,12 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         "when the last worker counts as dead",
         "heartbeat",
         (_KEYS.membership, "zset", "live workers, by when their heartbeat expires (us)"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
+        "when the last report of a worker expires",
+        "report_rules",
+        (_KEYS.rules_files, "hash", "rules files of live workers: until when (us), and JSON"),
     ),
     *_kinds(
         Expiry.WITH_LAST_TASK,

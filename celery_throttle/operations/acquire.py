@@ -14,7 +14,6 @@ from celery_throttle.limits.duration import MICROSECONDS, check_duration, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, Sleep, has_keys
 from celery_throttle.operations.replies import (
     RefusalKind,
@@ -22,6 +21,7 @@ from celery_throttle.operations.replies import (
     read_allowed,
     read_refused,
 )
+from celery_throttle.operations.rules import RulesPlans
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
@@ -67,7 +67,7 @@ class AcquireOutcome(NamedTuple):
     too_long: bool = False  #: a refusal that does not get shorter by coming later
 
 
-class AcquirePlans(DefinePlans):
+class AcquirePlans(RulesPlans):
     """Plans that take units and slots."""
 
     __slots__ = ()

@@ -56,8 +56,12 @@ class DefinePlans(LimitPlans):
     def register_missing(self, refs: Sequence[LimitRef], now: int | None = None) -> Plan[None]:
         """Register those of the code's limits that a call needs, and renew calendar windows.
 
+        The server may have lost the rules file as well, so that is put in force before.
+
         ``now``: as for :meth:`register`.
         """
+        if self.restore is not None:
+            yield from self.restore()
         wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
         every = [*wholes, *(ref for ref in refs if ref.key is not None)]
         yield from self._register(every, self.limits, now)
@@ -199,6 +203,16 @@ class DefinePlans(LimitPlans):
         args = [self.now(), us, self.keys.field(ref), key, about]
         paused: int = yield Call(script("pause"), names, args)
         return pause_to_seconds(paused)
+
+    def note_change(
+        self, action: str, ref: LimitRef | None, what: str, author: Author
+    ) -> Plan[None]:
+        """Note in the log of changes what was done to waiting tasks; ``ref`` None: to all."""
+        keys = self.keys
+        names = [keys.limits, keys.layers, keys.names, keys.changes]
+        field = "" if ref is None else keys.field(ref)
+        args = [self.now(), action, field, what, author.pack()]
+        yield Call(script("note_change"), names, args)
 
     def list_names(self) -> Plan[tuple[int, list[str]]]:
         """Return the server's time in microseconds, and the names of all limits that it knows."""

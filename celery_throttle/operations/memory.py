@@ -32,7 +32,9 @@ from celery_throttle.operations.acquire import AcquireOutcome, Acquisition, Hold
 from celery_throttle.operations.define import check_definition
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
+from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.operations.settle import Plans
+from celery_throttle.rules.dump import sort_refs
 from celery_throttle.store.keys import Keys
 
 
@@ -48,12 +50,15 @@ class MemoryPlans(Plans):
     _memory: MemoryLimits = field(default_factory=MemoryLimits)
     #: The takes of each holder of slots, by its name.
     _held: dict[str, LocalReservation] = field(default_factory=dict)
+    #: Names and keys that were defined at run time, and the limits of the rules file.
+    _set: set[LimitRef] = field(default_factory=set)
+    _rules: dict[LimitRef, Limits] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
     def of(cls, limits: Mapping[str, Limits], keys: Keys, clock: Clock | None) -> MemoryPlans:
         """Return the plans for the limits of the code, of which nothing is in use."""
-        return cls(limits, keys, clock, MemoryLimits(limits))
+        return cls(limits, keys, clock, _memory=MemoryLimits(limits))
 
     def cached_call(self, requirement: Requirement) -> None:  # noqa: ARG002  # a server's, if any
         return None
@@ -162,6 +167,7 @@ class MemoryPlans(Plans):
             with self._lock:
                 now = self._now()
                 self._memory.define(ref, written, now)
+                self._set.add(ref)
                 self._memory.ends.pop(ref, None)
                 if lasts_us:
                     self._memory.ends[ref] = now + lasts_us
@@ -173,8 +179,26 @@ class MemoryPlans(Plans):
 
     def _undefine(self, ref: LimitRef, now: int) -> None:
         self._memory.ends.pop(ref, None)
-        default = None if ref.key is not None else self.limits.get(ref.name)
-        self._memory.undefine(ref, default, now)
+        self._set.discard(ref)
+        code = None if ref.key is not None else self.limits.get(ref.name)
+        self._memory.undefine(ref, self._rules.get(ref, code), now)
+
+    def apply_rules(
+        self,
+        file: FileRules,
+        author: Author | None = None,  # noqa: ARG002  # see above
+        *,
+        is_new: bool = False,  # noqa: ARG002  # nobody else has another file
+    ) -> Plan[Applied]:
+        yield from ()
+        with self._lock:
+            now = self._now()
+            changed = {*self._rules, *file.rules.limits} - self._set
+            self._rules.clear()
+            self._rules.update(file.rules.limits)
+            for ref in sort_refs(changed):
+                self._undefine(ref, now)
+            return Applied(accepted=True, modified=now)
 
     def _now(self) -> int:
         """Return the time, after the definitions that have ended by then were removed."""

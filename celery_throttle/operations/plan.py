@@ -7,7 +7,7 @@ or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter_core`
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -61,12 +61,14 @@ class LimitPlans:
     """The base of the plans for the limits of one prefix.
 
     ``limits`` are those of the code; they are registered if the server does not know them. A
-    ``clock`` replaces the server's.
+    ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
+    rules file in force.
     """
 
     limits: Mapping[str, Limits]
     keys: Keys
     clock: Clock | None = None
+    restore: Callable[[], Plan[None]] | None = None
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.tasks.app_limits import AppLimits
@@ -34,6 +35,8 @@ class RemovalMethods(AppLimits):
         limit: str | None = None,
         key: Any = None,
         *,
+        reason: str | None = None,
+        by: str | None = None,
         progress: ReportProgress | None = None,
     ) -> Removal:
         """Send waiting tasks back to the broker, to the queues in whose lines they wait.
@@ -50,6 +53,8 @@ class RemovalMethods(AppLimits):
         Args:
             limit: only tasks that need this limit, whatever other limits they need; None: all.
             key: only tasks that need this key of the limit; None: of all keys.
+            reason: why, in words; noted in the log of changes.
+            by: who; default the user of this process and its host.
             progress: called with the number of tasks that were looked at, and of all tasks.
 
         Raises:
@@ -58,7 +63,7 @@ class RemovalMethods(AppLimits):
             StoreUnavailableError: the server of the limits could not be reached for a minute.
             Others: errors of the broker's client.
         """
-        return self._send_to_broker(None, limit, key, progress)
+        return self._send_to_broker(None, limit, key, Author.of(by, reason), progress)
 
     def move(
         self,
@@ -66,6 +71,8 @@ class RemovalMethods(AppLimits):
         queue: str,
         key: Any = None,
         *,
+        reason: str | None = None,
+        by: str | None = None,
         progress: ReportProgress | None = None,
     ) -> Removal:
         """Send waiting tasks to another queue of the broker; otherwise as :meth:`drain`.
@@ -74,13 +81,15 @@ class RemovalMethods(AppLimits):
             limit: see :meth:`drain`.
             queue: one of the app's, or one that Celery may create.
             key: see :meth:`drain`.
+            reason: see :meth:`drain`.
+            by: see :meth:`drain`.
             progress: see :meth:`drain`.
 
         Raises:
             QueueNotFoundError: the app has no such queue, and ``task_create_missing_queues`` is
                 off. Others as :meth:`drain`.
         """
-        return self._send_to_broker(queue, limit, key, progress)
+        return self._send_to_broker(queue, limit, key, Author.of(by, reason), progress)
 
     def drop(
         self,
@@ -88,6 +97,7 @@ class RemovalMethods(AppLimits):
         key: Any = None,
         *,
         reason: str = "dropped",
+        by: str | None = None,
         progress: ReportProgress | None = None,
     ) -> Removal:
         """Discard waiting tasks. Their results have the state REVOKED from now on.
@@ -100,7 +110,8 @@ class RemovalMethods(AppLimits):
         Args:
             limit: see :meth:`drain`.
             key: see :meth:`drain`.
-            reason: the message of the ``TaskRevokedError`` in the results.
+            reason: the message of the ``TaskRevokedError`` in the results; noted as well.
+            by: see :meth:`drain`.
             progress: see :meth:`drain`.
 
         Raises:
@@ -110,15 +121,22 @@ class RemovalMethods(AppLimits):
         from celery_throttle.removal.remove import remove  # noqa: PLC0415  # see above
         from celery_throttle.removal.revoker import Revoker  # noqa: PLC0415
 
-        return remove(self, _ref_or_none(limit, key), Revoker(self, reason), progress)
+        author = Author.of(by, reason)
+        return remove(self, _ref_or_none(limit, key), Revoker(self, reason), author, progress)
 
     def _send_to_broker(
-        self, queue: str | None, limit: str | None, key: Any, progress: ReportProgress | None
+        self,
+        queue: str | None,
+        limit: str | None,
+        key: Any,
+        author: Author,
+        progress: ReportProgress | None,
     ) -> Removal:
         from celery_throttle.removal.publisher import QueuePublisher  # noqa: PLC0415  # see above
         from celery_throttle.removal.remove import remove  # noqa: PLC0415
 
-        return remove(self, _ref_or_none(limit, key), QueuePublisher(self.app, queue), progress)
+        publisher = QueuePublisher(self.app, queue)
+        return remove(self, _ref_or_none(limit, key), publisher, author, progress)
 
 
 def _ref_or_none(limit: str | None, key: Any) -> LimitRef | None:

@@ -30,6 +30,7 @@ class QueuePublisher:
 
     def __init__(self, app: Any, target: str | None = None) -> None:
         self.purpose = "drain" if target is None else "move"
+        self.target = "" if target is None else f" to queue {target}"
         self._app = app
         self._target = target
         self._accept = prepare_accept_content(app.conf.accept_content)

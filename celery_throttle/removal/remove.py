@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from celery_throttle.errors import QueueNotFoundError
+from celery_throttle.errors import QueueNotFoundError, StoreError
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.withdraw import WithdrawPlans
 from celery_throttle.removal.counts import Removal, WaitingCount
@@ -27,6 +29,7 @@ class Disposal(AbstractContextManager[None], Protocol):
     """What becomes of withdrawn tasks. A context while the tasks are withdrawn."""
 
     purpose: str  #: "drain", "move" or "drop"
+    target: str  #: where to, such as " to queue slow"; empty for a queue of their own, or for none
 
     def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
         """Prepare for a batch of tasks."""
@@ -61,28 +64,58 @@ def remove(
     throttle: AppLimits,
     ref: LimitRef | None,
     disposal: Disposal,
+    author: Author,
     progress: ReportProgress | None = None,
 ) -> Removal:
-    """Withdraw the tasks that wait for a limit now, or for any, and dispose of them."""
+    """Withdraw the tasks that wait for a limit now, or for any, and dispose of them.
+
+    What was done is noted in the log of changes, also if it is interrupted.
+    """
     if not throttle.settings.has_server:
         return Removal(0, 0, 0, 0)
-    plans = WithdrawPlans(throttle.keys, ref)
-    removed = seen = 0
+    tally = _Tally()
+    try:
+        _remove(throttle, WithdrawPlans(throttle.keys, ref), disposal, tally, progress)
+    finally:
+        if tally.removed:
+            what = f"{tally.removed} tasks{disposal.target}"
+            with suppress(StoreError):  # they are removed, whether or not that is noted
+                throttle.run_plan(throttle.plans.note_change(disposal.purpose, ref, what, author))
+    claimed = throttle.run_plan(WithdrawPlans(throttle.keys, ref).count_claims())
+    return Removal(tally.removed, tally.seen - tally.removed, claimed, tally.elsewhere)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How many tasks were looked at and removed so far, and how many are of other brokers."""
+
+    seen: int = 0
+    removed: int = 0
+    elsewhere: int = 0
+
+
+def _remove(
+    throttle: AppLimits,
+    plans: WithdrawPlans,
+    disposal: Disposal,
+    tally: _Tally,
+    progress: ReportProgress | None,
+) -> None:
     withdrawal = Withdrawal(throttle.store, plans, disposal.purpose, throttle.settings.lease)
     with withdrawal, disposal:
         withdrawal.requeue_lapsed()
         found = throttle.run_plan(find_tasks(throttle, plans))
+        tally.elsewhere = found.elsewhere
         for queue in found.queues:
             for tasks in _batches(withdrawal, queue, found.found_at):
                 disposal.prepare(tasks, withdrawal)
-                removed += sum([_dispose(disposal, withdrawal, task, queue) for task in tasks])
+                for task in tasks:
+                    tally.seen += 1
+                    tally.removed += _dispose(disposal, withdrawal, task, queue)
                 disposal.complete()
                 withdrawal.settle()
-                seen += len(tasks)
                 if progress is not None:
-                    progress(seen, max(seen, found.total))
-    claimed = throttle.run_plan(plans.count_claims())
-    return Removal(removed, seen - removed, claimed, found.elsewhere)
+                    progress(tally.seen, max(tally.seen, found.total))
 
 
 def _batches(

@@ -32,6 +32,7 @@ class Revoker:
     """
 
     purpose = "drop"
+    target = ""
 
     def __init__(self, throttle: AppLimits, reason: str) -> None:
         self._throttle = throttle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from celery_throttle.errors import RulesError, shown
@@ -33,18 +33,29 @@ class RulesFile:
     editor is writing the file. A missing, unreadable or wrong file, an empty one included, leaves
     the rules as they are.
 
+    Args:
+        path: of the file.
+        code: as for :func:`read_rules`.
+        check: raises RulesError for rules that this process cannot use.
+
     Attributes:
         rules: The rules in force; None if the file has had none without mistakes.
         modified: The time of the last change of the file with these rules, in seconds since 1970.
         error: Why the present content is not in force; None if it is.
     """
 
-    def __init__(self, path: str, code: Mapping[str, Limits] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        code: Mapping[str, Limits] | None = None,
+        check: Callable[[Rules], None] | None = None,
+    ) -> None:
         self.path = path
         self.rules: Rules | None = None
         self.modified = 0.0
         self.error: RulesError | None = None
         self._code = code
+        self._check = check
         self._last_found: _Content | None = None
         self._last_parsed: _Content | None = None
 
@@ -62,6 +73,8 @@ class RulesFile:
         self._last_parsed = content
         try:
             rules = _parse(content, self.path, self._code)
+            if self._check is not None:
+                self._check(rules)
         except RulesError as error:
             self.error = error
             raise

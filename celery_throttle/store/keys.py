@@ -67,6 +67,11 @@ class Keys:
         return f"{self.prefix}:layers"
 
     @property
+    def rules_files(self) -> str:
+        """The rules files of live workers."""
+        return f"{self.prefix}:rules-files"
+
+    @property
     def names(self) -> str:
         """Names of the limits that are defined."""
         return f"{self.prefix}:names"

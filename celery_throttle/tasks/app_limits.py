@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from celery import Celery, Task, _state
 
 from celery_throttle.backend import Backend, disabled_backend, make_backend
-from celery_throttle.errors import ConfigurationError, ThrottleError
+from celery_throttle.errors import ConfigurationError, RulesError, ThrottleError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages import packing
 from celery_throttle.messages.broker import broker_identity
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.settle import Plans
+from celery_throttle.rules.rules import Rules
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
+from celery_throttle.store.memory_url import is_memory_url
+from celery_throttle.tasks.app_rules import AppRules
+from celery_throttle.tasks.declared import Declared
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits, read_templates
 
@@ -33,7 +39,7 @@ class AppLimits(Limiter):
         self.app = app
         self.clock = None
         self._given = given
-        self._tasks: dict[str, TaskLimits | ThrottleError | None] = {}
+        self._declared: Declared | None = None
 
     @cached_property
     def settings(self) -> Settings:
@@ -41,22 +47,79 @@ class AppLimits(Limiter):
         return Settings(self.app.conf, self._given)
 
     @cached_property
-    def limits(self) -> Mapping[str, Limits]:  # type: ignore[override]  # read at first use
-        """The limits of the code."""
+    def rules_file(self) -> AppRules | None:
+        """The rules file; None if the app has none."""
+        path, code = self.settings.rules, None
+        if path is None:
+            return None
+        with suppress(ThrottleError):  # check() reports it, and so does each task with a limit
+            code = self.code_limits
+        return AppRules(path, code, self._check_rules)
+
+    @property
+    def declared(self) -> Declared:
+        """The limits and routes of the code, with the rules that are in use."""
+        rules = None if self.rules_file is None else self.rules_file.in_use()
+        declared = self._declared
+        if declared is None or declared.rules is not rules:
+            declared = self._declared = Declared(self.settings, rules)
+        return declared
+
+    @property
+    def lacks_rules(self) -> bool:
+        """Whether the rules file could not be read so far: it may define any limit."""
+        return self.rules_file is not None and self.declared.rules is None
+
+    def _check_rules(self, rules: Rules) -> None:
+        """Raise RulesError for rules with which tasks fail that do not fail now."""
+        old = self._declared or Declared(self.settings, None)
+        new, found = Declared(self.settings, rules), []
+        tasks = sorted(self.app._tasks.items())  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
+        for _, task in tasks:
+            error = _find_error(task, new)
+            if error is not None and _find_error(task, old) is None:
+                found.append(str(error))
+        if found:
+            raise RulesError(str(self.settings.rules), [(None, text) for text in found])
+
+    @property
+    def limits(self) -> Mapping[str, Limits]:  # type: ignore[override]  # read when they are used
+        """The limits of the code and of the rules file, by name."""
+        return self.declared.limits
+
+    @property
+    def code_limits(self) -> Mapping[str, Limits]:
+        """The limits of the code, without those of the rules file."""
         return self.settings.limits
 
     @cached_property
     def backend(self) -> Backend:  # type: ignore[override]  # read at first use
         """Where the limits are decided."""
-        limits, timeout = self.registered_limits, self.settings.timeout
-        if self.settings.enabled:
-            return make_backend(self.settings.url, limits, self.keys, timeout=timeout)
-        return disabled_backend(limits, self.keys, "throttle_enabled is False")
+        limits, settings = self.registered_limits, self.settings
+        if not settings.enabled:
+            return disabled_backend(limits, self.keys, "throttle_enabled is False")
+        backend = make_backend(
+            settings.url, limits, self.keys, timeout=settings.timeout, restore=self._restore_rules
+        )
+        if is_memory_url(settings.url):
+            self.run_plan(self._apply_rules_file(backend.plans))
+        return backend
+
+    def _restore_rules(self) -> Plan[None]:
+        """Put the rules file in force on a server that may have lost it."""
+        yield from self._apply_rules_file(self.plans)
+
+    def _apply_rules_file(self, plans: Plans) -> Plan[None]:
+        if self.rules_file is not None:
+            self.rules_file.in_use()  # reads it, unless a thread of the worker does
+            if self.rules_file.of_file is not None:
+                with suppress(RulesError):  # the worker logs it
+                    yield from plans.apply_rules(self.rules_file.of_file)
 
     @property
     def registered_limits(self) -> Mapping[str, Limits]:
         """The limits of the code, and the one that lets fan-outs be paused."""
-        return {**self.limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
+        return {**self.code_limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
@@ -88,7 +151,8 @@ class AppLimits(Limiter):
 
     def bind_task(self, task: type[Task]) -> None:
         """Forget the limits of a task that is defined, or defined anew."""
-        self._tasks.pop(str(task.name), None)
+        if self._declared is not None:
+            self._declared.tasks.pop(str(task.name), None)
 
     def knows(self, task: type[Task] | Task) -> bool:
         """Return whether the app has the limits that a task names."""
@@ -98,18 +162,18 @@ class AppLimits(Limiter):
             return False
 
     def task_limits(self, task: Task) -> TaskLimits | None:
-        """Return the limits of a task of the app, or None. They are read once.
+        """Return the limits of a task of the app, or None. They are read once for each rules file.
 
         Raises:
             ThrottleError: the limits are wrong, or a setting is.
         """
-        name = str(task.name)
-        if name not in self._tasks:
+        name, declared = str(task.name), self.declared
+        if name not in declared.tasks:
             try:
-                self._tasks[name] = self.read_task(task)
+                declared.tasks[name] = _read_task(task, declared)
             except ThrottleError as error:
-                self._tasks[name] = error
-        limits = self._tasks[name]
+                declared.tasks[name] = error
+        limits = declared.tasks[name]
         if isinstance(limits, ThrottleError):
             raise limits.with_traceback(None)
         return limits
@@ -119,20 +183,16 @@ class AppLimits(Limiter):
     ) -> TaskLimits | None:
         """Read and check the limits of a task: its own, or those of the route for its name.
 
-        ``known`` are the limits that exist; those of the settings by default.
+        ``known`` are the limits that exist; those of the code and the rules file by default.
 
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
         """
-        spec = self.spec_of(task)
-        if spec is None:
-            return None
-        return TaskLimits.read(task, spec, self.settings.limits if known is None else known)
+        return _read_task(task, self.declared, known)
 
     def spec_of(self, task: type[Task] | Task) -> Spec | None:
         """Return the limits of a task as written: its own, or those of its route."""
-        spec: Spec | None = getattr(task, "throttle", None)
-        return self._route(str(task.name)) if spec is None else spec
+        return _spec_of(task, self.declared)
 
     def check_routes(self) -> None:
         """Check that the routes name limits that exist.
@@ -141,16 +201,34 @@ class AppLimits(Limiter):
             UnknownLimitError, LimitError, ConfigurationError: a route is wrong.
         """
         for pattern, spec in self.settings.routes.items():
-            read_templates(spec, self.settings.limits, f"throttle_routes[{pattern!r}]")
+            read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
 
-    def _route(self, name: str) -> Spec | None:
-        try:
-            routes = self.settings.routes
-        except ConfigurationError:  # a worker does not start then, and check() reports it
-            return None
-        if name in routes:
-            return routes[name]
-        return next((spec for glob, spec in routes.items() if fnmatchcase(name, glob)), None)
+
+def _read_task(
+    task: type[Task] | Task, declared: Declared, known: Mapping[str, Limits] | None = None
+) -> TaskLimits | None:
+    spec = _spec_of(task, declared)
+    if spec is None:
+        return None
+    return TaskLimits.read(task, spec, declared.limits if known is None else known)
+
+
+def _find_error(task: Task, declared: Declared) -> ThrottleError | None:
+    try:
+        _read_task(task, declared)
+    except ThrottleError as error:
+        return error
+    return None
+
+
+def _spec_of(task: type[Task] | Task, declared: Declared) -> Spec | None:
+    spec: Spec | None = getattr(task, "throttle", None)
+    if spec is not None:
+        return spec
+    try:
+        return declared.route(str(task.name))
+    except ConfigurationError:  # a worker does not start then, and check() reports it
+        return None
 
 
 def active_throttles() -> list[AppLimits]:

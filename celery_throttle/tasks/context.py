@@ -89,7 +89,8 @@ def current_run(throttle: AppLimits) -> Run | None:
     if run is None:
         refusals = {str(label): int(times) for name, label, times in items if name == REFUSALS}
         units = [item for item in items if item[0] != REFUSALS]
-        limits = None if units else throttle.task_limits(task)
+        passed = units or throttle.rules_file is not None
+        limits = None if passed else throttle.task_limits(task)
         units = items_of(limits.requirement(request.args, request.kwargs)) if limits else units
         run = request.throttle_run = Run(throttle, units, refusals)
     return run

@@ -52,6 +52,7 @@ def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
 
     Celery shares the tasks of one app with every other app of the process. A task whose limits
     another app defines belongs to that app: it is an error only if a worker of this app runs it.
+    So it is with limits that the rules file may define, if this process could not read it.
 
     Raises:
         ThrottleError: the limits are wrong.
@@ -66,7 +67,7 @@ def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
     try:
         limits: TaskLimits | None = throttle.task_limits(task)
     except UnknownLimitError:
-        if is_limited_elsewhere(app, task):
+        if is_limited_elsewhere(app, task) or throttle.lacks_rules:
             return None
         raise
     return limits

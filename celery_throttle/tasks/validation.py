@@ -8,7 +8,12 @@ from typing import Any
 from celery import Task
 
 from celery_throttle import misspellings
-from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
+from celery_throttle.errors import (
+    ConfigurationError,
+    RulesError,
+    ThrottleError,
+    UnknownLimitError,
+)
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.settings import Settings
@@ -22,13 +27,16 @@ from celery_throttle.tasks.task_limits import read_templates
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
 
 
-def check(throttle: AppLimits) -> None:
-    """Check an app.
+def check(throttle: AppLimits, *, rules_file: bool = True) -> None:
+    """Check an app; ``rules_file``: whether mistakes in its rules file count.
 
     Raises:
         ConfigurationError: there are mistakes; the message has a line for each.
     """
-    found = list(dict.fromkeys(map(str, mistakes(throttle))))
+    errors = mistakes(throttle)
+    if not rules_file:
+        errors = (error for error in errors if not isinstance(error, RulesError))
+    found = list(dict.fromkeys(map(str, errors)))
     if not found:
         return
     if len(found) == 1:
@@ -39,23 +47,33 @@ def check(throttle: AppLimits) -> None:
 
 def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     """Yield all mistakes of an app; some may come twice."""
-    settings = throttle.settings
+    settings, tasks = throttle.settings, sorted(throttle.app.tasks.items())
     yield from settings.mistakes()
     try:
         written, routes, enabled = settings.written_limits, settings.routes, settings.enabled
+        _ = settings.rules
     except ConfigurationError:  # it was yielded; without limits nothing else can be checked
         return
     wrong = {name: _error(parse_definitions, {name: limit}) for name, limit in written.items()}
     known = {name: _ANY if wrong[name] else parse_limits(written[name], name) for name in written}
     yield from filter(None, wrong.values())
+    if not any(wrong.values()):
+        known.update(throttle.limits)
+        yield from _in_rules_file(throttle)
     if enabled and (written or settings.has_server):
         yield from filter(None, [_error(_make_store, settings)])
     for pattern, spec in routes.items():
         yield from filter(
             None, [_error(read_templates, spec, known, f"throttle_routes[{pattern!r}]")]
         )
-    for _, task in sorted(throttle.app.tasks.items()):
+    for _, task in tasks:
         yield from _in_task(throttle, task, known)
+
+
+def _in_rules_file(throttle: AppLimits) -> Iterator[RulesError]:
+    error = None if throttle.rules_file is None else throttle.rules_file.error
+    if error is not None:
+        yield from (RulesError(error.source, [mistake]) for mistake in error.mistakes)
 
 
 def _make_store(settings: Settings) -> Store:
@@ -66,8 +84,10 @@ def _in_task(
     throttle: AppLimits, task: Task, known: Mapping[str, Limits]
 ) -> Iterator[ThrottleError]:
     error = _error(throttle.read_task, task, known)
-    unknown = isinstance(error, UnknownLimitError)
-    if error is not None and not (unknown and is_limited_elsewhere(throttle.app, task)):
+    elsewhere = isinstance(error, UnknownLimitError) and (
+        is_limited_elsewhere(throttle.app, task) or throttle.lacks_rules
+    )
+    if error is not None and not elsewhere:
         yield error
     if isinstance(task, ThrottledTask):
         for one in misspellings.find_in_task(type(task), ThrottledTask):

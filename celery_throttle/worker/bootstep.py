@@ -25,7 +25,8 @@ class ThrottleStep(bootsteps.StartStopStep):
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
         throttle = c.app.throttle
-        validation.check(throttle)
+        # A mistake in the rules file is logged: without this worker the queue would be worse off.
+        validation.check(throttle, rules_file=False)
         if not throttle.settings.enabled:
             self.enabled = False
             _ = throttle.plans  # logs it
@@ -47,7 +48,7 @@ class ThrottleStep(bootsteps.StartStopStep):
         if self.enabled:
             for task in tasks:  # any task may meet a limit in its body
                 install(task)
-        if throttle.limits:
+        if throttle.limits or throttle.rules_file:
             for task in tasks:
                 spec = throttle.spec_of(task)
                 # Limits by a route; others were checked where the task is defined.

@@ -6,7 +6,7 @@ import time
 
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.errors import StoreUnavailableError, ThrottleError
 from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
@@ -23,7 +23,7 @@ class ErrorLog:
         self._consequence = consequence
         self._logged_at = -tuning.ERROR_LOG_SECONDS
 
-    def log(self, error: StoreError) -> None:
+    def log(self, error: ThrottleError) -> None:
         """Log an error; not that the server is lost, which is logged as an outage elsewhere."""
         now = time.monotonic()
         recent = now - self._logged_at < tuning.ERROR_LOG_SECONDS

@@ -69,6 +69,7 @@ class TaskState:
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
+    required_by: TaskLimits | None = None  #: the limits by which it was read
     #: Its limits together with those it requested, once they were joined, and the units that its
     #: next run begins with.
     joined: tuple[TaskLimits, Sequence[Item]] | None = None

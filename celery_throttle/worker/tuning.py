@@ -71,6 +71,14 @@ UNCONSUMED_LEASES = 2
 #: How long the server remembers a queue without a consumer.
 UNCONSUMED_QUEUE_SECONDS = 86_400.0
 
+# The rules file.
+
+#: Time between two looks at the file. New content counts when two looks have found it.
+RULES_POLL_SECONDS = 5.0
+
+#: How long the report of a worker about its file counts.
+RULES_REPORT_SECONDS = 60.0
+
 # The gate.
 
 #: How long requests that come fast, but one by one, are gathered for one call.

@@ -40,6 +40,7 @@ from celery_throttle.worker.hooks.strategies import Strategies
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.membership.rules_watch import RulesWatch
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
@@ -78,25 +79,28 @@ class WorkerParts:
             store, keys, self.claims, lambda: consumer.strategies, self._queues.names_by_lines
         )
         self.status = StatusReport(throttle.observer, throttle.run_plan)
+        self.rules = self._make_rules_watch(name)
         self.membership = Membership(
             store,
             keys,
-            throttle.limits,
+            lambda: throttle.limits,
             name,
             lease=lease,
             queues=self._queues,
             worker_count=WorkerCount(consumer.controller.statedb, settings.workers),
             on_return=lambda: self.timers.call_soon(self._end_outage),
+            on_heartbeat=self._after_heartbeat,
             on_quarantined=self.quarantine.recall,
-            on_heartbeat=self.status.run,
         )
+        if self.rules is not None:
+            self.membership.max_interval = tuning.RULES_POLL_SECONDS
         self.outage = OutageMode(
             consumer.app,
             keys,
             self.membership,
             self.slots,
             grace=settings.outage_grace,
-            has_limits=bool(throttle.limits),
+            has_limits=bool(throttle.limits or throttle.rules_file),
         )
         store.breaker.watcher = self.outage.begin
         self.backoff = Backoff(self.timers)
@@ -119,13 +123,21 @@ class WorkerParts:
         bypass_rate_limits(consumer)
         consumer.strategies = Strategies(consumer)
 
+    def _make_rules_watch(self, name: str) -> RulesWatch | None:
+        throttle = self.throttle
+        if throttle.rules_file is None:
+            return None
+        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, name)
+
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
+        throttle = self.throttle
         confirm_before_flush(self.consumer)
         connection = self.connection = ConnectionParts(self)
+        self._poll_rules()  # before the limits of the code: they are not in force for a moment
         self._register()
         self.membership.start()
-        logger.info("Limits are decided by %s", self.throttle.store.url)
+        logger.info("Limits are decided by %s", throttle.store.url)
         self.status.begin()
         self.leases.start()
         connection.open()
@@ -148,6 +160,8 @@ class WorkerParts:
             self.leases.stop()
             self.call.report()
             self.membership.stop()
+            if self.rules is not None:
+                self.rules.stop()
 
     def end(self) -> None:
         """End: no task runs any more. Tasks that are not acknowledged were not begun or cut off."""
@@ -168,6 +182,20 @@ class WorkerParts:
             **({} if self.connection is None else self.connection.gate.stats()),
         }
 
+    def _after_heartbeat(self) -> None:
+        self._poll_rules()
+        self.status.run()
+
+    def _poll_rules(self) -> None:
+        if self.rules is not None:
+            self.rules.poll()
+
+    def refresh_rules(self) -> bool:
+        """Adopt the rules in force; return whether the app has a rules file."""
+        if self.rules is not None:
+            self.rules.refresh()
+        return self.rules is not None
+
     def _register(self) -> None:
         """Register the limits once. A limit that is missing later is registered when it is used."""
         if not self._is_registered:
@@ -183,6 +211,8 @@ class WorkerParts:
 
     def _end_outage(self) -> None:
         self.outage.end()
+        if self.rules is not None:
+            self.rules.refresh()
         self._register()
         # A replica that has taken the server's place may have missed the last reports.
         self.claims.settled.repeat()
@@ -240,6 +270,7 @@ class ConnectionParts:
             admit_again=self.admit_again,
             call_later=timers.call_after,
             call_soon=timers.call_soon,
+            refresh_rules=worker.refresh_rules,
         )
         attach_gate(consumer.app, self.gate)
         self.wakeup = WakeupListener(

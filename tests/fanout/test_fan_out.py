@@ -192,7 +192,7 @@ def test_a_publisher_holds_where_a_limit_has_no_room(app: Any, name: str) -> Non
 
 def test_more_keys_than_there_may_ever_be(app: Any) -> None:
     app.tasks["keys"].throttle = ["keys:{key}", "keys:a", "keys:b"]
-    app.throttle._tasks.clear()
+    app.throttle.declared.tasks.clear()
     with pytest.raises(KeysFullError):
         app.throttle.fan_out([app.tasks["keys"].s("c")], "nightly")
 

@@ -18,7 +18,12 @@ from typing import Any
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.errors import (
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+    UnknownLimitError,
+)
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.plan import Attempt
 from celery_throttle.tasks.app_limits import AppLimits
@@ -65,11 +70,13 @@ class Gate:
     call_later: CallLater
     #: Calls a function in the worker's loop, from any thread.
     call_soon: Callable[..., Any]
+    #: Adopts the rules in force on the server; returns whether the app has a rules file.
+    refresh_rules: Callable[[], bool]
 
     def __post_init__(self) -> None:
         throttle, backoff, pool = self.throttle, self.backoff, self.pool
         self._batch = Batch(self.admit_again, self.call_later, pool.queued_requests)
-        self._recovery = Recovery(throttle.store, self.outage, self.delayed)
+        self._recovery = Recovery(throttle.store, self.outage, self.delayed, self.refresh_rules)
         self._pipeline = Pipeline(throttle.store, backoff)
         self._next_round = NextRound(
             self._decide_together, self.call_later, backoff, self.call_soon
@@ -277,7 +284,7 @@ class Gate:
         return (yield from self._park(request, limits, requirement, may_run=may_run))
 
     def _conclude(self, result: bool | Exception | None, request: Any) -> bool:  # noqa: FBT001  # a value, not a switch
-        if result is None or isinstance(result, StoreUnavailableError):
+        if result is None or isinstance(result, (StoreUnavailableError, UnknownLimitError)):
             return self._recovery.decided(request, self._decide_again)
         if isinstance(result, Exception):
             self._recovery.failed(request, result)

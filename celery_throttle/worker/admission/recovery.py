@@ -12,7 +12,12 @@ from typing import Any
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_throttle.errors import StoreError, StoreUnavailableError, ThrottleError
+from celery_throttle.errors import (
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+    UnknownLimitError,
+)
 from celery_throttle.store.client import Store
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
@@ -25,10 +30,17 @@ logger = get_logger(__name__)
 class Recovery:
     """Runs decisions of the gate. If the server fails, tries again, then begins an outage."""
 
-    def __init__(self, store: Store, outage: OutageMode, delayed: DelayedTasks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        outage: OutageMode,
+        delayed: DelayedTasks,
+        refresh_rules: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._outage = outage
         self._delayed = delayed
+        self._refresh_rules = refresh_rules
         self._logged_at = -tuning.ERROR_LOG_SECONDS
 
     def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
@@ -60,9 +72,15 @@ class Recovery:
             self._delayed.add(request, tuning.RETRY_SECONDS)
 
     def _decide(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Decide; once more over a new connection; then without the server, in an outage."""
+        """Decide; once more over a new connection; then without the server, in an outage.
+
+        If a limit is unknown, a newer rules file may have removed it: then decide by that file.
+        """
         try:
             return decide(request)
+        except UnknownLimitError:
+            if not self._refresh_rules():
+                raise
         except StoreUnavailableError as error:
             if self._store.breaker.is_open:
                 self._outage.begin(error)

@@ -21,7 +21,7 @@ from celery_throttle.worker.task_state import TaskState
 
 
 def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
-    """Return what the arguments of a request require; read once.
+    """Return what the arguments of a request require; read once for these limits.
 
     Raises:
         KeyValueError, CostError: an argument's value cannot be a key, or a cost.
@@ -29,8 +29,9 @@ def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
     if limits.fixed is not None:
         return limits.fixed
     state: TaskState = request.throttle_state
-    if state.requirement is None:
+    if state.requirement is None or state.required_by is not limits:
         state.requirement = limits.requirement(request.args, request.kwargs)
+        state.required_by = limits
     return state.requirement
 
 
@@ -72,7 +73,14 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
 def pass_units(request: Any) -> None:
     """Tell the run that begins which units it has, so it need not take them in its body."""
     state: TaskState = request.throttle_state
-    units = _joined(request.app.throttle, request)[1] if state.requested else ()
+    throttle: AppLimits = request.app.throttle
+    units: Sequence[Item] = ()
+    if state.requested:
+        units = _joined(throttle, request)[1]
+    elif throttle.rules_file is not None:
+        # Another process may use another version of the rules file.
+        limits = throttle.task_limits(request.task)
+        units = items_of(requirement_of(limits, request)) if limits else ()
     if state.refusals:
         units = (*units, *((REFUSALS, limits, times) for limits, times in state.refusals.items()))
     request.request_dict[UNITS_FIELD] = units

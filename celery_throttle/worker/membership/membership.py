@@ -35,17 +35,19 @@ class Membership:
 
     store: Store
     keys: Keys
-    code_limits: Mapping[str, Limits]
+    #: Returns the limits of the code and the rules file.
+    limits_in_use: Callable[[], Mapping[str, Limits]]
     worker: str
     lease: float  #: seconds for which a worker counts as alive after a heartbeat
     queues: WorkerQueues
     worker_count: WorkerCount
     #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
-    #: Called from the thread after each heartbeat while tasks are in quarantine.
-    on_quarantined: Callable[[], None]
     #: Called from the thread after each heartbeat.
     on_heartbeat: Callable[[], None]
+    #: Called from the thread after each heartbeat while tasks are in quarantine.
+    on_quarantined: Callable[[], None]
+    max_interval: float = tuning.MAX_HEARTBEAT_SECONDS  #: seconds between two heartbeats at most
     quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class Membership:
         Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
         """
         if self._thread is None:
-            if self.code_limits:
+            if self.limits_in_use():
                 self._send_heartbeat()
             else:  # nothing in this worker depends on the reply, so the worker does not wait for it
                 self._wakeup.set()
@@ -90,7 +92,7 @@ class Membership:
 
     def limits(self) -> dict[LimitRef, Limits]:
         """Return the limits in force at the last heartbeat, of names and of keys with their own."""
-        found = {LimitRef(name, None): limits for name, limits in self.code_limits.items()}
+        found = {LimitRef(name, None): limits for name, limits in self.limits_in_use().items()}
         for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
@@ -100,7 +102,7 @@ class Membership:
         return found
 
     def pauses(self) -> dict[str, float]:
-        """Return the limits of the code that were paused as a whole at the last heartbeat.
+        """Return the limits in use that were paused as a whole at the last heartbeat.
 
         The values are the monotonic times at which the pauses end; infinity for a pause that lasts
         until ``resume``.
@@ -112,7 +114,7 @@ class Membership:
         }
 
     def _run(self) -> None:
-        interval = min(self.lease / 3, tuning.MAX_HEARTBEAT_SECONDS)
+        interval = min(self.lease / 3, self.max_interval)
         while not self._stopped:
             if not self._is_lost:
                 self._wakeup.wait(interval)
@@ -124,6 +126,7 @@ class Membership:
             if self._is_lost:
                 self._is_lost, self._returned_at = False, time.monotonic()
                 self.on_return()
+            self.on_heartbeat()
             self.queues.settle_unconsumed()
             if self.quarantined:
                 self.on_quarantined()
@@ -143,11 +146,11 @@ class Membership:
         return True
 
     def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
-        keys = self.keys
-        pauses = [keys.pause(LimitRef(name, None)) for name in self.code_limits]
+        keys, in_use = self.keys, [*self.limits_in_use()]
+        pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
         lines, about_queues = self.queues.heartbeat_arguments(queues)
         names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        call = Call(script("heartbeat"), names, [*args, *about_queues, *self.code_limits])
+        call = Call(script("heartbeat"), names, [*args, *about_queues, *in_use])
         reply: list[Any] = self.store.probe(call)
         return reply

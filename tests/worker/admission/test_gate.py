@@ -80,6 +80,7 @@ class Bench:
             admit_again=self.brought.append,
             call_later=lambda _, call, args: call(*args),
             call_soon=lambda call, *args: call(*args),
+            refresh_rules=lambda: False,
         )
 
     def _park(self, request: Request, *_: Any, **__: Any) -> Any:

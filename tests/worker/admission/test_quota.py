@@ -293,6 +293,7 @@ class Pool:
             admit_again=self.bring,
             call_later=lambda *timer: self.timers.append(timer),
             call_soon=lambda call, *args: call(*args),
+            refresh_rules=lambda: False,
         )
         bench.quota = self.gate._quota
 
@@ -311,7 +312,7 @@ def test_a_task_whose_limits_cannot_be_read_fails(
     monkeypatch.setattr(request, "on_failure", lambda info, **_: failed.append(info.exception.exc))
     monkeypatch.setattr(request, "acknowledge", lambda: None, raising=False)
     error = UnknownLimitError("limit 'strange' is not defined")
-    bench.throttle._tasks[task.name] = error
+    bench.throttle.declared.tasks[task.name] = error
     pool.bring(request)
     assert pool.started == []
     assert failed == [error]

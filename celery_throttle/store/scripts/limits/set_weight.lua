@@ -1,7 +1,8 @@
 -- set_weight.lua: sets the weight of the lines that need a limit, or one key of it.
 -- uses: changes
 -- KEYS  1   hash: definitions of limits in force, and weights
---       2   hash: layers, see `definition_layers.lua`; the weight of the rules file under 'rules weight ' and the field
+--       2   hash: layers, see `definition_layers.lua`; the weight of the rules file under 'rules weight ' and the field;
+--           'set weight ' and the field if the weight in force was set at run time for ever
 --       3   zset: keys of the name with a definition or weight of their own; '' for the name itself
 --       4   stream: changes, see `changes.lua`
 -- ARGV  1   now (us), or '' for the server's clock
@@ -16,6 +17,11 @@ local old = redis.call('HGET', KEYS[1], 'weight ' .. field)
 local below = redis.call('HGET', KEYS[2], 'rules weight ' .. field) or ''
 local new = weight == '' and below or weight
 local ends = new ~= '' and lasts > 0 and ' ' .. format_integer(now + lasts) .. ' ' .. below or ''
+if weight == '' or lasts > 0 then
+  redis.call('HDEL', KEYS[2], 'set weight ' .. field)
+else
+  redis.call('HSET', KEYS[2], 'set weight ' .. field, '1')
+end
 if new == '' then
   redis.call('HDEL', KEYS[1], 'weight ' .. field)
 else

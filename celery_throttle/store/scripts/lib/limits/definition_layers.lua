@@ -3,7 +3,8 @@
 -- uses rarely: ended_definition, definition_tail, definition_limits
 -- Of a name or a key the definition that was set at run time is in force, else that of the rules file, else that of the
 -- code. The hash of layers keeps those of the rules ('rules ' and the field) and of the code ('code ' and the field)
--- as second parts of definitions, see `definition.lua`; the hash of definitions has what is in force.
+-- as second parts of definitions, see `definition.lua`; the hash of definitions has what is in force. `apply_rules.lua`
+-- and `set_weight.lua` name the other fields of layers.
 -- KEYS  1   hash: definitions of limits in force
 --       2   hash: layers
 --       3   set: names of limits

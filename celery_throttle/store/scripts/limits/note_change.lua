@@ -1,0 +1,10 @@
+-- note_change.lua: notes in the log of changes what was done to waiting tasks.
+-- uses: changes
+-- KEYS  1-4 see `definition_layers.lua`
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   what was done: 'drain', 'move', 'drop' or 'cancel'
+--       3   field of the limit or key; '' for all
+--       4   to how many tasks, and where to, in words
+--       5   about: JSON, who did it and why
+
+record_change(ARGV[2], ARGV[3], '', ARGV[4], ARGV[5])

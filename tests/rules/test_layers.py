@@ -1,0 +1,299 @@
+"""Layers on a server: rules files between what the code and what people define."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_throttle import Limiter
+from celery_throttle.errors import RulesError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import parse_definitions, parse_limits
+from celery_throttle.operations.rules import RulesVersion
+from celery_throttle.rules.reader import read_rules
+from celery_throttle.rules.rules import Rules
+from celery_throttle.store import definitions
+from celery_throttle.store.script import Call, script
+from celery_throttle.testing import ManualClock
+
+START = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+def rules(**limits: str) -> Rules:
+    """Rules with limits of names; two underscores stand for the colon before a key."""
+    rows = "\n".join(f'"{ref.replace("__", ":")}" = "{text}"' for ref, text in limits.items())
+    return read_rules(f"[limits]\n{rows}", "limits.toml")
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Limiter:
+    return Limiter(redis_url, {"code": "1/s"}, clock=ManualClock(START))
+
+
+def used_up(limiter: Limiter, name: str, key: str | None = None) -> int:
+    """Acquire until the limit refuses; return how often it allowed."""
+    count = 0
+    while limiter.acquire([(name, key) if key else name]):
+        count += 1
+    return count
+
+
+def texts_in_force(limiter: Limiter, *fields: str) -> list[str | None]:
+    call = Call(script("read_definitions"), [limiter.keys.limits], [limiter.plans.now(), *fields])
+    found = limiter.store.run(call)
+    return [packed and "; ".join(map(str, definitions.unpack(packed))) for packed in found]
+
+
+def changes(limiter: Limiter) -> list[tuple[str, ...]]:
+    """The change log, oldest first: action, limit, old and new."""
+    with redis.Redis.from_url(limiter.store.url) as client:
+        rows: Any = client.xrange(limiter.keys.changes)
+    names = (b"action", b"limit", b"old", b"new")
+    return [tuple(row[name].decode() for name in names) for _, row in rows]
+
+
+def test_a_file_replaces_the_one_before_and_leaves_the_code_behind(limiter: Limiter) -> None:
+    limiter.register()
+    assert limiter.apply_rules(rules(code="2/s burst 2", a="3/s burst 3", a__x="4/s burst 4"), "f")
+    assert used_up(limiter, "code") == 2
+    assert used_up(limiter, "a", "x") == 4
+    assert used_up(limiter, "a", "y") == 3
+    assert limiter.apply_rules(rules(b="5/s burst 5"), "f")
+    assert texts_in_force(limiter, "code", "a", "a:x", "b") == ["1/s", None, None, "5/s burst 5"]
+
+
+def test_rules_in_memory(limiter: Limiter) -> None:
+    memory = Limiter("memory://", {"code": "1/h"}, clock=limiter.clock)
+    memory.apply_rules(rules(code="2/h burst 2", a="3/h burst 3", a__x="4/h burst 4"), "f")
+    memory.define("a", "5/h burst 5")
+    assert memory.apply_rules(rules(a="6/h burst 6"), "f")
+    assert used_up(memory, "code") == 1
+    assert used_up(memory, "a", "x") == 5
+    memory.undefine("a")
+    assert memory.peek(["a"]).limit == 6
+
+
+def test_rules_for_asyncio(limiter: Limiter) -> None:
+    async def apply() -> bool:
+        return await limiter.aapply_rules(rules(a="2/s"), "f")
+
+    assert asyncio.run(apply())
+    assert texts_in_force(limiter, "a") == ["2/s"]
+
+
+def test_units_in_use_stay_in_use(limiter: Limiter) -> None:
+    limiter.apply_rules(rules(a="100/h burst 100", a__x="200/h burst 200"), "f")
+    limiter.acquire([("a", "x")], 90)
+    limiter.apply_rules(rules(a="100/h burst 120"), "f")
+    assert limiter.peek([("a", "x")]).remaining == 30
+
+
+def test_what_was_set_at_run_time_stays_until_it_ends(limiter: Limiter) -> None:
+    limiter.apply_rules(rules(a="1/s", b="1/s"), "f")
+    limiter.define("a", "7/s")
+    limiter.define("b", "7/s", seconds=60)
+    limiter.apply_rules(rules(a="2/s", b="2/s"), "f")
+    assert texts_in_force(limiter, "a", "b") == ["7/s", "7/s"]
+    assert limiter.clock is not None
+    limiter.clock.advance(61)
+    assert texts_in_force(limiter, "a", "b") == ["7/s", "2/s"]
+    limiter.undefine("a")
+    assert texts_in_force(limiter, "a") == ["2/s"]
+
+
+def test_each_change_of_the_rules_is_logged(limiter: Limiter) -> None:
+    limiter.apply_rules(rules(a="1/s", b="1/s", c="3/s"), "f", by="ann")
+    limiter.apply_rules(rules(a="1/sec", b="2/s", b__x="9/s"), "f", by="ann")
+    first, second = changes(limiter)[:3], changes(limiter)[3:]
+    assert first == [
+        ("rules", "a", "", "1/s"),
+        ("rules", "b", "", "1/s"),
+        ("rules", "c", "", "3/s"),
+    ]
+    assert second == [
+        ("rules", "b", "1/s", "2/s"),
+        ("rules", "b:x", "", "9/s"),
+        ("rules", "c", "3/s", ""),
+    ]
+
+
+@pytest.mark.parametrize("name", ["rate", "rate__x"])
+def test_a_switch_to_slots_is_refused_and_changes_nothing(limiter: Limiter, name: str) -> None:
+    limiter.apply_rules(rules(rate="1/s", other="1/s"), "f")
+    before = len(changes(limiter))
+    field = name.replace("__", ":")
+    with pytest.raises(RulesError, match=f"f: limit '{field}' cannot become '3 at once'"):
+        limiter.apply_rules(rules(other="2/s", **{name: "3 at once"}), "f")
+    assert texts_in_force(limiter, "rate", "other") == ["1/s", "1/s"]
+    assert len(changes(limiter)) == before
+
+
+def test_the_newest_file_wins(limiter: Limiter) -> None:
+    def apply(text: str, modified: float | None) -> bool:
+        return limiter.apply_rules(rules(a=text), "f", modified=modified)
+
+    now = START / SECOND
+    assert apply("1/s", now - 50)
+    assert not apply("2/s", now - 60)
+    assert apply("1/s", now - 60)  # the same rules
+    assert apply("3/s", now - 40)
+    assert apply("4/s", None)
+    assert not apply("3/s", now - 40)
+    assert apply("5/s", now + 1000)  # by a clock that is fast
+    assert apply("6/s", now)
+    assert texts_in_force(limiter, "a") == ["6/s"]
+
+
+def test_a_report_says_which_rules_are_in_force(limiter: Limiter) -> None:
+    def report(known: str = "") -> tuple[RulesVersion | None, Rules | None]:
+        return limiter.run_plan(limiter.plans.report_rules("w", "{}", known, 30))
+
+    assert report() == (None, None)
+    own = read_rules('[limits]\na = "1/s"\n[weights]\na = 2\n[routes]\n"t.*" = "a"', "f")
+    limiter.apply_rules(own, "/etc/limits.toml", modified=5, by="ann", reason="slower")
+    version, found = report()
+    assert version is not None
+    assert version.source == "/etc/limits.toml"
+    assert (version.modified, version.applied) == (5_000_000, START)
+    assert (version.author.by, version.author.reason) == ("ann", "slower")
+    assert found == own
+    assert found.routes == {"t.*": ("a",)}
+    assert report(own.digest) == (version, None)
+
+
+@dataclass
+class Model:
+    """What each layer says. Times are seconds."""
+
+    now: float = 0
+    code: dict[LimitRef, Limits] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    set: dict[LimitRef, tuple[Limits, float]] = field(default_factory=dict)
+    weights: dict[LimitRef, tuple[int, float]] = field(default_factory=dict)
+
+    def limits(self, ref: LimitRef) -> Limits | None:
+        limits, ends = self.set.get(ref, (None, 0.0))
+        if limits is not None and ends > self.now:
+            return limits
+        return self.rules.limits.get(ref, self.code.get(ref))
+
+    def weight(self, ref: LimitRef) -> int | None:
+        weight, ends = self.weights.get(ref, (None, 0.0))
+        return weight if weight is not None and ends > self.now else self.rules.weights.get(ref)
+
+
+REFS = [LimitRef(name, key) for name in ("a", "b") for key in (None, "x", "y")]
+_refs = st.sampled_from(REFS)
+_limits = st.sampled_from(["1/s", "2/s", "60/m", "5/m burst 3", "9/h using sliding-log"])
+_lasts = st.sampled_from([None, 5.0, 60.0])
+_tables = st.dictionaries(_refs, _limits, max_size=4)
+_weights = st.dictionaries(_refs, st.integers(1, 3), max_size=3)
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("apply"), _tables, _weights),
+        st.tuples(st.just("define"), _refs, _limits, _lasts),
+        st.tuples(st.just("weigh"), _refs, st.integers(1, 3), _lasts),
+        st.tuples(st.just("undefine"), _refs),
+        st.tuples(st.just("register"), st.dictionaries(st.sampled_from("ab"), _limits)),
+        st.tuples(st.just("wait"), st.sampled_from([1.0, 10.0, 100.0])),
+        st.tuples(st.just("take"), _refs),
+    ),
+    max_size=12,
+)
+
+
+class Both:
+    """A limiter and the model of its layers."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = ManualClock(START)
+        self.limiter = Limiter(url, clock=self.clock)
+        self.model = Model()
+
+    def apply(self, limits: Mapping[LimitRef, str], weights: Mapping[LimitRef, int]) -> None:
+        parsed = {ref: parse_limits(text, ref.name) for ref, text in limits.items()}
+        self.model.rules = Rules(parsed, weights)
+        assert self.limiter.apply_rules(self.model.rules, "limits.toml")
+
+    def define(self, ref: LimitRef, text: str, lasts: float | None) -> None:
+        if self.knows(ref):
+            self.limiter.define(ref.name, text, key=ref.key, seconds=lasts)
+            self.model.set[ref] = parse_limits(text, ref.name), self.ends(lasts)
+
+    def weigh(self, ref: LimitRef, weight: int, lasts: float | None) -> None:
+        if self.knows(ref, whole=True):
+            self.limiter.define(ref.name, key=ref.key, weight=weight, seconds=lasts)
+            self.model.weights[ref] = weight, self.ends(lasts)
+
+    def undefine(self, ref: LimitRef) -> None:
+        if self.knows(ref, whole=True):
+            self.limiter.undefine(ref.name, key=ref.key)
+            self.model.set.pop(ref, None)
+            self.model.weights.pop(ref, None)
+
+    def register(self, limits: Mapping[str, str]) -> None:
+        parsed = parse_definitions(limits)
+        self.limiter.run_plan(self.limiter.plans.register(parsed))
+        self.model.code.update({LimitRef(name, None): own for name, own in parsed.items()})
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.model.now += seconds
+
+    def take(self, ref: LimitRef) -> None:
+        if self.model.limits(ref) or self.model.limits(LimitRef(ref.name, None)):
+            self.limiter.acquire([ref if ref.key else ref.name])
+
+    def knows(self, ref: LimitRef, *, whole: bool = False) -> bool:
+        """Whether a key, or a weight, of the limit may be defined."""
+        if ref.key is None and not whole:
+            return True
+        names = {ref, LimitRef(ref.name, None)}
+        return any(self.model.limits(one) for one in names)
+
+    def ends(self, lasts: float | None) -> float:
+        return float("inf") if lasts is None else self.model.now + lasts
+
+    def compare(self, client: Any) -> None:
+        limiter, model = self.limiter, self.model
+        keys = limiter.keys
+        for ref in REFS:
+            own = model.limits(ref)
+            text = own and "; ".join(map(str, own))
+            assert texts_in_force(limiter, keys.field(ref)) == [text], ref
+            assert self.weight(client, ref) == model.weight(ref), ref
+            if ref.key is None:
+                assert own is None or client.sismember(keys.names, ref.name)
+            elif own or model.weight(ref):
+                assert client.zscore(keys.own_keys(ref.name), ref.key) is not None
+
+    def weight(self, client: Any, ref: LimitRef) -> int | None:
+        """The weight in force, as `weight_in_force` in `line_requirements.lua` reads it."""
+        found = client.hget(self.limiter.keys.limits, f"weight {self.limiter.keys.field(ref)}")
+        weight, *more = (found or b"").decode().split(" ")
+        if more and int(more[0]) <= self.clock.now:
+            weight = more[1] if len(more) > 1 else ""
+        return int(weight) if weight else None
+
+
+@given(_steps)
+def test_what_is_in_force_is_what_a_model_of_the_layers_says(
+    server_url: str, steps: list[tuple[Any, ...]]
+) -> None:
+    with redis.Redis.from_url(server_url) as client:
+        client.flushdb()
+        both = Both(server_url)
+        for name, *arguments in steps:
+            step: Callable[..., None] = getattr(both, name)
+            step(*arguments)
+            both.compare(client)
+        client.flushdb()
