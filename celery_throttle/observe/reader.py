@@ -16,6 +16,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Concurrency, Rate
 from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.observe.rules import RulesReader
 from celery_throttle.observe.times import at_time, at_time_or_none
 from celery_throttle.observe.totals import pair_counters, read_totals
 from celery_throttle.observe.values import LimitStatus, Origin, Pause, Status, Stranded, Usage
@@ -64,7 +65,7 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReader(ForecastReader):
+class StatusReader(ForecastReader, RulesReader):
     """Reads the status of the limits of one prefix."""
 
     def of_all(self, after: str = "", most: int = 100) -> Plan[Status]:
@@ -78,8 +79,14 @@ class StatusReader(ForecastReader):
         stranded = yield from self._stranded(fleet, found)
         limits = tuple(status for status, _ in found)
         has_more = bool(page) and page[-1] != names[-1]
+        rules = yield from self.rules_status()
         return Status(
-            at_time(fleet.now), limits, page[-1] if has_more else None, fleet.workers, stranded
+            at_time(fleet.now),
+            limits,
+            page[-1] if has_more else None,
+            fleet.workers,
+            stranded,
+            rules,
         )
 
     def read_limits(self) -> Plan[list[LimitStatus]]:
@@ -325,7 +332,7 @@ def _read_row(
         defined=bool(layer or of_code),
         clauses=tuple(clauses),
         origin=origin,
-        weight=int(weight.split()[0]),
+        weight=int(weight),
         usage=(),
         pauses=_read_pauses(ref, int(paused), pause_origin.decode(), now),
         paused_keys=int(paused_keys),

@@ -201,6 +201,40 @@ class Stranded:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRules:
+    """A live worker whose rules file is not the one in force.
+
+    Attributes:
+        worker: its name.
+        path: of its file.
+        error: the mistakes of the file, one in a line; None if it only differs.
+    """
+
+    worker: str
+    path: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RulesStatus:
+    """The rules file in force.
+
+    Attributes:
+        source: path of the file; None if none is in force yet.
+        modified: when it was modified.
+        applied: when it was put in force.
+        author: who did that, and why.
+        others: live workers whose file is another one, or wrong.
+    """
+
+    source: str | None
+    modified: datetime | None
+    applied: datetime | None
+    author: Author | None
+    others: tuple[WorkerRules, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All limits of a server, some at a time.
 
@@ -210,6 +244,7 @@ class Status:
         next: where the next page begins; None if this is the last one.
         workers: live workers.
         stranded: tasks that no worker can start.
+        rules: the rules file in force; None if there never was one.
     """
 
     at: datetime
@@ -217,6 +252,7 @@ class Status:
     next: str | None
     workers: int
     stranded: tuple[Stranded, ...]
+    rules: RulesStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)

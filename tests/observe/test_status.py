@@ -10,6 +10,8 @@ import pytest
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.values import LimitStatus, Stranded
+from celery_throttle.operations.rules import pack_report
+from celery_throttle.rules.reader import read_rules
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Protocol
 
@@ -196,3 +198,36 @@ def test_a_limit_that_is_not_there(lines: Protocol) -> None:
 def test_without_a_server_there_is_no_status(limiter: Limiter) -> None:
     with pytest.raises(ConfigurationError, match="memory"):
         limiter.status()
+
+
+def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> None:
+    limiter = lines.limiter
+    assert limiter.status().rules is None
+    limiter.apply_rules(read_rules('[limits]\napi = "7/s"', "limits.toml"), "limits.toml", by="ann")
+    rules = limiter.status().rules
+    assert rules is not None
+    assert rules.author is not None
+    assert (rules.source, rules.author.by, rules.others) == ("limits.toml", "ann", ())
+    origin = status_of(lines, "api").origin
+    assert origin is not None
+    assert origin.layer == "rules"
+    lines.client.zadd(lines.keys.membership, {"w1": lines.now + SECOND, "w2": lines.now + SECOND})
+    for worker, error in (("w1", "limits.toml:3: wrong"), ("w2", ""), ("gone", "")):
+        report = pack_report(None, "limits.toml", error)
+        limiter.run_plan(limiter.plans.report_rules(worker, report, "", 60))
+    rules = limiter.status().rules
+    assert rules is not None
+    assert sorted((one.worker, one.error) for one in rules.others) == [
+        ("w1", "limits.toml:3: wrong"),
+        ("w2", None),
+    ]
+    assert limiter.run_plan(limiter.observer.rules_in_force()).limits.keys() == {
+        LimitRef("api", None)
+    }
+
+
+def test_a_weight_that_ends(lines: Protocol) -> None:
+    lines.limiter.define("api", weight=5, seconds=60)
+    assert status_of(lines, "api").weight == 5
+    lines.now += 60 * SECOND
+    assert status_of(lines, "api").weight == 1

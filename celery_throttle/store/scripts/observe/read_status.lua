@@ -1,5 +1,5 @@
 -- read_status.lua: reads what is known of some limits, or keys of them, but for the states of their algorithms.
--- uses: clock, definition, pauses
+-- uses: clock, definition, pauses, weights
 -- uses rarely: ended_definition, definition_tail
 -- KEYS  1   hash: definitions of limits in force
 --       then per limit or key: pause, its origin, paused keys of the name, keys of the name with a definition or weight of
@@ -30,7 +30,7 @@ for i = 1, (#KEYS - 2) / 5 do
   local key, name, field, row = 5 * i - 3, ARGV[2 * i], ARGV[2 * i + 1], {}
   describe_definition(row, name, field)
   local weights = redis.call('HMGET', KEYS[1], 'weight ' .. field, 'weight ' .. name)
-  row[7] = weights[1] or weights[2] or '1'
+  row[7] = weight_in_force(weights[1]) or weight_in_force(weights[2]) or 1
   row[8] = format_integer(pause_left(KEYS[key], redis.call('GET', KEYS[key])))
   row[9] = redis.call('GET', KEYS[key + 1]) or ''
   local backlogs, waiting = KEYS[#KEYS] .. name .. '/keys', tonumber(redis.call('GET', KEYS[key + 4]) or 0)

@@ -1,5 +1,5 @@
 -- line_requirements.lua: the requirements of a line: its limits and keys with the costs of one of its tasks.
--- uses: load_limits, bulk_commands, line_data
+-- uses: load_limits, bulk_commands, line_data, weights
 
 -- The requirements of a descriptor, see `requirements.lua`; not loaded yet.
 local function requirements_of(descriptor, costs)
@@ -18,17 +18,6 @@ local function weight_of(requirements)
     weight = math.max(weight, requirement.weight)
   end
   return weight > 1 and weight or nil
-end
-
--- The weight that `set_weight.lua` has written; nil for none. One that ends by itself is followed by its end (us) and by
--- the weight after that.
-local function weight_in_force(text)
-  local weight = text and tonumber(text)
-  if weight or not text then
-    return weight
-  end
-  local own, ends, below = string.match(text, '^(%d+) (%d+) ?(%d*)$')
-  return tonumber(tonumber(ends) > now and own or below)
 end
 
 -- Load the requirements of a descriptor, and their weights: that of a key comes before that of its name. Slots are

@@ -1,0 +1,18 @@
+-- read_rules.lua: reads which rules are in force, and what live workers report of their rules files.
+-- uses: clock
+-- KEYS  1   hash: layers, see `apply_rules.lua`
+--       2   hash: reports of workers, see `report_rules.lua`
+--       3   zset: live workers, see `heartbeat.lua`
+-- ARGV  1   now (us), or '' for the server's clock
+-- Reply {field 'rules', or ''; field 'rules-text', or ''; worker, its report as JSON, ...}
+
+local found = redis.call('HMGET', KEYS[1], 'rules', 'rules-text')
+local reply = { found[1] or '', found[2] or '' }
+local reports = redis.call('HGETALL', KEYS[2])
+for i = 1, #reports, 2 do
+  local ends, report = string.match(reports[i + 1], '^(%d+) (.*)$')
+  if tonumber(ends) > now and tonumber(redis.call('ZSCORE', KEYS[3], reports[i]) or 0) > now then
+    reply[#reply + 1], reply[#reply + 2] = reports[i], report
+  end
+end
+return reply
