@@ -212,6 +212,7 @@ def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> No
     assert origin is not None
     assert origin.layer == "rules"
     lines.client.zadd(lines.keys.membership, {"w1": lines.now + SECOND, "w2": lines.now + SECOND})
+    lines.client.pexpire(lines.keys.membership, 60_000)
     for worker, error in (("w1", "limits.toml:3: wrong"), ("w2", ""), ("gone", "")):
         report = pack_report(None, "limits.toml", error)
         limiter.run_plan(limiter.plans.report_rules(worker, report, "", 60))
