@@ -224,6 +224,12 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     ),
     *_kinds(
         Expiry.ALWAYS,
+        "a year after the last fan-out began",
+        "enlist",
+        (_KEYS.fan_outs, "zset", "encoded names of fan-outs, by when each was last found (us)"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
         "holds nothing",
         "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
         "release, requeue, reset, resume, settle",

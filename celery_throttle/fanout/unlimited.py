@@ -72,7 +72,7 @@ class UnlimitedFanOut(FanOut):
     def resume(self) -> None:
         """Do nothing."""
 
-    def cancel(self) -> int:
+    def cancel(self, seen: Callable[[int], None] | None = None) -> int:  # noqa: ARG002  # no task waits
         """Return 0, as no task waits."""
         return 0
 

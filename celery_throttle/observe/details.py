@@ -10,7 +10,8 @@ from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
-from celery_throttle.observe.reader import StatusReader, Waiting
+from celery_throttle.observe.preview import PreviewReader
+from celery_throttle.observe.reader import Waiting
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.totals import pair_counters
 from celery_throttle.observe.values import (
@@ -35,7 +36,7 @@ _TOP_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 _END = b"0"
 
 
-class DetailsReader(StatusReader):
+class DetailsReader(PreviewReader):
     """Reads all about one limit, or one key of it."""
 
     __slots__ = ()
@@ -96,27 +97,6 @@ class DetailsReader(StatusReader):
         first = "+" if before is None else f"({before}"
         rows = yield Call(script("list_changes"), [self.keys.changes], [first, most])
         return [_read_change(change_id.decode(), fields) for change_id, fields in rows]
-
-    def list_keys(
-        self, name: str, which: str, first: int = 0, most: int = 100
-    ) -> Plan[tuple[int, list[tuple[str, float]]]]:
-        """Return keys of a limit, some at a time, and how many there are.
-
-        ``which``: ``"waiting"``, by how many tasks wait, the most first; ``"paused"``, by the end
-        of the pause; ``"own"``: those with their own definition or weight.
-        """
-        keys = {
-            "waiting": self.keys.key_backlogs(name),
-            "paused": self.keys.paused_keys(name),
-            "own": self.keys.own_keys(name),
-        }[which]
-        count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
-        pairs = [
-            (key.decode(), float(score))
-            for key, score in zip(found[::2], found[1::2], strict=True)
-            if key  # the empty one has the sum
-        ]
-        return max(0, count - 1) if which == "waiting" else count, pairs[:most]
 
     def _top_keys(self, ref: LimitRef) -> Plan[tuple[tuple[str, int], ...]]:
         if ref.key is not None:

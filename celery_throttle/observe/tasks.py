@@ -11,7 +11,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.details import DetailsReader
-from celery_throttle.observe.reader import MAX_LINES
+from celery_throttle.observe.reader import MAX_LINES, shown_ref
 from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.observe.values import Pause, TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
@@ -90,7 +90,7 @@ class Observer(DetailsReader):
                 for ref, cost in costs.items()
                 if ref.name != FAN_OUT_LIMIT
             ),
-            blocked_by=_shown(refs[index - 1]),
+            blocked_by=shown_ref(refs[index - 1]),
             starts_in=starts_in,
             pauses=tuple(pauses),
             expires=at_time_or_none(expires),
@@ -138,10 +138,6 @@ def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
     if ref.key is None or ref.name == FAN_OUT_LIMIT:
         return (ref,)
     return LimitRef(ref.name, None), ref
-
-
-def _shown(ref: LimitRef) -> tuple[str, str | None]:
-    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
 
 
 def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:
