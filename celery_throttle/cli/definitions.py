@@ -5,10 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_throttle.cli.console import confirm, echo_json
-from celery_throttle.cli.params import (
-    DurationType,
-    KeyType,
-    LimitType,
+from celery_throttle.cli.options import (
     author_options,
     json_option,
     key_argument,
@@ -16,6 +13,7 @@ from celery_throttle.cli.params import (
     to_seconds,
     yes_option,
 )
+from celery_throttle.cli.params import DurationType, KeyType, LimitType
 from celery_throttle.cli.preview import preview_text, show_preview
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import ref_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 from typing import Any
 
@@ -9,13 +10,8 @@ import click
 
 from celery_throttle.cli.console import Row, Table, confirm, echo_json, echo_pairs, echo_table
 from celery_throttle.cli.json_values import to_json
-from celery_throttle.cli.params import (
-    DurationType,
-    json_option,
-    make_completer,
-    to_seconds,
-    yes_option,
-)
+from celery_throttle.cli.options import json_option, make_completer, to_seconds, yes_option
+from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.preview import waiting_text
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import amount, end_text, zone
@@ -143,9 +139,7 @@ def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
     waiting = found.progress().waiting
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)
-    with click.progressbar(
-        length=waiting, label="Cancelling", file=click.get_text_stream("stderr")
-    ) as bar:
+    with click.progressbar(length=waiting, label="Cancelling", file=sys.stderr) as bar:
         cancelled = found.cancel(lambda discarded: bar.update(discarded - bar.pos))
     if as_json:
         echo_json({**_fields(found.progress()), "discarded": cancelled})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_throttle.cli.console import Row, Table, echo_json, echo_table
-from celery_throttle.cli.params import json_option
+from celery_throttle.cli.options import json_option
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import clock, zone
 from celery_throttle.limits.duration import pause_to_seconds

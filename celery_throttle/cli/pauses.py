@@ -7,15 +7,14 @@ from math import inf
 import click
 
 from celery_throttle.cli.console import echo_json
-from celery_throttle.cli.params import (
-    DurationType,
-    NameType,
+from celery_throttle.cli.options import (
     author_options,
     complete_limit,
     json_option,
     key_argument,
     to_seconds,
 )
+from celery_throttle.cli.params import DurationType, NameType
 from celery_throttle.cli.preview import show_preview, waiting_text
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import ref_text, sentence

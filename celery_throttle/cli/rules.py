@@ -6,7 +6,7 @@ import click
 
 from celery_throttle.cli.console import echo_json
 from celery_throttle.cli.exit_codes import ExitCode
-from celery_throttle.cli.params import json_option
+from celery_throttle.cli.options import json_option
 from celery_throttle.cli.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
 from celery_throttle.observe.text import count

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from celery_throttle.cli.console import echo_json, echo_pairs, terminal_width
-from celery_throttle.cli.params import json_option, key_argument, limit_argument
+from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.status_view import details_pairs, status_lines
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import ref_text

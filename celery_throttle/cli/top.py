@@ -11,7 +11,7 @@ from dataclasses import replace
 import click
 
 from celery_throttle.cli.console import echo_json
-from celery_throttle.cli.params import json_option
+from celery_throttle.cli.options import json_option
 from celery_throttle.cli.status import read_status
 from celery_throttle.cli.status_view import status_lines
 from celery_throttle.cli.target import Target, pass_target
