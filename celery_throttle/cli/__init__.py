@@ -34,7 +34,7 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 @click.group(cls=LazyGroup, modules=_COMMANDS, context_settings=_HELP_OPTIONS)
 def throttle() -> None:
-    """See and change the limits of the app, and the tasks that wait for them."""
+    """See and change limits, and what waits for them."""
 
 
 @click.group(

@@ -46,9 +46,10 @@ def define(  # noqa: PLR0917  # click passes them by name
     *,
     as_json: bool,
 ) -> None:
-    """Define a limit for all workers at once: celery -A shop throttle define stripe "50/s".
+    """Define a limit at run time.
 
-    It takes precedence over the rules file and the code. Of several texts, all have to allow.
+    For all workers at once: celery -A shop throttle define stripe "50/s". It takes precedence over
+    the rules file and the code. Of several texts, all have to allow.
     """
     if not texts and weight is None:
         raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
@@ -96,7 +97,10 @@ def undefine(  # click passes them by name
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove what define has defined: the rules file or the code decide again."""
+    """Remove a definition of define.
+
+    The rules file or the code decide again.
+    """
     ref, throttle = LimitRef(limit, key), target.throttle
     throttle.run_plan(throttle.plans.check_known(ref))
     below = throttle.run_plan(throttle.observer.limits_below(ref))
@@ -134,11 +138,11 @@ def reset(  # click passes them by name
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Clear the units in use of a limit, or of one key of it, and lift its pause.
+    """Clear the units in use, and lift the pause.
 
-    It forgets all that the algorithms know: units in use, windows, the rate that an adaptive limit
-    has learned; without a key only what is in use without one. Slots in use, definitions, weights,
-    waiting tasks, totals and the history stay.
+    Of a limit, or of one key of it. It forgets all that the algorithms know: units in use, windows,
+    the rate that an adaptive limit has learned; without a key only what is in use without one.
+    Slots in use, definitions, weights, waiting tasks, totals and the history stay.
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     throttle.run_plan(throttle.plans.check_known(ref))

@@ -32,7 +32,10 @@ name_argument = click.argument(
 @json_option
 @pass_target
 def fanouts(target: Target, *, as_json: bool) -> None:
-    """List the fan-outs, those with the most waiting tasks first."""
+    """List the fan-outs.
+
+    Those with the most waiting tasks come first.
+    """
     found = list_fan_outs(target.throttle)
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
@@ -74,7 +77,7 @@ def fanout() -> None:
 @json_option
 @pass_target
 def show(target: Target, name: str, *, as_json: bool) -> None:
-    """Show the progress of a fan-out, and when the last of its tasks will start."""
+    """Show the progress of a fan-out."""
     found = FanOut(target.throttle, name)
     progress, forecast = found.progress(), found.forecast()
     if as_json:
@@ -98,7 +101,10 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
 @json_option
 @pass_target
 def pause(target: Target, name: str, lasts: int | None, *, as_json: bool) -> None:
-    """Let no waiting task of a fan-out start. A pause never shortens another."""
+    """Let no waiting task of a fan-out start.
+
+    A pause never shortens another.
+    """
     found = FanOut(target.throttle, name)
     found.pause(to_seconds(lasts))
     progress = found.progress()
@@ -133,7 +139,10 @@ def resume(target: Target, name: str, *, as_json: bool) -> None:
 @json_option
 @pass_target
 def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
-    """Discard all waiting tasks of a fan-out; their state becomes REVOKED. Needs the app."""
+    """Discard all waiting tasks of a fan-out.
+
+    Their state becomes REVOKED. This needs the app.
+    """
     target.require_app("whose result backend stores the state REVOKED of the tasks")
     found = FanOut(target.throttle, name)
     waiting = found.progress().waiting

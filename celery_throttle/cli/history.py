@@ -21,7 +21,10 @@ from celery_throttle.observe.values import Change
 @json_option
 @pass_target
 def history(target: Target, most: int, before: str | None, *, as_json: bool) -> None:
-    """List the changes of limits, the newest first. The server keeps the last 1,000."""
+    """List the changes of limits.
+
+    The newest come first. The server keeps the last 1,000.
+    """
     changes = target.throttle.changes(most=most, before=before)
     if as_json:
         echo_json({"changes": changes})

@@ -56,7 +56,10 @@ def pause(  # noqa: PLR0917  # click passes them by name
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Pause a limit, one key of it, or --all limits. A pause never shortens another."""
+    """Pause a limit, a key of it, or --all.
+
+    A pause never shortens another.
+    """
     ref, seconds = _read_ref(limit, key, is_all=is_all), to_seconds(lasts)
     throttle = target.throttle
     names = [] if ref else throttle.run_plan(throttle.observer.limit_names())
@@ -96,7 +99,7 @@ def resume(  # click passes them by name
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Lift the pause of a limit, of one key of it, or of --all limits, and do nothing else.
+    """Lift a pause, and do nothing else.
 
     The pauses of a limit and of its keys are independent. --all lifts none of single keys.
     """

@@ -20,9 +20,10 @@ from celery_throttle.store.keys import Keys
 @json_option
 @click.pass_context
 def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
-    """Check a rules file, without the server; report every mistake with its line.
+    """Check a rules file.
 
-    With an app, also against the limits of its code.
+    Reports every mistake with its line, without the server. With an app, the limits of its code
+    count.
     """
     has_app = "url" not in ctx.find_root().params
     code = find_target(ctx).throttle.limits if has_app else None
@@ -46,7 +47,10 @@ def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
 @json_option
 @pass_target
 def dump(target: Target, *, as_json: bool) -> None:
-    """Print what is in force, as a rules file: limits, keys, weights, and the routes of the app."""
+    """Print what is in force, as a rules file.
+
+    Limits and weights of names and keys, and the routes of the app.
+    """
     limits, weights = target.throttle.run_plan(target.throttle.observer.definitions_in_force())
     written = target.throttle.settings.routes if target.has_app else {}
     routes = {task: [spec] if isinstance(spec, str) else [*spec] for task, spec in written.items()}

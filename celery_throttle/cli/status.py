@@ -35,7 +35,11 @@ def read_status(target: Target) -> Status:
 @json_option
 @pass_target
 def ls(target: Target, *, as_json: bool) -> None:
-    """List all limits: what is in force, used, waiting and paused."""
+    """List all limits.
+
+    What is in force and where it comes from, units in use, waiting tasks, pauses; and tasks that no
+    live worker can start.
+    """
     status = read_status(target)
     if as_json:
         echo_json(status)
@@ -50,7 +54,7 @@ def ls(target: Target, *, as_json: bool) -> None:
 @json_option
 @pass_target
 def show(target: Target, limit: str, key: str | None, *, as_json: bool) -> None:
-    """Show all about a limit, or about one key of it."""
+    """Show all about a limit, or one key of it."""
     ref = LimitRef(limit, key)
     details = target.throttle[ref].status()
     if as_json:

@@ -30,7 +30,7 @@ from celery_throttle.observe.values import (
 #: Returns the name of a queue as it is shown.
 QueueName = Callable[[str], str]
 
-#: Keys that are shown with the most waiting tasks, and holders of slots.
+#: Holders of slots that are shown.
 _MAX_SHOWN_SLOTS = 10
 
 
@@ -88,10 +88,9 @@ def _remarks(status: LimitStatus) -> list[str]:
     if origin is not None and origin.layer == "run time":
         remarks.append(origin_text(origin))
     if status.paused_keys:
-        verb = "is" if status.paused_keys == 1 else "are"
-        remarks.append(f"{count(status.paused_keys, 'key')} {verb} paused")
+        remarks.append(f"paused keys: {status.paused_keys:,}")
     if status.own_keys:
-        remarks.append(f"{count(status.own_keys, 'key')} with a limit or weight of their own")
+        remarks.append(f"keys with their own limit or weight: {status.own_keys:,}")
     return remarks
 
 
@@ -99,10 +98,7 @@ def stranded_text(stranded: Stranded, queue_name: QueueName) -> str:
     """Return a sentence about tasks that no live worker can start."""
     tasks = "tasks" if stranded.tasks is None else count(stranded.tasks, "task")
     if stranded.why == "queue":
-        return (
-            f"{tasks} in queue {queue_name(stranded.queue)}: no live worker consumes it; start one "
-            f"with -Q {queue_name(stranded.queue)}"
-        )
+        return f"{tasks} in queue {queue_name(stranded.queue)}: no live worker consumes it"
     if stranded.why == "limit":
         return (
             f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "

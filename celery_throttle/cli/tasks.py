@@ -40,7 +40,7 @@ _UNKNOWN = (
 @json_option
 @pass_target
 def why(target: Target, task_id: str, *, as_json: bool) -> None:
-    """Say where a task is, and why it does not run yet."""
+    """Say why a task does not run yet."""
     status = target.throttle.explain(task_id)
     state = _stored_state(target, task_id)
     if as_json:
@@ -119,7 +119,10 @@ def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
 def waiting(  # click passes them by name
     target: Target, limit: str, key: str | None, first: int, most: int, *, as_json: bool
 ) -> None:
-    """List the tasks that wait at a limit, or at one key of it, line by line."""
+    """List the tasks that wait at a limit.
+
+    Or at one key of it, line by line.
+    """
     ref, throttle = LimitRef(limit, key), target.throttle
     page = throttle.run_plan(throttle.observer.waiting_tasks(ref, throttle.task_name, first, most))
     if as_json:

@@ -36,9 +36,10 @@ _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 @json_option
 @pass_target
 def top(target: Target, every: float, *, as_json: bool) -> None:
-    """Show all limits live, those with the most waiting tasks first, until Ctrl-C.
+    """Show all limits live, until Ctrl-C.
 
-    Without a terminal, and with --json, it shows them once.
+    Those with the most waiting tasks come first. Without a terminal, and with --json, it shows them
+    once.
     """
     status = _by_waiting(read_status(target))
     if as_json:
