@@ -28,7 +28,11 @@ def read_status(target: Target) -> Status:
             limits=status.limits + page.limits,
             stranded=tuple(dict.fromkeys(status.stranded + page.stranded)),
         )
-    return replace(status, next=None)
+    stranded = tuple(
+        replace(one, queue=target.queue_name(one.queue), what=target.queue_name(one.what))
+        for one in status.stranded
+    )
+    return replace(status, next=None, stranded=stranded)
 
 
 @click.command()
@@ -44,7 +48,7 @@ def ls(target: Target, *, as_json: bool) -> None:
     if as_json:
         echo_json(status)
     else:
-        for line in status_lines(status, target.queue_name, terminal_width()):
+        for line in status_lines(status, terminal_width()):
             click.echo(line)
 
 
@@ -57,8 +61,10 @@ def show(target: Target, limit: str, key: str | None, *, as_json: bool) -> None:
     """Show all about a limit, or one key of it."""
     ref = LimitRef(limit, key)
     details = target.throttle[ref].status()
+    queues = tuple(replace(one, name=target.queue_name(one.name)) for one in details.queues)
+    details = replace(details, queues=queues)
     if as_json:
         echo_json(details)
     else:
         click.secho(ref_text(ref), bold=True)
-        echo_pairs(details_pairs(details, target.queue_name))
+        echo_pairs(details_pairs(details))

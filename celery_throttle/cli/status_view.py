@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from celery_throttle.cli.console import Row, Table
 from celery_throttle.cli.text import (
@@ -26,9 +26,6 @@ from celery_throttle.observe.values import (
     Status,
     Stranded,
 )
-
-#: Returns the name of a queue as it is shown.
-QueueName = Callable[[str], str]
 
 #: Holders of slots that are shown.
 _MAX_SHOWN_SLOTS = 10
@@ -94,11 +91,11 @@ def _remarks(status: LimitStatus) -> list[str]:
     return remarks
 
 
-def stranded_text(stranded: Stranded, queue_name: QueueName) -> str:
+def stranded_text(stranded: Stranded) -> str:
     """Return a sentence about tasks that no live worker can start."""
     tasks = "tasks" if stranded.tasks is None else count(stranded.tasks, "task")
     if stranded.why == "queue":
-        return f"{tasks} in queue {queue_name(stranded.queue)}: no live worker consumes it"
+        return f"{tasks} in queue {stranded.queue}: no live worker consumes it"
     if stranded.why == "limit":
         return (
             f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "
@@ -109,10 +106,7 @@ def stranded_text(stranded: Stranded, queue_name: QueueName) -> str:
 
 
 def status_lines(
-    status: Status,
-    queue_name: QueueName,
-    width: int | None,
-    rates: Mapping[str, float] | None = None,
+    status: Status, width: int | None, rates: Mapping[str, float] | None = None
 ) -> list[str]:
     """Return all lines of ``ls``; ``rates``: as for :func:`limits_table`."""
     lines = ["No limits."]
@@ -121,11 +115,11 @@ def status_lines(
     lines += ["", count(status.workers, "live worker")]
     if status.stranded:
         lines.append("Stranded:")
-        lines += [f"  {stranded_text(one, queue_name)}" for one in status.stranded]
+        lines += [f"  {stranded_text(one)}" for one in status.stranded]
     return lines
 
 
-def details_pairs(details: LimitDetails, queue_name: QueueName) -> list[tuple[str, str]]:
+def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
     """Return the names and values of ``show``."""
     status = details.status
     pairs = [
@@ -137,7 +131,7 @@ def details_pairs(details: LimitDetails, queue_name: QueueName) -> list[tuple[st
         ("runnable", f"{status.runnable:,}"),
         ("done by", _done_by(status)),
         ("paused", "\n".join(map(_pause, status.pauses)) or "no"),
-        ("queues", "\n".join(_queue(one, queue_name) for one in details.queues)),
+        ("queues", "\n".join(map(_queue, details.queues))),
         ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in details.top_keys)),
         ("slots", _slots(details)),
         ("fan-outs", ", ".join(details.fan_outs)),
@@ -204,9 +198,9 @@ def _pause(pause: Pause) -> str:
     return pause_text(pause) + since
 
 
-def _queue(queue: QueueStatus, queue_name: QueueName) -> str:
+def _queue(queue: QueueStatus) -> str:
     consumed = "" if queue.consumed else "; no live worker consumes it"
-    return f"{queue_name(queue.name)}: {count(queue.waiting, 'task')}{consumed}"
+    return f"{queue.name}: {count(queue.waiting, 'task')}{consumed}"
 
 
 def _slots(details: LimitDetails) -> str:

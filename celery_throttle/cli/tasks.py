@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import click
 
@@ -42,11 +43,13 @@ _UNKNOWN = (
 def why(target: Target, task_id: str, *, as_json: bool) -> None:
     """Say why a task does not run yet."""
     status = target.throttle.explain(task_id)
+    if status.queue is not None:
+        status = replace(status, queue=target.queue_name(status.queue))
     state = _stored_state(target, task_id)
     if as_json:
         echo_json({**to_json(status), "state": state})
     else:
-        for sentence in _explain(status, target, state):
+        for sentence in _explain(status, state):
             click.echo(sentence)
     if status.location == "unknown" and state is None:
         click.get_current_context().exit(ExitCode.NOT_FOUND)
@@ -63,9 +66,9 @@ def _stored_state(target: Target, task_id: str) -> str | None:
     return None if state == _NO_STATE else state
 
 
-def _explain(status: TaskStatus, target: Target, state: str | None) -> Iterator[str]:
+def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
     named = f"Task {status.task_id}" + (f" ({status.task})" if status.task else "")
-    queue = "" if status.queue is None else f"queue {target.queue_name(status.queue)}"
+    queue = "" if status.queue is None else f"queue {status.queue}"
     if status.location == "line":
         yield from _explain_line(status, named, queue)
     elif status.location == "claimed":
@@ -125,6 +128,8 @@ def waiting(  # click passes them by name
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     page = throttle.run_plan(throttle.observer.waiting_tasks(ref, throttle.task_name, first, most))
+    tasks = tuple(replace(task, queue=target.queue_name(task.queue)) for task in page.tasks)
+    page = replace(page, tasks=tasks)
     if as_json:
         echo_json(page)
         return
@@ -136,7 +141,7 @@ def waiting(  # click passes them by name
             (
                 task.task_id,
                 task.task or "-",
-                target.queue_name(task.queue),
+                task.queue,
                 "-" if task.key is None else format_key(task.key),
                 format_seconds(task.waited),
             )

@@ -45,7 +45,7 @@ def top(target: Target, every: float, *, as_json: bool) -> None:
     if as_json:
         echo_json(status)
     elif not sys.stdout.isatty():
-        for line in status_lines(status, target.queue_name, None):
+        for line in status_lines(status, None):
             click.echo(line)
     else:
         _watch(target, status, every)
@@ -62,7 +62,7 @@ def _watch(target: Target, status: Status, every: float) -> None:
     rates: Mapping[str, float] = {}
     try:
         while True:
-            _draw(target, status, rates)
+            _draw(status, rates)
             time.sleep(every)
             before, status = status, _by_waiting(read_status(target))
             rates = _rates(before, status)
@@ -83,8 +83,8 @@ def _rates(before: Status, after: Status) -> dict[str, float]:
     }
 
 
-def _draw(target: Target, status: Status, rates: Mapping[str, float]) -> None:
+def _draw(status: Status, rates: Mapping[str, float]) -> None:
     columns, height = shutil.get_terminal_size()
-    lines = [clock(status.at), *status_lines(status, target.queue_name, columns, rates)]
+    lines = [clock(status.at), *status_lines(status, columns, rates)]
     screen = "\n".join(f"{line}{_END_LINE}" for line in lines[:height])
     click.echo(f"{_HOME}{screen}{_END_SCREEN}", nl=False)

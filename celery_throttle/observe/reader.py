@@ -133,11 +133,13 @@ class StatusReader(ForecastReader):
             "paused": self.keys.paused_keys(name),
             "own": self.keys.own_keys(name),
         }[which]
+        if which == "waiting" and first:
+            first += 1  # the empty key has the sum, so it comes before all others
         count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
         pairs = [
             (key.decode(), float(score))
             for key, score in zip(found[::2], found[1::2], strict=True)
-            if key  # the empty one has the sum
+            if key
         ]
         return max(0, count - 1) if which == "waiting" else count, pairs[:most]
 
