@@ -11,6 +11,9 @@ from typing import Any
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import LimitDetails, TaskStatus
 
+#: Digits of numbers behind the point: times are whole microseconds.
+_DIGITS = 6
+
 
 def _objects(*names: str) -> Callable[[Sequence[Sequence[Any]]], Any]:
     return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
@@ -41,8 +44,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, datetime):
         utc = value.astimezone(timezone.utc).replace(tzinfo=None)
         return f"{utc.isoformat(timespec='milliseconds')}Z"
-    if isinstance(value, float) and not isfinite(value):
-        return None
+    if isinstance(value, float):
+        return round(value, _DIGITS) if isfinite(value) else None
     return value
 
 

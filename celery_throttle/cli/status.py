@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from celery_throttle.cli.console import echo_json, echo_pairs, terminal_width
+from celery_throttle.cli.json_values import to_json
 from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.status_view import details_pairs, status_lines
 from celery_throttle.cli.target import Target, pass_target
@@ -16,6 +18,13 @@ from celery_throttle.observe.values import Status
 
 #: How many limits one call of the API returns.
 _PAGE_SIZE = 1000
+
+
+def status_fields(status: Status) -> dict[str, Any]:
+    """Return a status as JSON. It has all pages, so it does not say where the next one begins."""
+    fields: dict[str, Any] = to_json(status)
+    del fields["next"]
+    return fields
 
 
 def read_status(target: Target) -> Status:
@@ -46,7 +55,7 @@ def ls(target: Target, *, as_json: bool) -> None:
     """
     status = read_status(target)
     if as_json:
-        echo_json(status)
+        echo_json(status_fields(status))
     else:
         for line in status_lines(status, terminal_width()):
             click.echo(line)

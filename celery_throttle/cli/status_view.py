@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from celery_throttle.cli.console import Row, Table
 from celery_throttle.cli.text import (
+    age,
     amount,
     clock,
     end_text,
@@ -57,7 +58,7 @@ def _cells(status: LimitStatus) -> tuple[str, ...]:
         _used(status),
         f"{status.waiting:,}",
         f"{status.runnable:,}",
-        "-" if status.oldest is None else format_seconds(status.oldest),
+        "-" if status.oldest is None else age(status.oldest),
         end_text(status.forecast) if status.waiting else "-",
     )
 
@@ -163,7 +164,7 @@ def _waiting(status: LimitStatus) -> str:
     if not status.waiting:
         return "no tasks"
     keys = f" of {count(status.waiting_keys, 'key')}" if status.waiting_keys else ""
-    oldest = "" if status.oldest is None else f"; the oldest for {format_seconds(status.oldest)}"
+    oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
     return f"{count(status.waiting, 'task')}{keys}{oldest}"
 
 

@@ -13,6 +13,7 @@ from celery_throttle.cli.json_values import to_json
 from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import (
+    age,
     clock,
     limit_text,
     ordinal,
@@ -22,7 +23,7 @@ from celery_throttle.cli.text import (
     zone,
 )
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.text import count
 from celery_throttle.observe.values import TaskStatus
 
 #: States of the result backend that say nothing: it stores no state of a task that waits.
@@ -75,7 +76,7 @@ def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
         yield (
             f"{named} was claimed from a line of {queue} by worker {status.worker}: it runs, or "
             "will in a moment. If the worker is lost, it returns to its line in "
-            f"{format_seconds(max(0.0, status.lease or 0.0))}."
+            f"{age(status.lease or 0.0)}."
         )
     elif status.location == "quarantine":
         yield (
@@ -94,7 +95,7 @@ def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
         text += f", {ordinal(status.position)} of {status.line_tasks:,}"
     if status.blocked_by is not None:
         text += f", at {limit_text(*status.blocked_by)}"
-    yield f"{text}, for {format_seconds(status.waited or 0.0)}."
+    yield f"{text}, for {age(status.waited or 0.0)}."
     needed = [limit_text(name, key) for name, key, _ in status.limits]
     if len(needed) > 1:
         yield f"It needs {', '.join(needed[:-1])} and {needed[-1]}."
@@ -103,7 +104,7 @@ def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
     if status.starts_in is None:
         yield "When it starts is not known."
     else:
-        yield f"It is expected to start in {format_seconds(status.starts_in)}."
+        yield f"It is expected to start in {age(status.starts_in)}."
     if status.expires is not None:
         yield f"It expires at {clock(status.expires)}."
     if status.pauses or status.expires:
@@ -143,7 +144,7 @@ def waiting(  # click passes them by name
                 task.task or "-",
                 task.queue,
                 "-" if task.key is None else format_key(task.key),
-                format_seconds(task.waited),
+                age(task.waited),
             )
         )
         for task in page.tasks

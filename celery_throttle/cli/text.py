@@ -9,7 +9,7 @@ from math import inf
 
 from celery_throttle.forecasts.solver import WORKERS, Forecast
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.text import format_author
+from celery_throttle.observe.text import format_author, format_seconds
 from celery_throttle.observe.values import Origin, Pause
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -35,6 +35,11 @@ def clock(at: datetime) -> str:
 def zone() -> str:
     """Return the name of the local time zone."""
     return datetime.now().astimezone().tzname() or "local time"
+
+
+def age(seconds: float) -> str:
+    """Return how long something has lasted, to a tenth of a second."""
+    return format_seconds(round(seconds, 1))
 
 
 def ordinal(number: int) -> str:

@@ -12,7 +12,7 @@ import click
 
 from celery_throttle.cli.console import echo_json
 from celery_throttle.cli.options import json_option
-from celery_throttle.cli.status import read_status
+from celery_throttle.cli.status import read_status, status_fields
 from celery_throttle.cli.status_view import status_lines
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import clock
@@ -43,7 +43,7 @@ def top(target: Target, every: float, *, as_json: bool) -> None:
     """
     status = _by_waiting(read_status(target))
     if as_json:
-        echo_json(status)
+        echo_json(status_fields(status))
     elif not sys.stdout.isatty():
         for line in status_lines(status, None):
             click.echo(line)
