@@ -92,6 +92,10 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before what cannot be undone, on standard error; without a terminal, refuse.
 
@@ -100,7 +104,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not _can_ask():
         raise CommandError("this cannot be undone, and there is no terminal to ask; give --yes")
     if not click.confirm(question, err=True):
         raise CommandError("nothing was changed")

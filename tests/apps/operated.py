@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery import Celery
 
 from celery_throttle import Throttle
@@ -11,9 +9,9 @@ from celery_throttle import Throttle
 LIMITS = {"api": "50/s", "mail": "20/m", "day": "100/day burst 100", "slots": "3 at once"}
 
 
-def make_app(url: str | None = None) -> Any:
+def make_app(url: str | None = None) -> Celery:
     """Return a new app; without a URL, Celery reads the broker's from the environment."""
-    app: Any = Celery("operated", broker=url, backend=url, set_as_current=False)
+    app = Celery("operated", broker=url, backend=url, set_as_current=False)
     app.conf.throttle_routes = {"send": ["mail:{tenant}", "api"]}
     Throttle(app, LIMITS)
 

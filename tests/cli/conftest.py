@@ -24,17 +24,17 @@ class Shell:
     app: Any
     entry: str
 
-    def run(self, *words: str, code: int = 0) -> str:
+    def run(self, *words: str, code: int = 0, typed: str | None = None) -> str:
         """Return standard output; the exit code must be as given, and errors must be no traceback.
 
-        With an error, return standard error.
+        With an error, return standard error. ``typed``: what the user types.
         """
         if self.entry == "celery":
             context = CLIContext(app=self.app, no_color=True, workdir=None)
-            result = CliRunner().invoke(throttle, words, obj=context)
+            result = CliRunner().invoke(throttle, words, obj=context, input=typed)
         else:
             words = ("--url", self.app.throttle.settings.url, *words)
-            result = CliRunner().invoke(main, words)
+            result = CliRunner().invoke(main, words, input=typed)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code, result.output
@@ -46,7 +46,7 @@ class Shell:
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Any]:
-    app = make_app(redis_url)
+    app: Any = make_app(redis_url)
     app.throttle.register()  # as a worker does at its start
     yield app
     app.throttle.store.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.cli import console
 from tests.cli.conftest import ENTRIES, Shell, fill
 
 
@@ -119,3 +120,19 @@ def test_reset_forgets_what_was_used(shell: Shell) -> None:
     assert day.peek().remaining == 10
     assert shell.run("reset", "day", "--yes") == "Reset limit day.\n"
     assert day.peek().remaining == 100
+
+
+@pytest.mark.parametrize(("typed", "units"), [("n\n", 10), ("y\n", 100)])
+def test_a_question_shows_what_follows(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, units: int
+) -> None:
+    monkeypatch.setattr(console, "_can_ask", lambda: True)
+    day = shell.app.throttle["day"]
+    day.acquire(90)
+    code = 0 if typed == "y\n" else 1
+    output = shell.run("reset", "day", code=code, typed=typed)
+    if code:
+        assert "No task waits for it." in output
+        assert "Reset it? [y/N]" in output
+        assert output.endswith("Error: nothing was changed\n")
+    assert day.peek().remaining == units

@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ COMMAND = str(Path(sys.executable).with_name("celery-throttle"))
 CELERY = (sys.executable, "-m", "celery", "-A", "tests.apps.operated")
 
 
-def run(*command: str, code: int = 0, **env: str) -> str:
+def run(*command: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
     """Return standard output, or of an error the line on standard error."""
     inherited = {name: value for name, value in os.environ.items() if name != "THROTTLE_URL"}
     result = subprocess.run(
@@ -33,7 +34,7 @@ def run(*command: str, code: int = 0, **env: str) -> str:
         text=True,
         check=False,
         cwd=ROOT,
-        env={**inherited, **env},
+        env={**inherited, **(env or {})},
         stdin=subprocess.DEVNULL,
     )
     assert result.returncode == code, result.stdout + result.stderr
@@ -43,12 +44,12 @@ def run(*command: str, code: int = 0, **env: str) -> str:
 def test_two_shells(app: Any, redis_url: str) -> None:
     fill(app, 5)
     env = {"CELERY_BROKER_URL": redis_url}
-    run(*CELERY, "throttle", "pause", "mail", "--reason", "incident 12", "--by", "ann@web", **env)
+    run(*CELERY, "throttle", "pause", "mail", "--reason", "incident 12", "--by", "ann@web", env=env)
     for shell in ((*CELERY, "throttle"), (COMMAND, "--url", redis_url)):
-        output = run(*shell, "ls", **env)
+        output = run(*shell, "ls", env=env)
         assert "limit mail is paused until it is resumed by ann@web: incident 12" in output
-        assert "waits in a line of queue" in run(*shell, "why", "id3", **env)
-    assert "5 tasks" in run(COMMAND, "show", "mail", THROTTLE_URL=redis_url)
+        assert "waits in a line of queue" in run(*shell, "why", "id3", env=env)
+    assert "5 tasks" in run(COMMAND, "show", "mail", env={"THROTTLE_URL": redis_url})
 
 
 def test_a_server_that_cannot_be_reached() -> None:
@@ -79,8 +80,10 @@ def test_an_app_without_limits() -> None:
     result = CliRunner().invoke(throttle, ["ls"], obj=context)
     assert (result.exit_code, result.stderr) == (
         2,
-        "Error: app 'plain' has no limits; add Throttle(app), or name another app: "
-        "celery -A APP throttle ...\n",
+        (
+            "Error: app 'plain' has no limits; add Throttle(app), or name another app: "
+            "celery -A APP throttle ...\n"
+        ),
     )
 
 
@@ -128,13 +131,13 @@ def test_the_shell_completes_limits_and_fan_outs(app: Any, redis_url: str) -> No
     fill(app, 1)
 
     def complete(command: str, variable: str, *words: str) -> list[str]:
-        return run(
-            *command.split(),
-            CELERY_BROKER_URL=redis_url,
-            COMP_WORDS=" ".join(words),
-            COMP_CWORD=str(len(words) - 1),
-            **{variable: "bash_complete"},
-        ).split()
+        env = {
+            "CELERY_BROKER_URL": redis_url,
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+            variable: "bash_complete",
+        }
+        return run(command, env=env).split()
 
     url = ("celery-throttle", "--url", redis_url)
     ours = COMMAND, "_CELERY_THROTTLE_COMPLETE"

@@ -21,7 +21,7 @@ def test_fan_outs_are_listed_by_waiting_tasks(shell: Shell) -> None:
     fill(shell.app, 0, name="none")
     fill(shell.app, 10, name="many")
     assert names(shell) == ["many", "few: tasks/€", "none"]
-    head, *rows = shell.run("fanouts").splitlines()
+    _head, *rows = shell.run("fanouts").splitlines()
     assert re.split(r"  +", rows[0]) == ["many", "running", "7", "7", "0", "0", "0", "0"]
     assert rows[2].startswith("none          complete")
 

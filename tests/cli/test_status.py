@@ -54,7 +54,7 @@ def test_ls_fits_a_terminal_of_80_columns(shell: Shell) -> None:
 @pytest.mark.parametrize(("width", "cut"), [(None, False), (80, False), (20, True)])
 def test_a_table_cuts_one_column(width: int | None, *, cut: bool) -> None:
     table = Table(("limit", ">n"), [Row(("a" * 30, "1,000"), ["a note"])])
-    head, line, note = table.lines(width)
+    _head, line, note = table.lines(width)
     assert len(line) == (20 if cut else 37)
     assert ("…" in line) == cut
     assert (line[-5:], note.strip("\x1b[0m2 ")) == ("1,000", "a note")

@@ -18,7 +18,7 @@ API, MAIL, DAY = (LimitRef(name, None) for name in LIMITS)
 
 @pytest.fixture
 def lines(redis_url: str) -> Iterator[Protocol]:
-    """Fifty tasks wait for `api`, of which thirty need `mail`, too, with two keys; ten for `day`."""
+    """Fifty tasks wait for `api`, thirty of them for two keys of `mail`, too; ten for `day`."""
     lines = Protocol(redis_url, LIMITS)
     lines.limiter["api"].acquire()
     for number in range(50):
@@ -75,8 +75,7 @@ def test_a_pause(lines: Protocol, ref: LimitRef, seconds: float | None) -> None:
 )
 def test_a_definition(lines: Protocol, ref: LimitRef, text: str) -> None:
     found = preview(lines, lines.limiter.observer.preview_definition, ref, [Limit.parse(text)])
-    key = {} if ref.key is None else {"key": ref.key}
-    lines.limiter.define(ref.name, text, **key)
+    lines.limiter.define(ref.name, text, key=ref.key)
     assert found.after is not None
     assert found.after.seconds == same(end(lines, ref))
 
