@@ -226,7 +226,7 @@ KEY_KINDS: tuple[KeyKind, ...] = (
         Expiry.ALWAYS,
         "a year after the last fan-out began",
         "enlist",
-        (_KEYS.fan_outs, "zset", "encoded names of fan-outs, by when each was last found (us)"),
+        (_KEYS.fan_outs, "zset", "records of fan-outs, by when each was last found (us)"),
     ),
     *_kinds(
         Expiry.ALWAYS,

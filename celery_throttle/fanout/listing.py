@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import unquote
 
 from celery_throttle.fanout.progress import Progress
 from celery_throttle.limits.duration import pause_to_seconds
@@ -21,14 +20,14 @@ def list_fan_outs(throttle: AppLimits) -> list[Progress]:
 
 
 def _read_all(throttle: AppLimits) -> Iterator[Progress]:
-    keys, first, count = throttle.keys, 0, 1
-    names = [keys.fan_outs, *keys.fan_out_heads]
-    while first < count:
+    first, total = 0, 1
+    while first < total:
+        names = [throttle.keys.fan_outs]
         call = Call(script("list_fan_outs"), names, ["", first, _PAGE_SIZE])
-        now, count, *rows = throttle.store.run(call)
-        for encoded, paused, fields in rows:
+        now, total, *rows = throttle.store.run(call)
+        for paused, fields in rows:
             texts = [text.decode() for text in fields]
             record = dict(zip(texts[::2], texts[1::2], strict=True))
-            name = record.get("name") or unquote(encoded.decode())
-            yield Progress.read(name, int(now), pause_to_seconds(int(paused)), record)
+            paused_seconds = pause_to_seconds(int(paused))
+            yield Progress.read(record["name"], int(now), paused_seconds, record)
         first += _PAGE_SIZE

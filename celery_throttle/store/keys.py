@@ -249,13 +249,8 @@ class Keys:
 
     @property
     def fan_outs(self) -> str:
-        """Fan-outs by their encoded names, by when their records were last found."""
+        """The records of fan-outs, by when each was last found."""
         return f"{self.prefix}:fan-outs"
-
-    @property
-    def fan_out_heads(self) -> tuple[str, str]:
-        """The heads of the names of all records of fan-outs, and of all their pauses."""
-        return f"{self.prefix}:fan-out:", self.pause(LimitRef(FAN_OUT_LIMIT, ""))
 
     def fan_out_name(self, record: str) -> str:
         """Return the name of the fan-out with this :meth:`fan_out`, as it is encoded there."""

@@ -28,13 +28,6 @@ def test_writers_are_scripts() -> None:
     assert writers <= set(script_names())
 
 
-#: Members of `Keys` that name no key.
-NO_KEYS = (
-    *("prefix", "field", "field_ref", "weight", "fan_out_number", "fan_out_heads"),
-    *("fan_out_name", "waiting_list_ref"),
-)
-
-
 def names() -> Iterator[tuple[str, Any]]:
     """Each public property and method of `Keys` that names something, with what it returns."""
     arguments: dict[str, list[Any]] = {
@@ -46,7 +39,7 @@ def names() -> Iterator[tuple[str, Any]]:
         "entries": [KEYS.entries(ref) for ref in REFS],
     }
     for name, member in inspect.getmembers(Keys):
-        if name.startswith("_") or name in NO_KEYS:
+        if name.startswith("_") or name in ("prefix", "field", "weight", "fan_out_number"):
             continue
         if isinstance(member, property):
             yield name, getattr(KEYS, name)
