@@ -255,6 +255,12 @@ KEY_KINDS: tuple[KeyKind, ...] = (
     ),
     *_kinds(
         Expiry.ALWAYS,
+        "a year after the last fan-out began",
+        "enlist",
+        (_KEYS.fan_outs, "zset", "records of fan-outs, by when each was last found (us)"),
+    ),
+    *_kinds(
+        Expiry.ALWAYS,
         "holds nothing",
         "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
         "release, requeue, reset, resume, settle",

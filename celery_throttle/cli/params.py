@@ -1,4 +1,4 @@
-"""Types of options of several commands."""
+"""Types of arguments and options of several commands."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import click
 
-from celery_throttle.errors import LimitError
-from celery_throttle.limits.limit import Limit
+from celery_throttle.errors import KeyValueError, LimitError
+from celery_throttle.limits.key import parse_key
+from celery_throttle.limits.limit import Limit, check_name
+from celery_throttle.simulation import SimulationError
+from celery_throttle.simulation.times import parse_duration
 
 
 class LimitType(click.ParamType):
@@ -20,4 +23,45 @@ class LimitType(click.ParamType):
         try:
             return Limit.of(value)
         except LimitError as error:
+            self.fail(str(error), param, ctx)
+
+
+class DurationType(click.ParamType):
+    """A duration such as ``0.5s``, in microseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert text to microseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except SimulationError as error:
+            self.fail(error.message, param, ctx)
+
+
+class NameType(click.ParamType):
+    """The name of a limit."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the name."""
+        try:
+            return check_name(value)
+        except LimitError as error:
+            self.fail(str(error), param, ctx)
+
+
+class KeyType(click.ParamType):
+    """A key of a limit, as people write it or as commands show it."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Encode the key."""
+        try:
+            return parse_key(value)
+        except KeyValueError as error:
             self.fail(str(error), param, ctx)

@@ -5,33 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
-from celery_throttle.cli.params import LimitType
+from celery_throttle.cli.params import DurationType, LimitType
 from celery_throttle.extras import require_extra
 from celery_throttle.limits.limit import Limit
 from celery_throttle.simulation import SimulationError, generated, memory, traces, views
 from celery_throttle.simulation.run import Mode, run_trace
-from celery_throttle.simulation.times import parse_duration
 
 _PLOTS = (".svg", ".png")
-
-
-class DurationType(click.ParamType):
-    """A duration such as ``0.5s``, in microseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Convert text to microseconds."""
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration(str(value))
-        except SimulationError as error:
-            self.fail(error.message, param, ctx)
 
 
 def _traces() -> str:

@@ -106,10 +106,10 @@ class EnlistBatch:
         ``closed``: no more tasks will come.
         """
         keys = self._keys
-        names = [keys.limits, keys.fan_out(fan_out)]
+        names = [keys.limits, keys.fan_out(fan_out), keys.fan_outs]
         args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
         pause = keys.pause(fan_out_ref(fan_out))
-        args += (len(self._queues), len(self.refs), pause)
+        args += (len(self._queues), len(self.refs), pause, fan_out)
         for queue in self._queues:
             names += keys.queue(queue)
         for queue, ref in self.refs:

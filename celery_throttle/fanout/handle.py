@@ -81,8 +81,10 @@ class FanOut:
         self._read_record()
         self._throttle.run_plan(self._throttle.plans.resume(self._ref))
 
-    def cancel(self) -> int:
+    def cancel(self, seen: Callable[[int], None] | None = None) -> int:
         """Discard all its waiting tasks and return how many there were.
+
+        ``seen``: called with how many have been discarded so far, from time to time.
 
         They are revoked: their results, if the app stores any, say so, but no worker reports it.
         Started tasks continue, and so do their retries; a process that still sends stops. If the
@@ -96,6 +98,8 @@ class FanOut:
                 call = Call(script("cancel"), names, ["", number, cursor])
                 cursor, count = self._throttle.store.run(call)
                 cancelled += count
+                if seen is not None:
+                    seen(cancelled)
         self._mark_revoked()
         return cancelled
 

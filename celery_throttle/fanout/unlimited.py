@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from celery import states
@@ -72,7 +72,7 @@ class UnlimitedFanOut(FanOut):
     def resume(self) -> None:
         """Do nothing."""
 
-    def cancel(self) -> int:
+    def cancel(self, seen: Callable[[int], None] | None = None) -> int:  # noqa: ARG002  # no task waits
         """Return 0, as no task waits."""
         return 0
 

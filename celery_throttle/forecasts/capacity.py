@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -100,6 +101,21 @@ class LimitState(NamedTuple):
     full: int  #: microseconds until nothing is in use
     wait: int  #: microseconds until one unit can pass
     share: int  #: the current rate, in millionths of the defined rate
+
+
+class LimitsState(NamedTuple):
+    """The limits in force of a name or key, and their states."""
+
+    limits: Sequence[Limit]
+    paused: int  #: microseconds
+    states: Sequence[LimitState]  #: of each limit
+
+    def capacities(self, name: str, now: int) -> list[Capacity | None]:
+        """Return the capacity of each limit; see :func:`read_capacity`."""
+        return [
+            read_capacity(name, limit, state, self.paused, now)
+            for limit, state in zip(self.limits, self.states, strict=True)
+        ]
 
 
 def read_capacity(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -9,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.forecasts.capacity import Capacity, LimitState, read_capacity
+from celery_throttle.forecasts.capacity import Capacity, LimitsState, LimitState
 from celery_throttle.forecasts.solver import (
     Forecast,
     LineFilter,
@@ -57,26 +58,20 @@ class ForecastReader(DefinePlans):
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:
         """Return the forecast of some lines."""
-        now, names = yield from self.list_names()
-        lines: list[WaitingLine] = []
-        for queue in (yield from waiting_queues(self.keys, names)):
-            lines += yield from self._lines(queue)
-        lines = competing_lines(lines, matches)
+        now, lines = yield from self._all_lines()
+        lines = competing_lines(lines or (), matches)
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
-        return solve(_with_known_limits(lines, capacities), matches, capacities, now, measured)
+        return solve(with_known_limits(lines, capacities), matches, capacities, now, measured)
 
     def of_limits(
         self, refs: Sequence[LimitRef], max_lines: int
     ) -> Plan[Mapping[LimitRef, Forecast]]:
         """Return the forecasts of some limits, read at once; none if more lines wait than that."""
-        now, names = yield from self.list_names()
-        lines: list[WaitingLine] = []
-        for queue in (yield from waiting_queues(self.keys, names)):
-            lines += yield from self._lines(queue)
-            if len(lines) > max_lines:
-                return {}
+        now, lines = yield from self._all_lines(max_lines)
+        if lines is None:
+            return {}
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
-        known, forecasts = _with_known_limits(lines, capacities), {}
+        known, forecasts = with_known_limits(lines, capacities), {}
         for ref in refs:
             matches = needs_limit(ref)
             competing = competing_lines(known, matches)
@@ -101,9 +96,21 @@ class ForecastReader(DefinePlans):
         competing = competing_lines(lines.values(), lambda one: one is own)
         refs = {ref for one in competing for ref in one.costs}
         capacities = yield from self._capacities(refs, now)
-        known = _with_known_limits(competing, capacities)
+        known = with_known_limits(competing, capacities)
         index = next(n for n, one in enumerate(competing) if one is own)
         return solve(known, lambda one: one is known[index], capacities, now).seconds
+
+    def _all_lines(
+        self, max_lines: int = sys.maxsize
+    ) -> Plan[tuple[int, list[WaitingLine] | None]]:
+        """Return the server's time in microseconds, and all lines; None if there are too many."""
+        now, names = yield from self.list_names()
+        lines: list[WaitingLine] = []
+        for queue in (yield from waiting_queues(self.keys, names)):
+            lines += yield from self._lines(queue)
+            if len(lines) > max_lines:
+                return now, None
+        return now, lines
 
     def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
         """Return the lines of a queue."""
@@ -130,18 +137,19 @@ class ForecastReader(DefinePlans):
         self, refs: Iterable[LimitRef], now: int
     ) -> Plan[dict[LimitRef, list[Capacity | None]]]:
         """Return capacities; limits that nobody has defined are omitted, as they stop no task."""
-        found: dict[LimitRef, list[Capacity | None]] = {}
+        states = yield from self._states(refs)
+        return {ref: states[ref].capacities(ref.name, now) for ref in states}
+
+    def _states(self, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, LimitsState]]:
+        """Return the limits in force with their states, for those that are defined."""
+        found: dict[LimitRef, LimitsState] = {}
         rest = iter(refs)
         while batch := list(islice(rest, _MAX_REFS)):
             limits = yield from self._limits(batch)
             rows = yield from self._capacity_rows(list(limits))
-            for ref, row in zip(limits, rows, strict=True):
-                paused, *numbers = row
+            for ref, (paused, *numbers) in zip(limits, rows, strict=True):
                 states = [LimitState(*four) for four in _tuples(numbers, 4)]
-                found[ref] = [
-                    read_capacity(ref.name, limit, state, paused, now)
-                    for limit, state in zip(limits[ref], states, strict=True)
-                ]
+                found[ref] = LimitsState(limits[ref], paused, states)
         return found
 
     def _limits(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, Sequence[Limit]]]:
@@ -194,7 +202,7 @@ def _first_tasks(ranks: Iterable[tuple[int, int]], count: int) -> list[tuple[int
     return first
 
 
-def _with_known_limits(
+def with_known_limits(
     lines: Iterable[WaitingLine], known: Container[LimitRef]
 ) -> list[WaitingLine]:
     """Return the lines without limits that nobody has defined."""

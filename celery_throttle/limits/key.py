@@ -80,6 +80,20 @@ def parse_key(text: str) -> str:
     return text if _DIGEST.fullmatch(text) else join_parts(map(_parse_part, parts))
 
 
+def format_key(key: str) -> str:
+    """Return an encoded key as people write it; :func:`parse_key` returns the encoded key again.
+
+    A part that people could not read or write otherwise stays encoded.
+    """
+    return ":".join(map(_format_part, key.split(":")))
+
+
+def _format_part(part: str) -> str:
+    text = unquote_to_bytes(part).decode("utf-8", "replace")
+    is_safe = text.isprintable() and not {*":%"} & {*text} and _parse_part(text) == part
+    return text if is_safe else part
+
+
 def _parse_part(text: str) -> str:
     if text in _WORDS:
         return text

@@ -10,7 +10,8 @@ from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
-from celery_throttle.observe.reader import StatusReader, Waiting
+from celery_throttle.observe.preview import PreviewReader
+from celery_throttle.observe.reader import Waiting
 from celery_throttle.observe.report import Report, make_report
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.totals import pair_counters
@@ -39,7 +40,7 @@ _TOP_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 _END = b"0"
 
 
-class DetailsReader(StatusReader):
+class DetailsReader(PreviewReader):
     """Reads all about one limit, or one key of it."""
 
     __slots__ = ()

@@ -71,8 +71,7 @@ class StatusReader(ForecastReader, RulesReader):
     def of_all(self, after: str = "", most: int = 100) -> Plan[Status]:
         """Return the status of all limits, ``most`` at a time, with names behind ``after``."""
         fleet = yield from self.fleet()
-        _, known = yield from self.list_names()
-        names = sorted({*known, *self.limits} - {FAN_OUT_LIMIT})
+        names = yield from self.limit_names()
         page = [name for name in names if name > after][:most]
         refs = [LimitRef(name, None) for name in page]
         found = yield from self.of_refs(refs)
@@ -146,11 +145,13 @@ class StatusReader(ForecastReader, RulesReader):
             "paused": self.keys.paused_keys(name),
             "own": self.keys.own_keys(name),
         }[which]
+        if which == "waiting" and first:
+            first += 1  # the empty key has the sum, so it comes before all others
         count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
         pairs = [
             (key.decode(), float(score))
             for key, score in zip(found[::2], found[1::2], strict=True)
-            if key  # the empty one has the sum
+            if key
         ]
         return max(0, count - 1) if which == "waiting" else count, pairs[:most]
 
@@ -352,9 +353,13 @@ def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[
     seconds = pause_to_seconds(paused_us)
     until = None if seconds == inf else at_time(now + paused_us)
     since, _, about = origin.partition(" ")
-    return (
-        Pause(ref.key, seconds, until, at_time_or_none(float(since or 0)), Author.unpack(about)),
-    )
+    author = Author.unpack(about)
+    return (Pause(*shown_ref(ref), seconds, until, at_time_or_none(float(since or 0)), author),)
+
+
+def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
+    """Return name and key as values of the status have them."""
+    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
 
 
 def _read_usage(limit: Limit, amount: int, reset: int, _wait: int, share: int) -> Usage:

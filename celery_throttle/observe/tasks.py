@@ -11,7 +11,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.details import DetailsReader
-from celery_throttle.observe.reader import MAX_LINES
+from celery_throttle.observe.reader import MAX_LINES, shown_ref
 from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
@@ -22,8 +22,8 @@ from celery_throttle.store.script import Call, script
 #: Returns the name of the task of a packed message; None if it cannot be read.
 NameOf = Callable[[bytes], str | None]
 
-#: How many keys with waiting tasks are read at most.
-_ALL_KEYS = 100_000
+#: How many keys with waiting tasks one call reads.
+_KEYS_PAGE = 1000
 
 
 class Observer(DetailsReader):
@@ -89,7 +89,7 @@ class Observer(DetailsReader):
                 for ref, cost in costs.items()
                 if ref.name != FAN_OUT_LIMIT
             ),
-            blocked_by=_shown(refs[index - 1]),
+            blocked_by=shown_ref(refs[index - 1]),
             starts_in=starts_in,
             pauses=tuple(pauses),
             expires=at_time_or_none(expires),
@@ -103,33 +103,33 @@ class Observer(DetailsReader):
         ``first``: how many to pass over. Raises as :meth:`check_known`.
         """
         yield from self.check_known(ref)
-        waiting, tasks = 0, list[WaitingTask]()
-        for one, count in (yield from self._refs_with_tasks(ref)):
-            passed = max(0, first - waiting)
-            if passed < count and len(tasks) < most:
-                names = [self.keys.waiting_lists(one), *self._queue_heads()]
-                args = [self.now(), passed, most - len(tasks)]
-                _, *rows = yield Call(script("list_tasks"), names, args)
-                tasks += [_read_task(one, row, name_of) for row in rows]
-            waiting += count
-        end = first + len(tasks)
-        return WaitingPage(waiting, tuple(tasks), end if tasks and end < waiting else None)
-
-    def _queue_heads(self) -> tuple[str, str]:
-        keys = self.keys.queue("")
-        return keys.messages, keys.due
-
-    def _refs_with_tasks(self, ref: LimitRef) -> Plan[list[tuple[LimitRef, int]]]:
-        """Return the limit and those of its keys at which tasks wait, and how many wait there."""
         (status,) = yield from self._read([ref])
-        refs = []
-        by_key = 0
-        if ref.key is None:
-            count = yield from self.list_keys(ref.name, "waiting", most=_ALL_KEYS)
-            refs = [(LimitRef(ref.name, key), int(tasks)) for key, tasks in count[1]]
-            by_key = sum(tasks for _, tasks in refs)
-        own = status.waiting - by_key
-        return [(ref, own), *refs] if own > 0 else refs
+        tasks: list[WaitingTask] = []
+        passed = 0
+        for start in range(0, status.waiting_keys, _KEYS_PAGE):
+            _, keys = yield from self.list_keys(ref.name, "waiting", start, _KEYS_PAGE)
+            for key, count in keys:
+                if passed + count > first and len(tasks) < most:
+                    args = LimitRef(ref.name, key), max(0, first - passed), most - len(tasks)
+                    tasks += yield from self._tasks_at(*args, name_of)
+                passed += int(count)
+            if len(tasks) >= most:
+                break
+        if len(tasks) < most and passed < status.waiting:  # those that need no key
+            args = ref, max(0, first - passed), most - len(tasks)
+            tasks += yield from self._tasks_at(*args, name_of)
+        end = first + len(tasks)
+        has_more = bool(tasks) and end < status.waiting
+        return WaitingPage(status.waiting, tuple(tasks), end if has_more else None)
+
+    def _tasks_at(
+        self, ref: LimitRef, first: int, most: int, name_of: NameOf
+    ) -> Plan[list[WaitingTask]]:
+        """Return tasks that wait at exactly this limit and key."""
+        queue_heads = self.keys.queue("")
+        names = [self.keys.waiting_lists(ref), queue_heads.messages, queue_heads.due]
+        _, *rows = yield Call(script("list_tasks"), names, [self.now(), first, most])
+        return [_read_task(ref, row, name_of) for row in rows]
 
 
 def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
@@ -137,10 +137,6 @@ def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
     if ref.key is None or ref.name == FAN_OUT_LIMIT:
         return (ref,)
     return LimitRef(ref.name, None), ref
-
-
-def _shown(ref: LimitRef) -> tuple[str, str | None]:
-    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
 
 
 def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:

@@ -34,6 +34,7 @@ class Pause:
     """The pause of a limit, or of one key of it.
 
     Attributes:
+        limit: its name; ``"fan-out"`` for the pause of a fan-out, whose name is the key.
         key: the key that is paused; None if the whole limit is.
         seconds: from now until its end; infinity until it is resumed.
         until: the same as a time; None until it is resumed.
@@ -42,6 +43,7 @@ class Pause:
             that follows from the answer of an API.
     """
 
+    limit: str
     key: str | None
     seconds: float
     until: datetime | None
@@ -319,6 +321,21 @@ class WaitingPage:
     waiting: int
     tasks: tuple[WaitingTask, ...]
     next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a change of limits would mean for the tasks that wait for them.
+
+    Attributes:
+        waiting: tasks in lines that need one of the limits, wherever these lines wait.
+        before: when the last of them starts without the change; None if more than 2,000 lines wait.
+        after: the same with the change.
+    """
+
+    waiting: int
+    before: Forecast | None
+    after: Forecast | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,13 +218,14 @@ class DefinePlans(LimitPlans):
         """Return the server's time in microseconds, and the names of all limits that it knows."""
         return limit_names(self.keys, self.now())
 
-    def _list_users_names(self) -> Plan[list[str]]:
+    def limit_names(self) -> Plan[list[str]]:
+        """Return the names of all limits that users have defined, sorted."""
         _, names = yield from self.list_names()
         return sorted({*names, *self.limits} - {FAN_OUT_LIMIT})
 
     def pause_all(self, seconds: float | None, author: Author) -> Plan[list[str]]:
         """Pause every limit; return their names."""
-        names = yield from self._list_users_names()
+        names = yield from self.limit_names()
         for name in names:
             yield from self.pause(LimitRef(name, None), seconds, author=author)
         return names
@@ -232,7 +233,7 @@ class DefinePlans(LimitPlans):
     def resume_all(self, author: Author) -> Plan[list[str]]:
         """Lift the pauses of all limits, not those of keys; return the names of paused limits."""
         lifted = {}
-        for name in (yield from self._list_users_names()):
+        for name in (yield from self.limit_names()):
             lifted[name] = yield from self.resume(LimitRef(name, None), author)
         return [name for name in lifted if lifted[name]]
 

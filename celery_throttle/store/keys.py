@@ -260,6 +260,11 @@ class Keys:
         """Return the record of a fan-out, the prefix of further names; see ``fan_out.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
 
+    @property
+    def fan_outs(self) -> str:
+        """The records of fan-outs, by when each was last found."""
+        return f"{self.prefix}:fan-outs"
+
     def fan_out_name(self, record: str) -> str:
         """Return the name of the fan-out with this :meth:`fan_out`, as it is encoded there."""
         return record.removeprefix(f"{self.prefix}:fan-out:")

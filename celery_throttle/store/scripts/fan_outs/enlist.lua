@@ -1,7 +1,8 @@
 -- enlist.lua: lets tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: line_requirements, queue_capacity, enlist_check, enlist_tasks
+-- uses: line_requirements, queue_capacity, enlist_check, enlist_tasks, fan_out_index
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
+--       3   zset: fan-outs, see `fan_out_index.lua`
 --       then per queue: lines, messages, due, asks; then per requirement and queue: state, entries, pause of the name,
 --       pause of the key, backlog, waiting, waits, waited; then the lines; then the head of
 --       the totals, see `counters.lua`
@@ -12,6 +13,7 @@
 --       5   how many queues
 --       6   how many requirements, each for one queue
 --       7   the key that pauses the fan-out
+--       8   its name
 --       then per requirement: name, field
 --       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each)
 --       then per task: packed {index of its line (2 bytes), its number in the record (1), rank of its priority (1; 0
@@ -33,7 +35,7 @@ end
 
 -- Read the arguments that are lists. `key` and `arg` are the positions of the next ones.
 local queues, all, costs, lines = {}, { limits = {} }, {}, {}
-local key, arg = 3, 8
+local key, arg = 4, 9
 for i = 1, tonumber(ARGV[5]) do
   queues[i], key = { unpack(KEYS, key, key + 3) }, key + 4
 end
@@ -56,7 +58,10 @@ for i, requirement in ipairs(requirements) do
 end
 
 -- Write what is missing in the record. Returns the numbers of the queues, by queue.
-local function open_record(pause)
+local function open_record(pause, name)
+  if redis.call('HSETNX', record, 'name', name) == 1 then
+    index_fan_out(KEYS[3], record)
+  end
   for _, field in ipairs({ 'old_at', 'new_at' }) do
     redis.call('HSETNX', record, field, format_integer(now))
   end
@@ -93,7 +98,7 @@ end
 for i = key, #KEYS - 1 do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
-local numbers = open_record(ARGV[7])
+local numbers = open_record(ARGV[7], ARGV[8])
 
 -- What is to be recorded of the tasks sent by this call: hash -> {id, number of its queue, ...}
 local sent_tasks, is_sent = {}, {}

@@ -1,0 +1,160 @@
+"""``define``, ``undefine`` and ``reset``: change a limit at run time, and clear what is in use."""
+
+from __future__ import annotations
+
+import click
+
+from celery_throttle.cli.console import confirm, echo_json
+from celery_throttle.cli.options import (
+    author_options,
+    json_option,
+    key_argument,
+    limit_argument,
+    to_seconds,
+    yes_option,
+)
+from celery_throttle.cli.params import DurationType, KeyType, LimitType
+from celery_throttle.cli.preview import preview_text, show_preview
+from celery_throttle.cli.target import Target, pass_target
+from celery_throttle.cli.text import ref_text
+from celery_throttle.limits.author import Author
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.text import format_seconds
+
+
+@click.command()
+@limit_argument
+@click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LimitType())
+@click.option("--key", type=KeyType(), help="Only this key of the limit.")
+@click.option("--weight", type=click.IntRange(1, 100), help="The weight of its lines.")
+@click.option(
+    "--for", "lasts", type=DurationType(), help="For how long, such as 1h; default: until undefine."
+)
+@author_options
+@json_option
+@pass_target
+def define(  # noqa: PLR0917  # click passes them by name
+    target: Target,
+    limit: str,
+    texts: tuple[Limit, ...],
+    key: str | None,
+    weight: int | None,
+    lasts: int | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Define a limit at run time.
+
+    For all workers at once: celery -A shop throttle define stripe "50/s". It takes precedence over
+    the rules file and the code. Of several texts, all have to allow.
+    """
+    if not texts and weight is None:
+        raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
+    ref, throttle, seconds = LimitRef(limit, key), target.throttle, to_seconds(lasts)
+    preview = None
+    if texts:
+        preview = throttle.run_plan(throttle.observer.preview_definition(ref, texts))
+        show_preview(preview, as_json=as_json)
+    author = Author.of(by, reason)
+    plan = throttle.plans.define(ref, texts or None, weight, lasts=seconds, author=author)
+    throttle.run_plan(plan)
+    if as_json:
+        clauses = [str(text) for text in texts]
+        echo_json(
+            {
+                "limit": limit,
+                "key": key,
+                "clauses": clauses,
+                "weight": weight,
+                "seconds": seconds,
+                "preview": preview,
+            }
+        )
+        return
+    parts = ["; ".join(map(str, texts))] if texts else []
+    parts += [f"weight {weight}"] if weight is not None else []
+    until = "until undefine" if seconds is None else f"for {format_seconds(seconds)}"
+    click.echo(f"Defined {ref_text(ref)}, {until}: {', '.join(parts)}.")
+
+
+@click.command()
+@limit_argument
+@click.option("--key", type=KeyType(), help="Only this key of the limit.")
+@author_options
+@yes_option
+@json_option
+@pass_target
+def undefine(  # click passes them by name
+    target: Target,
+    limit: str,
+    key: str | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove a definition of define.
+
+    The rules file or the code decide again.
+    """
+    ref, throttle = LimitRef(limit, key), target.throttle
+    throttle.run_plan(throttle.plans.check_known(ref))
+    below = throttle.run_plan(throttle.observer.limits_below(ref))
+    preview = throttle.run_plan(throttle.observer.preview_definition(ref, below))
+    clauses = [str(one) for one in below]
+    if below:
+        question = f"{preview_text(preview)}\nIt will be: {'; '.join(clauses)}."
+    else:
+        question = (
+            f"{preview_text(preview)}\nNeither the rules file nor the code defines it: its tasks "
+            "will wait until it is defined."
+        )
+    confirm(f"{question}\nUndefine it?", yes=yes)
+    throttle.run_plan(throttle.plans.undefine(ref, Author.of(by, reason)))
+    if as_json:
+        echo_json({"limit": limit, "key": key, "clauses": clauses, "preview": preview})
+    else:
+        click.echo(f"Undefined {ref_text(ref)}: {'; '.join(clauses) or 'not defined'} from now on.")
+
+
+@click.command()
+@limit_argument
+@key_argument
+@author_options
+@yes_option
+@json_option
+@pass_target
+def reset(  # click passes them by name
+    target: Target,
+    limit: str,
+    key: str | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Clear the units in use, and lift the pause.
+
+    Of a limit, or of one key of it. It forgets all that the algorithms know: units in use, windows,
+    the rate that an adaptive limit has learned; without a key only what is in use without one.
+    Slots in use, definitions, weights, waiting tasks, totals and the history stay.
+    """
+    ref, throttle = LimitRef(limit, key), target.throttle
+    throttle.run_plan(throttle.plans.check_known(ref))
+    preview = throttle.run_plan(throttle.observer.preview_reset(ref))
+    whole = "" if key else ", but not what its keys have in use"
+    confirm(
+        f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "
+        f"can start in a window than {ref_text(ref)} allows.\nReset it?",
+        yes=yes,
+    )
+    throttle[ref].reset(reason=reason, by=by)
+    if as_json:
+        echo_json({"limit": limit, "key": key, "preview": preview})
+    else:
+        click.echo(f"Reset {ref_text(ref)}.")

@@ -1,0 +1,53 @@
+"""The exit codes of the commands; ``docs/commands.md`` lists them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import click
+
+from celery_throttle.errors import (
+    ConfigurationError,
+    KeyValueError,
+    RulesError,
+    StoreUnavailableError,
+    ThrottleError,
+    UnknownFanOutError,
+    UnknownLimitError,
+)
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    FAILED = 1  #: refused, cancelled by the user, or failed
+    USAGE = 2  #: wrong options, arguments or settings; click exits with it as well
+    UNREACHABLE = 3  #: the server cannot be reached
+    NOT_FOUND = 4  #: there is no such limit, task or fan-out
+
+
+#: The exit code of each error; the first class that matches counts.
+_CODES: tuple[tuple[type[ThrottleError], ExitCode], ...] = (
+    (StoreUnavailableError, ExitCode.UNREACHABLE),
+    (UnknownLimitError, ExitCode.NOT_FOUND),
+    (UnknownFanOutError, ExitCode.NOT_FOUND),
+    (RulesError, ExitCode.FAILED),
+    (ConfigurationError, ExitCode.USAGE),
+    (KeyValueError, ExitCode.USAGE),
+    (ThrottleError, ExitCode.FAILED),
+)
+
+
+class CommandError(click.ClickException):
+    """An error that ends a command with an exit code, and is shown as one line."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        vars(self)["exit_code"] = int(code)  # click types it as an attribute of the class
+
+
+def as_click_error(error: ThrottleError) -> CommandError:
+    """Return an error of this package as an error of a command."""
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    return CommandError(str(error), code)

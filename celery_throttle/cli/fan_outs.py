@@ -1,0 +1,156 @@
+"""``fanouts`` and ``fanout show|pause|resume|cancel``."""
+
+from __future__ import annotations
+
+import sys
+from math import inf
+from typing import Any
+
+import click
+
+from celery_throttle.cli.console import Row, Table, confirm, echo_json, echo_pairs, echo_table
+from celery_throttle.cli.json_values import to_json
+from celery_throttle.cli.options import json_option, make_completer, to_seconds, yes_option
+from celery_throttle.cli.params import DurationType
+from celery_throttle.cli.preview import waiting_text
+from celery_throttle.cli.target import Target, pass_target
+from celery_throttle.cli.text import amount, end_text, zone
+from celery_throttle.fanout.handle import FanOut
+from celery_throttle.fanout.listing import list_fan_outs
+from celery_throttle.fanout.progress import Progress
+from celery_throttle.observe.text import count, format_seconds
+
+name_argument = click.argument(
+    "name",
+    shell_complete=make_completer(
+        lambda throttle: [progress.name for progress in list_fan_outs(throttle)]
+    ),
+)
+
+
+@click.command()
+@json_option
+@pass_target
+def fanouts(target: Target, *, as_json: bool) -> None:
+    """List the fan-outs.
+
+    Those with the most waiting tasks come first.
+    """
+    found = list_fan_outs(target.throttle)
+    if as_json:
+        echo_json({"fanouts": [_fields(progress) for progress in found]})
+        return
+    if not found:
+        click.echo("No fan-outs.")
+        return
+    head = ("fan-out", "state", ">sent", ">waiting", ">running", ">done", ">failed", ">revoked")
+    echo_table(Table(head, [Row(_cells(progress)) for progress in found]))
+
+
+def _cells(progress: Progress) -> tuple[str, ...]:
+    counts = (progress.sent, progress.waiting, progress.running, progress.done)
+    ends = (progress.failed, progress.revoked)
+    return (progress.name, _state(progress), *(f"{tasks:,}" for tasks in (*counts, *ends)))
+
+
+def _state(progress: Progress) -> str:
+    if progress.cancelled:
+        return "cancelled"
+    if progress.paused:
+        return "paused" if progress.paused == inf else f"paused {format_seconds(progress.paused)}"
+    if progress.complete:
+        return "complete"
+    return "running" if progress.closed else "sending"
+
+
+def _fields(progress: Progress) -> dict[str, Any]:
+    return {**to_json(progress), "paused": bool(progress.paused), "state": _state(progress)}
+
+
+@click.group()
+def fanout() -> None:
+    """Show, pause, resume or cancel a fan-out."""
+
+
+@fanout.command()
+@name_argument
+@json_option
+@pass_target
+def show(target: Target, name: str, *, as_json: bool) -> None:
+    """Show the progress of a fan-out."""
+    found = FanOut(target.throttle, name)
+    progress, forecast = found.progress(), found.forecast()
+    if as_json:
+        echo_json({**_fields(progress), "forecast": forecast})
+        return
+    click.secho(f"fan-out {name}: {_state(progress)}", bold=True)
+    names = ("sent", "waiting", "running", "done", "failed", "revoked")
+    pairs = [(name, f"{getattr(progress, name):,}") for name in names]
+    if progress.rate is not None:
+        pairs.append(("rate", f"{amount(progress.rate)} tasks/s end"))
+    if progress.waiting:
+        pairs.append((f"all started ({zone()})", end_text(forecast)))
+    echo_pairs(pairs)
+
+
+@fanout.command()
+@name_argument
+@click.option(
+    "--for", "lasts", type=DurationType(), help="For how long, such as 10m; default: until resume."
+)
+@json_option
+@pass_target
+def pause(target: Target, name: str, lasts: int | None, *, as_json: bool) -> None:
+    """Let no waiting task of a fan-out start.
+
+    A pause never shortens another.
+    """
+    found = FanOut(target.throttle, name)
+    found.pause(to_seconds(lasts))
+    progress = found.progress()
+    if as_json:
+        echo_json(_fields(progress))
+    else:
+        lasting = (
+            "until it is resumed"
+            if progress.paused == inf
+            else (f"for {format_seconds(progress.paused)}")
+        )
+        click.echo(f"Paused fan-out {name} {lasting}: {waiting_text(progress.waiting)}.")
+
+
+@fanout.command()
+@name_argument
+@json_option
+@pass_target
+def resume(target: Target, name: str, *, as_json: bool) -> None:
+    """Lift the pause of a fan-out."""
+    found = FanOut(target.throttle, name)
+    found.resume()
+    if as_json:
+        echo_json(_fields(found.progress()))
+    else:
+        click.echo(f"Resumed fan-out {name}.")
+
+
+@fanout.command()
+@name_argument
+@yes_option
+@json_option
+@pass_target
+def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
+    """Discard all waiting tasks of a fan-out.
+
+    Their state becomes REVOKED. This needs the app.
+    """
+    target.require_app("whose result backend stores the state REVOKED of the tasks")
+    found = FanOut(target.throttle, name)
+    waiting = found.progress().waiting
+    tasks = count(waiting, "waiting task")
+    confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)
+    with click.progressbar(length=waiting, label="Cancelling", file=sys.stderr) as bar:
+        cancelled = found.cancel(lambda discarded: bar.update(discarded - bar.pos))
+    if as_json:
+        echo_json({**_fields(found.progress()), "discarded": cancelled})
+    else:
+        click.echo(f"Cancelled fan-out {name}: {count(cancelled, 'task')} discarded.")

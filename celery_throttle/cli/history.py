@@ -1,0 +1,55 @@
+"""``history``: the changes of limits, and who made them."""
+
+from __future__ import annotations
+
+import click
+
+from celery_throttle.cli.console import Row, Table, echo_json, echo_table
+from celery_throttle.cli.options import json_option
+from celery_throttle.cli.target import Target, pass_target
+from celery_throttle.cli.text import clock, zone
+from celery_throttle.limits.duration import pause_to_seconds
+from celery_throttle.observe.text import format_seconds
+from celery_throttle.observe.values import Change
+
+
+@click.command()
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to list."
+)
+@click.option("--before", metavar="ID", help="Only those before this change; see --json.")
+@json_option
+@pass_target
+def history(target: Target, most: int, before: str | None, *, as_json: bool) -> None:
+    """List the changes of limits.
+
+    The newest come first. The server keeps the last 1,000.
+    """
+    changes = target.throttle.changes(most=most, before=before)
+    if as_json:
+        echo_json({"changes": changes})
+    elif not changes:
+        click.echo("No changes.")
+    else:
+        echo_table(
+            Table(
+                (f"time ({zone()})", "limit", "action", "change", "by"),
+                [_row(change) for change in changes],
+                flexible=3,
+            )
+        )
+
+
+def _row(change: Change) -> Row:
+    by = change.author.by if change.author else "-"
+    reason = [change.author.reason] if change.author and change.author.reason else []
+    return Row((clock(change.at), change.limit, change.action, _values(change), by), reason)
+
+
+def _values(change: Change) -> str:
+    """Return what changed: texts of limits, weights, or how long a pause lasts."""
+    if change.action in ("pause", "resume"):
+        return format_seconds(pause_to_seconds(int(change.new or change.old)))
+    if not change.old and not change.new:
+        return "-"
+    return f"{change.old or 'none'} -> {change.new or 'none'}"

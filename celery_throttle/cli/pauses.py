@@ -1,0 +1,124 @@
+"""``pause`` and ``resume``: of a limit, of one key of it, or of all limits."""
+
+from __future__ import annotations
+
+from math import inf
+
+import click
+
+from celery_throttle.cli.console import echo_json
+from celery_throttle.cli.options import (
+    author_options,
+    complete_limit,
+    json_option,
+    key_argument,
+    to_seconds,
+)
+from celery_throttle.cli.params import DurationType, NameType
+from celery_throttle.cli.preview import show_preview, waiting_text
+from celery_throttle.cli.target import Target, pass_target
+from celery_throttle.cli.text import ref_text, sentence
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.values import Preview
+
+limit_or_all = click.argument(
+    "limit", type=NameType(), required=False, shell_complete=complete_limit
+)
+all_option = click.option("--all", "is_all", is_flag=True, help="All limits.")
+
+
+def _read_ref(limit: str | None, key: str | None, *, is_all: bool) -> LimitRef | None:
+    """Return the limit and key of the arguments; None for all limits."""
+    if is_all == (limit is not None):
+        raise click.UsageError("give the name of a limit, or --all")
+    return None if limit is None else LimitRef(limit, key)
+
+
+@click.command()
+@limit_or_all
+@key_argument
+@all_option
+@click.option(
+    "--for", "lasts", type=DurationType(), help="For how long, such as 10m; default: until resume."
+)
+@author_options
+@json_option
+@pass_target
+def pause(  # noqa: PLR0917  # click passes them by name
+    target: Target,
+    limit: str | None,
+    key: str | None,
+    lasts: int | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    is_all: bool,
+    as_json: bool,
+) -> None:
+    """Pause a limit, a key of it, or --all.
+
+    A pause never shortens another.
+    """
+    ref, seconds = _read_ref(limit, key, is_all=is_all), to_seconds(lasts)
+    throttle = target.throttle
+    names = [] if ref else throttle.run_plan(throttle.observer.limit_names())
+    refs = [ref] if ref else [LimitRef(name, None) for name in names]
+    preview = throttle.run_plan(throttle.observer.preview_pause(refs, seconds))
+    if seconds is None and not as_json:
+        click.echo(f"{waiting_text(preview.waiting)}; none starts until it is resumed.")
+    else:
+        show_preview(preview, as_json=as_json)
+    if ref is None:
+        _report_all(
+            "paused", throttle.pause_all(seconds, reason=reason, by=by), preview, as_json=as_json
+        )
+        return
+    paused = throttle[ref].pause(seconds, reason=reason, by=by)
+    if as_json:
+        echo_json({"limit": ref.name, "key": ref.key, "seconds": paused, "preview": preview})
+    else:
+        until = "until it is resumed" if paused == inf else f"for {format_seconds(paused)}"
+        click.echo(f"Paused {ref_text(ref)} {until}.")
+
+
+@click.command()
+@limit_or_all
+@key_argument
+@all_option
+@author_options
+@json_option
+@pass_target
+def resume(  # click passes them by name
+    target: Target,
+    limit: str | None,
+    key: str | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    is_all: bool,
+    as_json: bool,
+) -> None:
+    """Lift a pause, and do nothing else.
+
+    The pauses of a limit and of its keys are independent. --all lifts none of single keys.
+    """
+    ref, throttle = _read_ref(limit, key, is_all=is_all), target.throttle
+    if ref is None:
+        _report_all("resumed", throttle.resume_all(reason=reason, by=by), None, as_json=as_json)
+        return
+    was_paused = throttle[ref].resume(reason=reason, by=by)
+    if as_json:
+        echo_json({"limit": ref.name, "key": ref.key, "was_paused": was_paused})
+    elif was_paused:
+        click.echo(f"Resumed {ref_text(ref)}.")
+    else:
+        click.echo(f"{sentence(ref_text(ref))} was not paused.")
+
+
+def _report_all(done: str, names: list[str], preview: Preview | None, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"limits": names} | ({"preview": preview} if preview else {}))
+    else:
+        listed = f": {', '.join(names)}" if names else ""
+        click.echo(f"{sentence(done)} {count(len(names), 'limit')}{listed}.")

@@ -1,0 +1,246 @@
+"""The status of limits as tables and lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from celery_throttle.cli.console import Row, Table
+from celery_throttle.cli.text import (
+    age,
+    amount,
+    clock,
+    end_text,
+    origin_text,
+    pause_text,
+    sparkline,
+    zone,
+)
+from celery_throttle.forecasts.solver import WORKERS
+from celery_throttle.limits.key import format_key
+from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.values import (
+    LimitDetails,
+    LimitStatus,
+    Pause,
+    QueueStatus,
+    SlotHolder,
+    Status,
+    Stranded,
+)
+
+#: Holders of slots that are shown.
+_MAX_SHOWN_SLOTS = 10
+
+
+def limits_table(limits: Sequence[LimitStatus], rates: Mapping[str, float] | None = None) -> Table:
+    """Return the table of ``ls``: a limit in each row, and below it what is out of the ordinary.
+
+    ``rates``: units granted per second, by limit; None for a table without them.
+    """
+    head = ("limit", "in force", "origin", ">used", ">waiting", ">runnable", ">oldest")
+    end = f">done by ({zone()})"
+    if rates is None:
+        rows = [Row(_cells(one), _remarks(one)) for one in limits]
+        return Table((*head, end), rows, flexible=1)
+    rows = [Row((*_cells(one), _rate(rates.get(one.name))), _remarks(one)) for one in limits]
+    return Table((*head, end, ">granted/s"), rows, flexible=1)
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else amount(round(rate, 1))
+
+
+def _cells(status: LimitStatus) -> tuple[str, ...]:
+    return (
+        status.name,
+        _clauses(status),
+        _layer(status),
+        _used(status),
+        f"{status.waiting:,}",
+        f"{status.runnable:,}",
+        "-" if status.oldest is None else age(status.oldest),
+        end_text(status.forecast) if status.waiting else "-",
+    )
+
+
+def _layer(status: LimitStatus) -> str:
+    if status.origin is None:
+        return "code" if status.defined else "-"
+    return status.origin.layer
+
+
+def _clauses(status: LimitStatus) -> str:
+    return "; ".join(status.clauses) if status.defined else "not defined"
+
+
+def _used(status: LimitStatus) -> str:
+    if status.key is None and status.waiting_keys:
+        return "by key"
+    return "; ".join(f"{amount(one.used)}/{one.most:,}" for one in status.usage) or "-"
+
+
+def _remarks(status: LimitStatus) -> list[str]:
+    """Return what is out of the ordinary: pauses, a change at run time, special keys."""
+    remarks = [pause_text(pause) for pause in status.pauses]
+    origin = status.origin
+    if origin is not None and origin.layer == "run time":
+        remarks.append(origin_text(origin))
+    if status.paused_keys:
+        remarks.append(f"paused keys: {status.paused_keys:,}")
+    if status.own_keys:
+        remarks.append(f"keys with their own limit or weight: {status.own_keys:,}")
+    return remarks
+
+
+def stranded_text(stranded: Stranded) -> str:
+    """Return a sentence about tasks that no live worker can start."""
+    tasks = "tasks" if stranded.tasks is None else count(stranded.tasks, "task")
+    if stranded.why == "queue":
+        return f"{tasks} in queue {stranded.queue}: no live worker consumes it"
+    if stranded.why == "limit":
+        return (
+            f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "
+            "or define it"
+        )
+    named = f" {stranded.what}" if stranded.what else ""
+    return f"{tasks} in quarantine: no live worker has code for task{named or 's of that name'}"
+
+
+def status_lines(
+    status: Status, width: int | None, rates: Mapping[str, float] | None = None
+) -> list[str]:
+    """Return all lines of ``ls``; ``rates``: as for :func:`limits_table`."""
+    lines = ["No limits."]
+    if status.limits:
+        lines = [*limits_table(status.limits, rates).lines(width)]
+    lines += ["", count(status.workers, "live worker")]
+    if status.stranded:
+        lines.append("Stranded:")
+        lines += [f"  {stranded_text(one)}" for one in status.stranded]
+    return lines
+
+
+def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
+    """Return the names and values of ``show``."""
+    status = details.status
+    pairs = [
+        ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
+        ("origin", _origin(status)),
+        ("weight", str(status.weight)),
+        ("used", _usage(status)),
+        ("waiting", _waiting(status)),
+        ("runnable", f"{status.runnable:,}"),
+        ("done by", _done_by(status)),
+        ("paused", "\n".join(map(_pause, status.pauses)) or "no"),
+        ("queues", "\n".join(map(_queue, details.queues))),
+        ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in details.top_keys)),
+        ("slots", _slots(details)),
+        ("fan-outs", ", ".join(details.fan_outs)),
+        ("15 minutes", _recent(details)),
+        ("since ever", _totals(status)),
+    ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def _origin(status: LimitStatus) -> str:
+    if status.origin is None:
+        return "from the code; no worker has registered it yet" if status.defined else ""
+    return f"{origin_text(status.origin)} (in force since {clock(status.origin.since)} {zone()})"
+
+
+def _usage(status: LimitStatus) -> str:
+    lines = []
+    for one in status.usage:
+        text = f"{amount(one.used)} of {one.most:,} ({one.clause})"
+        if one.reset_after:
+            text += f", none in {format_seconds(one.reset_after)}"
+        if one.share < 1:
+            text += f"; the rate is at {one.share:.0%}"
+        lines.append(text)
+    return "\n".join(lines)
+
+
+def _waiting(status: LimitStatus) -> str:
+    if not status.waiting:
+        return "no tasks"
+    keys = f" of {count(status.waiting_keys, 'key')}" if status.waiting_keys else ""
+    oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
+    return f"{count(status.waiting, 'task')}{keys}{oldest}"
+
+
+def _done_by(status: LimitStatus) -> str:
+    forecast = status.forecast
+    if not status.waiting:
+        return ""
+    if forecast is None:
+        return "unknown: more than 2,000 lines wait"
+    if forecast.seconds is None:
+        return f"unknown: {_unknown_end(forecast.bound_by, status)}"
+    at = f"{end_text(forecast)}, " if forecast.at else ""
+    return f"{at}in {format_seconds(forecast.seconds)}{_bound(forecast.bound_by)}"
+
+
+def _bound(by: str | None) -> str:
+    if by is None:
+        return ""
+    return "; no process takes the tasks" if by == WORKERS else f", bound by limit {by}"
+
+
+def _unknown_end(bound_by: str | None, status: LimitStatus) -> str:
+    if bound_by == WORKERS:
+        return "no process takes the tasks"
+    if any(pause.until is None for pause in status.pauses):
+        return "it is paused until it is resumed"
+    return f"limit {bound_by} has slots, or a pause without an end"
+
+
+def _pause(pause: Pause) -> str:
+    since = "" if pause.since is None else f" (since {clock(pause.since)})"
+    return pause_text(pause) + since
+
+
+def _queue(queue: QueueStatus) -> str:
+    consumed = "" if queue.consumed else "; no live worker consumes it"
+    return f"{queue.name}: {count(queue.waiting, 'task')}{consumed}"
+
+
+def _slots(details: LimitDetails) -> str:
+    if not details.slots_used:
+        return ""
+    lines = [f"{details.slots_used:,} in use"]
+    lines += map(_slot, details.slots[:_MAX_SHOWN_SLOTS])
+    return "\n".join(lines)
+
+
+def _slot(slot: SlotHolder) -> str:
+    task = f", task {slot.task_id}" if slot.task_id else ""
+    return f"{slot.holder}{task}, lease of {format_seconds(slot.lease)}"
+
+
+def _recent(details: LimitDetails) -> str:
+    granted = [period.totals.granted for period in details.recent]
+    return f"{sparkline(granted)} {amount(sum(granted))} units granted" if any(granted) else ""
+
+
+def _totals(status: LimitStatus) -> str:
+    """Return the counters that are not 0."""
+    totals = status.totals
+    named = [
+        ("units granted", totals.granted),
+        ("refunded", totals.refunded),
+        ("requests refused", totals.refusals),
+        ("tasks parked", totals.parked),
+        ("claimed", totals.claimed),
+        ("requeued", totals.requeued),
+        ("dropped", totals.drops),
+        ("revoked", totals.revoked),
+        ("discarded", totals.discarded),
+        ("refused by the API", totals.api_refusals),
+        ("refused by a shadow limit", totals.shadow_refused),
+    ]
+    text = ", ".join(f"{amount(total)} {name}" for name, total in named if total)
+    median, slowest = totals.wait_quantile(0.5), totals.wait_quantile(0.95)
+    if median is not None and slowest is not None:
+        text += f"\nhalf of the tasks waited up to {format_seconds(median)}, "
+        text += f"95% up to {format_seconds(slowest)}"
+    return text

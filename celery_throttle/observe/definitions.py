@@ -1,0 +1,75 @@
+"""Plans that read definitions: all that are in force, and what would follow one of run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.reader import StatusReader
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store import definitions
+from celery_throttle.store.script import Call, script
+
+#: Keys, or definitions, that one call reads.
+_PAGE_SIZE = 1000
+
+
+class DefinitionReader(StatusReader):
+    """Reads definitions and weights."""
+
+    __slots__ = ()
+
+    def definitions_in_force(
+        self,
+    ) -> Plan[tuple[dict[LimitRef, Sequence[Limit]], dict[LimitRef, int]]]:
+        """Return the limits, and the weights other than the default, of all names and keys."""
+        limits: dict[LimitRef, Sequence[Limit]] = {}
+        weights: dict[LimitRef, int] = {}
+        for name in (yield from self.limit_names()):
+            whole = LimitRef(name, None)
+            refs = [whole, *(yield from self._own_refs(name))]
+            statuses = yield from self._read(refs)
+            own = yield from self.own_definitions(refs)
+            limits.update({whole: self.limits[name]} if name in self.limits else {})
+            limits.update(own)
+            for ref, status in zip(refs, statuses, strict=True):
+                default = 1 if ref == whole else statuses[0].weight
+                if status.weight != default:
+                    weights[ref] = status.weight
+        return limits, weights
+
+    def own_definitions(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, Sequence[Limit]]]:
+        """Return the limits in force of those names and keys that have their own."""
+        found: dict[LimitRef, Sequence[Limit]] = {}
+        for start in range(0, len(refs), _PAGE_SIZE):
+            page = refs[start : start + _PAGE_SIZE]
+            texts = yield from self._read_definitions(map(self.keys.field, page))
+            found |= {
+                ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text
+            }
+        return found
+
+    def limits_below(self, ref: LimitRef) -> Plan[Sequence[Limit]]:
+        """Return what is in force after the run-time definition is removed; nothing if nothing is.
+
+        For a key, that is the definition of its name if neither the rules file nor the code has one
+        for the key.
+        """
+        (packed,) = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        if packed:
+            return definitions.unpack(packed)
+        if ref.key is None:
+            return self.limits.get(ref.name, ())
+        name = LimitRef(ref.name, None)
+        return (yield from self.own_definitions([name])).get(name, ())
+
+    def _own_refs(self, name: str) -> Plan[list[LimitRef]]:
+        """Return the keys of a limit that have their own definition or weight."""
+        refs: list[LimitRef] = []
+        while True:
+            args = name, "own", len(refs), _PAGE_SIZE
+            total, found = yield from self.list_keys(*args)
+            refs += [LimitRef(name, key) for key, _ in found]
+            if not found or len(refs) >= total:
+                return refs

@@ -1,0 +1,27 @@
+"""An app for the commands of operators; its limits let nothing through for long."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_throttle import Throttle
+
+LIMITS = {"api": "50/s", "mail": "20/m", "day": "100/day burst 100", "slots": "3 at once"}
+
+
+def make_app(url: str | None = None) -> Celery:
+    """Return a new app; without a URL, Celery reads the broker's from the environment."""
+    app = Celery("operated", broker=url, backend=url, set_as_current=False)
+    app.conf.throttle_routes = {"send": ["mail:{tenant}", "api"]}
+    Throttle(app, LIMITS)
+
+    @app.task(name="send", shared=False, lazy=False)
+    def send(tenant: str, number: int) -> None: ...
+
+    @app.task(name="plain", shared=False, lazy=False)
+    def plain() -> None: ...
+
+    return app
+
+
+app = make_app()

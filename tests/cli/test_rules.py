@@ -1,0 +1,45 @@
+"""`check` and `dump`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.rules.reader import read_rules
+from tests.cli.conftest import Shell
+
+
+def test_check_reports_every_mistake_with_its_line(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\napi = "3/x"\n[weights]\nmail = 0\n')
+    lines = shell.run("check", str(file), code=1).splitlines()
+    assert lines[0].startswith(f"Error: {file}:2: limit 'api': unknown unit 'x'")
+    assert lines[1].startswith(f"{file}:4: ")
+    mistakes = shell.json("check", str(file), code=1)["mistakes"]
+    assert [mistake["line"] for mistake in mistakes] == [2, 4]
+    file.write_text('[limits]\napi = "3/s"\n"mail:t1" = "9/m"\n')
+    assert shell.run("check", str(file)) == f"{file}: no mistakes; 2 limits, 0 weights, 0 routes.\n"
+    assert shell.json("check", str(file)) == {"file": str(file), "mistakes": []}
+    assert "does not exist" in shell.run("check", str(tmp_path / "nothing"), code=2)
+
+
+def test_an_app_checks_against_its_code(app: Any, tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text("[weights]\nnobody = 2\n")
+    assert "nobody" in Shell(app, "celery").run("check", str(file), code=1)
+    Shell(app, "celery-throttle").run("check", str(file))
+
+
+def test_dump_prints_what_is_in_force(shell: Shell) -> None:
+    shell.run("define", "mail", "5/m", "100/h", "--key", "São Paulo", "--weight", "3")
+    shell.run("define", "api", "--weight", "2")
+    rules = read_rules(shell.run("dump"), "dump")
+    key = LimitRef("mail", "S%C3%A3o%20Paulo")
+    assert [str(limit) for limit in rules.limits[key]] == ["5/m", "100/h"]
+    assert rules.weights == {LimitRef("api", None): 2, key: 3}
+    routes = {"send": ("mail:{tenant}", "api")} if shell.entry == "celery" else {}
+    assert rules.routes == routes
+    found = shell.json("dump")
+    assert found["limits"]["slots"] == ["3 at once"]
+    assert found["weights"] == {"api": 2, "mail:S%C3%A3o%20Paulo": 3}

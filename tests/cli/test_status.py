@@ -1,0 +1,152 @@
+"""`ls`, `show`, `top`, `why`, `waiting` and `history`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from celery_throttle.cli.console import Row, Table
+from tests.cli.conftest import Shell, fill
+
+
+def row(output: str, name: str) -> list[str]:
+    """Return the cells of a row of a table."""
+    line = next(line for line in output.splitlines() if line.startswith(f"{name} "))
+    return re.split(r"  +", line)
+
+
+def test_ls_shows_what_is_in_force_and_waits(shell: Shell) -> None:
+    fill(shell.app, 120, tenants=3)
+    output = shell.run("ls")
+    assert row(output, "mail")[:5] == ["mail", "20/m", "code", "by key", "120"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", row(output, "mail")[-1])
+    assert row(output, "day") == ["day", "100/d burst 100", "code", "0/100", "0", "0", "-", "-"]
+    assert "0 live workers" in output
+    assert "120 tasks in queue" in output
+    found = shell.json("ls")
+    assert {limit["name"]: limit["waiting"] for limit in found["limits"]} == {
+        "api": 0,
+        "day": 0,
+        "mail": 120,
+        "slots": 0,
+    }
+    assert found["stranded"][0]["why"] == "queue"
+
+
+def test_an_app_shows_its_queues_without_the_broker(app_shell: Shell) -> None:
+    fill(app_shell.app, 2)
+    assert "2 tasks in queue celery:" in app_shell.run("ls")
+    assert app_shell.json("ls")["stranded"][0]["queue"] == "celery"
+    assert app_shell.json("show", "mail")["queues"][0]["name"] == "celery"
+    assert app_shell.json("why", "id0")["queue"] == "celery"
+    assert app_shell.json("waiting", "mail")["tasks"][0]["queue"] == "celery"
+
+
+def test_ls_fits_a_terminal_of_80_columns(shell: Shell) -> None:
+    fill(shell.app, 120, tenants=3)
+    shell.run("pause", "api", "--reason", "the reason may be long, and goes below")
+    lines = shell.run("ls").splitlines()
+    assert max(len(line) for line in lines if not line.startswith("  ")) <= 80
+
+
+@pytest.mark.parametrize(("width", "cut"), [(None, False), (80, False), (20, True)])
+def test_a_table_cuts_one_column(width: int | None, *, cut: bool) -> None:
+    table = Table(("limit", ">n"), [Row(("a" * 30, "1,000"), ["a note"])])
+    _head, line, note = table.lines(width)
+    assert len(line) == (20 if cut else 37)
+    assert ("…" in line) == cut
+    assert (line[-5:], note.strip("\x1b[0m2 ")) == ("1,000", "a note")
+
+
+def test_show(shell: Shell) -> None:
+    fill(shell.app, 120, tenants=3)
+    shell.app.throttle["day"].acquire(90)
+    output = shell.run("show", "mail")
+    assert "120 tasks of 3 keys" in output
+    assert re.search(r"top keys +t\d 40, t\d 40, t\d 40", output)
+    assert "fan-outs" in output
+    assert "90 of 100 (100/d burst 100)" in shell.run("show", "day")
+    assert "40 tasks; the oldest for" in shell.run("show", "mail", "t1")
+    assert shell.json("show", "mail")["top_keys"][0]["waiting"] == 40
+
+
+def test_a_key_is_written_as_people_write_it(shell: Shell) -> None:
+    app = shell.app
+    signature = app.tasks["send"].s("São Paulo", 1).set(task_id="one")
+    app.throttle.fan_out([signature], "one")
+    assert "1 task" in shell.run("show", "mail", "São Paulo")
+    assert "São Paulo 1" in shell.run("show", "mail")
+    assert "São Paulo" in shell.run("waiting", "mail", "S%C3%A3o%20Paulo")
+    assert "limit mail of key São Paulo" in shell.run("why", "one")
+
+
+def test_top_without_a_terminal_shows_the_limits_once(shell: Shell) -> None:
+    fill(shell.app, 5)
+    assert shell.run("top").splitlines()[1].startswith("mail ")
+    assert shell.json("top")["limits"][0]["name"] == "mail"
+
+
+def test_why_says_where_a_task_waits(shell: Shell) -> None:
+    fill(shell.app, 120, tenants=3)
+    shell.run("pause", "mail", "--for", "10m", "--reason", "incident 12", "--by", "ann@web")
+    first, *rest = shell.run("why", "id7").splitlines()
+    assert first.startswith("Task id7 (send) waits in a line of queue ")
+    assert ", 3rd of 40, at limit mail of key t1, for " in first
+    assert rest[0] == "It needs limit mail of key t1 and limit api."
+    assert re.fullmatch(r"Limit mail is paused until [\d: -]+ by ann@web: incident 12\.", rest[1])
+    assert re.fullmatch(r"It is expected to start in 10 min( \d+ s)?\.", rest[2])
+    found = shell.json("why", "id7")
+    assert (found["position"], found["line_tasks"], found["state"]) == (3, 40, None)
+    assert found["limits"][0] == {"limit": "mail", "key": "t1", "cost": 1.0}
+
+
+def test_why_of_an_unknown_task(shell: Shell) -> None:
+    output = shell.run("why", "nobody", code=4)
+    assert "Task nobody is unknown here." in output
+    assert "inspect query_task" in output
+    assert shell.json("why", "nobody", code=4)["location"] == "unknown"
+
+
+def test_why_shows_the_state_of_the_result_backend(app_shell: Shell) -> None:
+    app_shell.app.backend.store_result("ended", 1, "SUCCESS")
+    assert "its state SUCCESS" in app_shell.run("why", "ended")
+    assert app_shell.json("why", "ended")["state"] == "SUCCESS"
+
+
+def test_waiting_goes_page_by_page(shell: Shell) -> None:
+    fill(shell.app, 120, tenants=3)
+    ids, first = [], 0
+    while first is not None:
+        page = shell.json("waiting", "mail", "--first", str(first), "--most", "50")
+        ids += [task["task_id"] for task in page["tasks"]]
+        first = page["next"]
+    assert sorted(ids) == sorted(f"id{n}" for n in range(120))
+    assert "Tasks 1 to 2 of 40; the next with --first 2" in shell.run(
+        *("waiting", "mail", "t1", "--most", "2")
+    )
+    assert "0 tasks" in shell.run("waiting", "api")
+
+
+def test_waiting_of_more_keys_than_a_call_reads(app: Any) -> None:
+    fill(app, 4500, tenants=4500)
+    shell, ids = Shell(app, "celery"), set()
+    for first in range(0, 4500, 900):
+        page = shell.json("waiting", "mail", "--first", str(first), "--most", "900")
+        ids |= {task["task_id"] for task in page["tasks"]}
+    assert len(ids) == 4500
+
+
+def test_history(shell: Shell) -> None:
+    shell.run("define", "day", "90/day burst 90", "--reason", "fewer", "--by", "ann")
+    shell.run("pause", "day", "--for", "1h")
+    output = shell.run("history").splitlines()
+    assert re.split(r"  +", output[1])[1:4] == ["day", "pause", "1 h"]
+    assert "100/d burst 100 -> 90/d burst 90" in output[2]
+    assert output[3].strip() == "fewer"
+    changes = shell.json("history")["changes"]
+    assert changes[1]["author"] == {"by": "ann", "reason": "fewer"}
+    before = shell.json("history", "--before", changes[0]["id"])["changes"]
+    assert [change["id"] for change in before] == [change["id"] for change in changes[1:]]
+    assert shell.run("history", "--most", "1", "--before", changes[-1]["id"]) == "No changes.\n"
