@@ -22,10 +22,16 @@ _COMMANDS = {
     "define": "definitions",
     "undefine": "definitions",
     "reset": "definitions",
+    "drain": "removal",
+    "move": "removal",
+    "drop": "removal",
     "fanouts": "fan_outs",
     "fanout": "fan_outs",
     "history": "history",
+    "report": "report",
     "check": "rules",
+    "diff": "rules",
+    "apply": "rules",
     "dump": "rules",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from celery_throttle.cli.exit_codes import CommandError
-from celery_throttle.cli.json_values import to_json
+from celery_throttle.observe.json import to_json
 
 #: Between two columns.
 _GAP = "  "

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from celery_throttle.cli.console import Row, Table, confirm, echo_json, echo_pairs, echo_table
-from celery_throttle.cli.json_values import to_json
 from celery_throttle.cli.options import json_option, make_completer, to_seconds, yes_option
 from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.preview import waiting_text
@@ -18,6 +17,7 @@ from celery_throttle.cli.text import amount, end_text, zone
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.listing import list_fan_outs
 from celery_throttle.fanout.progress import Progress
+from celery_throttle.observe.json import to_json
 from celery_throttle.observe.text import count, format_seconds
 
 name_argument = click.argument(

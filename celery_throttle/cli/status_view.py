@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from celery_throttle.cli.console import Row, Table
 from celery_throttle.cli.text import (
@@ -17,12 +17,13 @@ from celery_throttle.cli.text import (
 )
 from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.key import format_key
-from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.text import count, format_author, format_seconds
 from celery_throttle.observe.values import (
     LimitDetails,
     LimitStatus,
     Pause,
     QueueStatus,
+    RulesStatus,
     SlotHolder,
     Status,
     Stranded,
@@ -117,7 +118,22 @@ def status_lines(
     if status.stranded:
         lines.append("Stranded:")
         lines += [f"  {stranded_text(one)}" for one in status.stranded]
+    if status.rules is not None:
+        lines += rules_lines(status.rules)
     return lines
+
+
+def rules_lines(rules: RulesStatus) -> Iterator[str]:
+    """Yield which rules file is in force, and which workers have another one."""
+    if rules.source is not None and rules.applied is not None:
+        author = format_author(rules.author)
+        yield f"Rules file {rules.source} in force since {clock(rules.applied)}{author}"
+    for other in rules.others:
+        if other.error is None:
+            yield f"  worker {other.worker} has another {other.path}"
+        else:
+            yield f"  worker {other.worker} cannot use its file:"
+            yield from (f"    {line}" for line in other.error.splitlines())
 
 
 def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:

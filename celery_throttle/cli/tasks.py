@@ -9,7 +9,6 @@ import click
 
 from celery_throttle.cli.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.exit_codes import ExitCode
-from celery_throttle.cli.json_values import to_json
 from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import (
@@ -23,6 +22,7 @@ from celery_throttle.cli.text import (
     zone,
 )
 from celery_throttle.limits.key import LimitRef, format_key
+from celery_throttle.observe.json import to_json
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import TaskStatus
 

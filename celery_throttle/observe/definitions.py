@@ -56,7 +56,23 @@ class DefinitionReader(StatusReader):
         For a key, that is the definition of its name if neither the rules file nor the code has one
         for the key.
         """
-        (packed,) = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        rules, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        packed = rules or code
+        return (yield from self._unpack_or_default(packed, ref))
+
+    def limits_below_rules(self, ref: LimitRef) -> Plan[Sequence[Limit] | None]:
+        """Return what is in force if the rules file no longer defines a limit or key.
+
+        None: what it has defined has no effect, as a definition of run time is in force.
+        """
+        (status,) = yield from self._read([ref])
+        if status.origin is not None and status.origin.layer == "run time":
+            return None
+        _, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        return (yield from self._unpack_or_default(code, ref))
+
+    def _unpack_or_default(self, packed: bytes | None, ref: LimitRef) -> Plan[Sequence[Limit]]:
+        """Return the limits of a definition; without one, those of the code or of the name."""
         if packed:
             return definitions.unpack(packed)
         if ref.key is None:

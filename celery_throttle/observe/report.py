@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.limit import UNLIMITED
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import parse_limits
@@ -33,8 +36,8 @@ class Report:
         periods: equal parts of the time, the oldest first.
         totals: of the whole time.
         use: units granted, and not refunded, as a share of those that the limit in force now allows
-            in that time; None for a limit that tasks need with keys, for slots, and for one that
-            only has shadow limits.
+            in that time: its burst, and its rate from then on. None for a limit that tasks need
+            with keys, for slots, and for one that only has shadow limits.
         peak_use: the same in the period in which it was highest.
         at_limit: the share of the time at the limit: of the periods in which tasks waited at the
             end, or calls were refused.
@@ -62,8 +65,8 @@ class Report:
 def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
     """Return the report of a limit, of what was counted in the periods."""
     totals = add_totals([period.totals for period in periods])
-    rate = _units_per_second(status)
-    uses = [_use(period, rate) for period in periods] if rate else []
+    capacity = _capacity(status)
+    uses = [capacity.use(one.totals, seconds_between(one)) for one in periods] if capacity else []
     seconds = sum(map(seconds_between, periods))
     at_limit = sum(seconds_between(one) for one in periods if _is_at_limit(one)) / seconds
     peak_use = max(uses, default=None)
@@ -73,7 +76,7 @@ def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
         clauses=status.clauses,
         periods=tuple(periods),
         totals=totals,
-        use=(totals.granted - totals.refunded) / (rate * seconds) if rate else None,
+        use=capacity.use(totals, seconds) if capacity else None,
         peak_use=peak_use,
         at_limit=at_limit,
         median_wait=totals.wait_quantile(0.5),
@@ -83,19 +86,30 @@ def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
     )
 
 
-def _units_per_second(status: LimitStatus) -> float | None:
-    """Return what the limit allows in the long run; None if that depends on keys or slots."""
+class _Capacity(NamedTuple):
+    """What a limit allows: its burst, and its rate from then on."""
+
+    burst: float
+    per_second: float
+
+    def use(self, totals: Totals, seconds: float) -> float:
+        """Return the share of it that was used in some seconds."""
+        return (totals.granted - totals.refunded) / (self.burst + self.per_second * seconds)
+
+
+def _capacity(status: LimitStatus) -> _Capacity | None:
+    """Return the least that the clauses allow; None if that depends on keys or slots."""
     if not status.clauses or status.waiting_keys or status.own_keys:
         return None
     limits = parse_limits(list(status.clauses), status.name)
-    rates = [limit.rate for limit in limits if limit.rate != UNLIMITED.rate]
-    if not rates or not all(isinstance(rate, Rate) for rate in rates):
+    known = [
+        _Capacity(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
+        for limit in limits
+        if isinstance(limit.rate, Rate) and limit.rate != UNLIMITED.rate
+    ]
+    if len(known) < len(limits):
         return None
-    return min(rate.count * 1e6 / rate.period_us for rate in rates if isinstance(rate, Rate))
-
-
-def _use(period: Period, rate: float) -> float:
-    return (period.totals.granted - period.totals.refunded) / (rate * seconds_between(period))
+    return min(known, key=attrgetter("per_second"))
 
 
 def _is_at_limit(period: Period) -> bool:

@@ -114,7 +114,7 @@ def test_reports(lines: Protocol) -> None:
         lines.now += 10 * SECOND
     report = api.report(600)
     assert (report.verdict, report.at_limit, report.totals.granted) == ("idle", 0, 60)
-    assert report.use == pytest.approx(0.1)
+    assert report.use == pytest.approx(60 / 610)
     for _ in range(60):
         record(lines)
         take(lines, 10)
@@ -122,7 +122,7 @@ def test_reports(lines: Protocol) -> None:
         lines.now += 10 * SECOND
     report = api.report(600)
     assert (report.verdict, report.at_limit) == ("too strict", 1)
-    assert report.use == pytest.approx(1)
+    assert report.use == pytest.approx(600 / 610)
     assert "100% of the time" in report.advice
     for _ in range(10):
         api.learn(Heard(refused=True, stop=0))
@@ -139,7 +139,7 @@ def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
     report = lines.limiter["tried"].report(60)
     assert report.totals.shadow_refused == 5
     assert "The shadow limit would have refused 5 requests" in report.advice
-    assert report.use == pytest.approx(6 / (9 * 60))
+    assert report.use == pytest.approx(6 / (1 + 9 * 60))
 
 
 def test_waits(lines: Protocol) -> None:
