@@ -34,16 +34,16 @@ from celery_throttle.observe.text import format_seconds
 @author_options
 @json_option
 @pass_target
-def define(  # noqa: PLR0917  # click passes them by name
+def define(
     target: Target,
     limit: str,
-    texts: tuple[Limit, ...],
     key: str | None,
+    *,
+    texts: tuple[Limit, ...],
     weight: int | None,
     lasts: int | None,
     reason: str | None,
     by: str | None,
-    *,
     as_json: bool,
 ) -> None:
     """Define a limit at run time.
@@ -87,13 +87,13 @@ def define(  # noqa: PLR0917  # click passes them by name
 @yes_option
 @json_option
 @pass_target
-def undefine(  # click passes them by name
+def undefine(
     target: Target,
     limit: str,
     key: str | None,
+    *,
     reason: str | None,
     by: str | None,
-    *,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -128,13 +128,13 @@ def undefine(  # click passes them by name
 @yes_option
 @json_option
 @pass_target
-def reset(  # click passes them by name
+def reset(
     target: Target,
     limit: str,
     key: str | None,
+    *,
     reason: str | None,
     by: str | None,
-    *,
     yes: bool,
     as_json: bool,
 ) -> None:

@@ -100,7 +100,7 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
 )
 @json_option
 @pass_target
-def pause(target: Target, name: str, lasts: int | None, *, as_json: bool) -> None:
+def pause(target: Target, name: str, *, lasts: int | None, as_json: bool) -> None:
     """Let no waiting task of a fan-out start.
 
     A pause never shortens another.

@@ -20,7 +20,7 @@ from celery_throttle.observe.values import Change
 @click.option("--before", metavar="ID", help="Only those before this change; see --json.")
 @json_option
 @pass_target
-def history(target: Target, most: int, before: str | None, *, as_json: bool) -> None:
+def history(target: Target, *, most: int, before: str | None, as_json: bool) -> None:
     """List the changes of limits.
 
     The newest come first. The server keeps the last 1,000.

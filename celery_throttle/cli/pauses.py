@@ -45,14 +45,14 @@ def _read_ref(limit: str | None, key: str | None, *, is_all: bool) -> LimitRef |
 @author_options
 @json_option
 @pass_target
-def pause(  # noqa: PLR0917  # click passes them by name
+def pause(
     target: Target,
     limit: str | None,
     key: str | None,
+    *,
     lasts: int | None,
     reason: str | None,
     by: str | None,
-    *,
     is_all: bool,
     as_json: bool,
 ) -> None:
@@ -89,13 +89,13 @@ def pause(  # noqa: PLR0917  # click passes them by name
 @author_options
 @json_option
 @pass_target
-def resume(  # click passes them by name
+def resume(
     target: Target,
     limit: str | None,
     key: str | None,
+    *,
     reason: str | None,
     by: str | None,
-    *,
     is_all: bool,
     as_json: bool,
 ) -> None:

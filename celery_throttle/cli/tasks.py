@@ -50,8 +50,8 @@ def why(target: Target, task_id: str, *, as_json: bool) -> None:
     if as_json:
         echo_json({**to_json(status), "state": state})
     else:
-        for sentence in _explain(status, state):
-            click.echo(sentence)
+        for line in _explain(status, state):
+            click.echo(line)
     if status.location == "unknown" and state is None:
         click.get_current_context().exit(ExitCode.NOT_FOUND)
 
@@ -120,8 +120,8 @@ def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
 )
 @json_option
 @pass_target
-def waiting(  # click passes them by name
-    target: Target, limit: str, key: str | None, first: int, most: int, *, as_json: bool
+def waiting(
+    target: Target, limit: str, key: str | None, *, first: int, most: int, as_json: bool
 ) -> None:
     """List the tasks that wait at a limit.
 

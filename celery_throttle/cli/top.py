@@ -35,7 +35,7 @@ _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 )
 @json_option
 @pass_target
-def top(target: Target, every: float, *, as_json: bool) -> None:
+def top(target: Target, *, every: float, as_json: bool) -> None:
     """Show all limits live, until Ctrl-C.
 
     Those with the most waiting tasks come first. Without a terminal, and with --json, it shows them

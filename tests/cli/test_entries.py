@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,3 +148,25 @@ def test_the_shell_completes_limits_and_fan_outs(app: Any, redis_url: str) -> No
         pytest.skip("the script of Celery is installed elsewhere")
     words = ("celery", "-A", "tests.apps.operated", "throttle", "pause", "m")
     assert complete(script, "_CELERY_COMPLETE", *words) == ["plain,mail"]
+
+
+def test_top_redraws_the_terminal_until_ctrl_c(app: Any, redis_url: str) -> None:
+    fill(app, 5)
+    command = [COMMAND, "--url", redis_url, "top", "--every", "0.5"]
+    process_id, terminal = pty.fork()
+    if process_id == 0:
+        os.execv(COMMAND, command)  # noqa: S606  # no shell
+    output = ""
+    deadline = time.monotonic() + 60
+    while output.count("granted/s") < 2 and time.monotonic() < deadline:
+        output += os.read(terminal, 65536).decode()
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # the other end has closed it
+        while more := os.read(terminal, 65536):
+            output += more.decode()
+    _, status = os.waitpid(process_id, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0, output
+    assert output.startswith("\x1b[?1049h")
+    assert output.rstrip().endswith("\x1b[?1049l")
+    assert "5 tasks in queue" in output
