@@ -84,6 +84,12 @@ COMMANDS = {
     "`define`": ("define", "mail", "5/s"),
     "`undefine`": ("undefine", "mail", "--yes"),
     "`reset`": ("reset", "mail", "--yes"),
+    "`drain`": ("drain", "mail", "--yes"),
+    "`move`": ("move", "mail", "--queue", "slow", "--yes"),
+    "`drop`": ("drop", "mail", "--yes"),
+    "`report`": ("report", "mail"),
+    "`diff`": ("diff", str(Path(__file__).parent / "limits.toml")),
+    "`apply`": ("apply", str(Path(__file__).parent / "limits.toml"), "--yes"),
     "`check`": ("check", str(Path(__file__).parent / "limits.toml")),
     "`dump`": ("dump",),
 }

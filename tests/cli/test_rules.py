@@ -1,4 +1,4 @@
-"""`check` and `dump`."""
+"""`check`, `diff`, `apply` and `dump`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.rules.reader import read_rules
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, fill
 
 
 def test_check_reports_every_mistake_with_its_line(shell: Shell, tmp_path: Path) -> None:
@@ -43,3 +43,37 @@ def test_dump_prints_what_is_in_force(shell: Shell) -> None:
     found = shell.json("dump")
     assert found["limits"]["slots"] == ["3 at once"]
     assert found["weights"] == {"api": 2, "mail:S%C3%A3o%20Paulo": 3}
+
+
+def test_diff_and_apply(shell: Shell, tmp_path: Path) -> None:
+    fill(shell.app, 40)
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\nmail = "40/m"\n[weights]\nmail = 2\n')
+    found = shell.json("diff", str(file))
+    assert [change["text"] for change in found["changes"]] == [
+        'limit mail added: "40/m"',
+        "weight mail added: 2",
+    ]
+    preview = found["previews"]["mail"]
+    assert preview["waiting"] == 40
+    assert preview["after"]["seconds"] < preview["before"]["seconds"] * 0.6
+    assert "the last would start at" in shell.run("diff", str(file))
+    assert shell.json("ls")["rules"] is None
+    assert shell.run("apply", str(file), "--by", "ann", "--yes").endswith("is in force.\n")
+    rules = shell.json("ls")["rules"]
+    assert (rules["source"], rules["author"]["by"]) == (str(file), "ann")
+    assert f"Rules file {file} in force since" in shell.run("ls")
+    assert "changes nothing" in shell.run("diff", str(file))
+    file.write_text("# No rules.\n")
+    assert 'limit mail removed: "40/m"' in shell.run("diff", str(file))
+    assert "give --yes" in shell.run("apply", str(file), code=1)
+    file.write_text("[limits]\nmail = 3\n")
+    assert f"{file}:2: " in shell.run("apply", str(file), "--yes", code=1)
+
+
+def test_a_limit_defined_at_run_time_has_no_preview(shell: Shell, tmp_path: Path) -> None:
+    fill(shell.app, 40)
+    shell.run("define", "mail", "1/m")
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\nmail = "40/m"\n')
+    assert shell.json("diff", str(file))["previews"] == {}

@@ -1,0 +1,60 @@
+"""`drain`, `move` and `drop`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from tests.cli.conftest import Shell, fill
+
+
+@pytest.fixture
+def full(app_shell: Shell) -> Shell:
+    fill(app_shell.app, 6, tenants=2)
+    return app_shell
+
+
+def messages(url: str, queue: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        count: Any = client.llen(queue)
+        client.delete(queue)
+    return int(count)
+
+
+def test_drain_sends_tasks_back(full: Shell, redis_url: str) -> None:
+    assert full.run("drain", "mail", "t0", "--yes") == "Drained 3 tasks.\n"
+    assert messages(redis_url, "celery") == 3
+    done = full.json("drain", "--all", "--yes")
+    assert done == {"removed": 3, "failed": 0, "claimed": 0, "elsewhere": 0}
+    assert messages(redis_url, "celery") == 3
+    assert full.run("drain", "--all") == "Drained 0 tasks.\n"  # nothing to ask about
+
+
+def test_move_sends_them_to_another_queue(full: Shell, redis_url: str) -> None:
+    full.run("move", "mail", "--queue", "slow", "--yes", "--reason", "too many", "--by", "ann")
+    assert messages(redis_url, "slow") == 6
+    change = full.app.throttle.changes(most=1)[0]
+    assert (change.action, change.limit, change.new) == ("move", "mail", "6 tasks to queue slow")
+    assert (change.author.by, change.author.reason) == ("ann", "too many")
+
+
+def test_drop_revokes_them(full: Shell) -> None:
+    assert full.run("drop", "mail", "--yes") == "Dropped 6 tasks.\n"
+    assert full.app.AsyncResult("id3").state == "REVOKED"
+
+
+def test_they_ask(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = full.run("drop", "mail", code=1)
+    assert "there is no terminal to ask; give --yes" in error
+    monkeypatch.setattr("celery_throttle.cli.console._can_ask", lambda: True)
+    assert "nothing was changed" in full.run("drain", "mail", typed="n\n", code=1)
+    assert full.run("drain", "mail", typed="y\n").endswith("Drained 6 tasks.\n")
+
+
+def test_what_they_need(app: Any) -> None:
+    assert "name of a limit, or --all" in Shell(app, "celery").run("drain", code=2)
+    for words in (["drain", "--all"], ["move", "mail", "--queue", "slow"], ["drop", "mail"]):
+        assert "this needs the app" in Shell(app, "celery-throttle").run(*words, code=2)
+    assert "'nope' is not defined" in Shell(app, "celery").run("drain", "nope", "--yes", code=4)

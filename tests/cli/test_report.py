@@ -1,0 +1,33 @@
+"""`report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Shell
+
+
+def test_it_ends_with_advice(shell: Shell) -> None:
+    day = shell.app.throttle["day"]
+    assert day.acquire(100)
+    assert not day.acquire()
+    output = shell.run("report", "day", "--since", "10m")
+    assert "limit day: 100/d burst 100" in output
+    assert "1: 1 by the limit" in output
+    assert output.splitlines()[-1].startswith("Effective. Leave it as it is: ")
+    found = shell.json("report", "day")
+    assert (found["totals"]["granted"], found["totals"]["refused"]["limit"]) == (100, 1)
+
+
+def test_nothing_to_report(shell: Shell) -> None:
+    assert "Nothing was counted" in shell.run("report", "api")
+    assert "from one second to seven days" in shell.run("report", "api", "--since", "8d", code=1)
+    shell.run("report", "nope", code=4)
+
+
+def test_a_plot(shell: Shell, tmp_path: Path) -> None:
+    shell.app.throttle["day"].acquire(3)
+    shell.run("report", "day", "--plot", str(tmp_path / "day.svg"))
+    assert "granted" in (tmp_path / "day.svg").read_text()
+    error = shell.run("report", "day", "--plot", str(tmp_path / "day.txt"), code=2)
+    assert "allowed: a file name that ends with .svg, .png or .pdf" in error
