@@ -1,34 +1,26 @@
-"""Plans that read the status of limits: all of them, or all about one."""
+"""Plans that read the status of limits: what is stored of them, and what waits there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import floor, inf
+from math import floor
 from typing import NamedTuple
 
 from celery_throttle.forecasts.reader import ForecastReader
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
+from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Concurrency, Rate
-from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.limits.rate import Concurrency
+from celery_throttle.observe.fleet import Fleet, FleetReader
 from celery_throttle.observe.rules import RulesReader
-from celery_throttle.observe.times import at_time, at_time_or_none
-from celery_throttle.observe.totals import pair_counters, read_totals
-from celery_throttle.observe.values import LimitStatus, Origin, Pause, Status, Stranded, Usage
+from celery_throttle.observe.stored import NAMES_OF_A_CALL, StoredReader
+from celery_throttle.observe.times import at_time
+from celery_throttle.observe.values import LimitStatus, Status, Stranded, Usage
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script
-
-#: Names of the layers, by the byte that a definition begins with.
-_LAYERS = {b"c": "code", b"r": "rules", b"s": "run time", b"u": "run time"}
-
-#: How many limits one call reads.
-_NAMES_OF_A_CALL = 50
 
 #: Forecasts and ages look at this many lines at most.
 MAX_LINES = 2000
@@ -39,20 +31,7 @@ _RUNNABLE_AFTER_SECONDS = 0.5
 #: How many limits and keys are asked for the number of runnable tasks, in each queue.
 _MAX_RUNNABLE_REFS = 200
 
-#: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
-#: every ten seconds at least.
-_CONSUMED_SECONDS = 60.0
-
 _END = b"0"
-
-
-class Fleet(NamedTuple):
-    """Live workers, and the queues that they consume."""
-
-    now: int  #: the server's time in microseconds
-    workers: int
-    quarantined: int  #: tasks
-    consumed: dict[str, bool]  #: of queues with tasks that a worker has ever reported
 
 
 class Waiting(NamedTuple):
@@ -65,7 +44,7 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReader(ForecastReader, RulesReader):
+class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
     """Reads the status of the limits of one prefix."""
 
     def of_all(self, after: str = "", most: int = 100) -> Plan[Status]:
@@ -87,98 +66,6 @@ class StatusReader(ForecastReader, RulesReader):
             stranded,
             rules,
         )
-
-    def read_limits(self) -> Plan[list[LimitStatus]]:
-        """Return the status of all limits, without what has to be measured or computed.
-
-        That is ``usage``, ``runnable``, ``oldest`` and ``forecast``.
-        """
-        _, known = yield from self.list_names()
-        names = sorted({*known, *self.limits} - {FAN_OUT_LIMIT})
-        return (yield from self._read([LimitRef(name, None) for name in names]))
-
-    def find_stranded(self) -> Plan[tuple[Stranded, ...]]:
-        """Return the waiting tasks that no live worker can start."""
-        fleet = yield from self.fleet()
-        queues = [queue for queue, consumed in fleet.consumed.items() if not consumed]
-        found = []
-        for queue in sorted(queues):
-            names = [*self.keys.queue(queue)]
-            tasks = yield Call(script("count_tasks"), names)
-            if tasks:
-                found.append(Stranded(queue, tasks, "queue", queue))
-        if fleet.quarantined:
-            found.append(Stranded("", fleet.quarantined, "task", ""))
-        return tuple(found)
-
-    def estimate(self, status: LimitStatus) -> Plan[float | None]:
-        """Return about how many seconds the tasks that wait at a limit need, by its rate alone.
-
-        Unlike a forecast it does not look at lines. Tasks of keys wait as long as those of the key
-        that has most. None if nothing waits, or if nobody knows.
-        """
-        tasks = status.waiting
-        if not tasks or any(pause.until is None for pause in status.pauses):
-            return None
-        if status.waiting_keys:
-            _, found = yield from self.list_keys(status.name, "waiting", most=1)
-            tasks = max([1, *(int(waiting) for _, waiting in found)])
-        rates = [limit.rate for limit in parse_limits(list(status.clauses), status.name)]
-        seconds = [
-            tasks * rate.period_us / rate.count / MICROSECONDS
-            for rate in rates
-            if isinstance(rate, Rate)
-        ]
-        paused = max([0.0, *(pause.seconds for pause in status.pauses)])
-        return paused + max(seconds) if len(seconds) == len(rates) else None
-
-    def list_keys(
-        self, name: str, which: str, first: int = 0, most: int = 100
-    ) -> Plan[tuple[int, list[tuple[str, float]]]]:
-        """Return keys of a limit, some at a time, and how many there are.
-
-        ``which``: ``"waiting"``, by how many tasks wait, the most first; ``"paused"``, by the end
-        of the pause; ``"own"``: those with their own definition or weight.
-        """
-        keys = {
-            "waiting": self.keys.key_backlogs(name),
-            "paused": self.keys.paused_keys(name),
-            "own": self.keys.own_keys(name),
-        }[which]
-        if which == "waiting" and first:
-            first += 1  # the empty key has the sum, so it comes before all others
-        count, *found = yield Call(script("list_keys"), [keys], [first, most + 1])
-        pairs = [
-            (key.decode(), float(score))
-            for key, score in zip(found[::2], found[1::2], strict=True)
-            if key
-        ]
-        return max(0, count - 1) if which == "waiting" else count, pairs[:most]
-
-    def begin_once(self, what: str, seconds: float, *more: tuple[str, float]) -> Plan[bool]:
-        """Return whether this caller is the first to do something in some seconds.
-
-        ``more``: other things that must not have been done, each with its seconds.
-        """
-        whats = [(what, seconds), *more]
-        names = [self.keys.once(one) for one, _ in whats]
-        args = [self.now(), *(to_us(own) for _, own in whats)]
-        began = yield Call(script("begin_once"), names, args)
-        return bool(began)
-
-    def fleet(self) -> Plan[Fleet]:
-        """Return the live workers and the queues that they consume."""
-        keys = self.keys
-        names = [keys.membership, keys.consumed_queues, keys.temporary_queues, keys.quarantine]
-        call = Call(script("read_fleet"), names, [self.now(), to_us(_CONSUMED_SECONDS)])
-        now, workers, quarantined, queues = yield call
-        head = keys.queue("").lines
-        consumed: dict[str, bool] = {}
-        for lines, flag in zip(queues[::2], queues[1::2], strict=True):
-            name = lines.decode().removeprefix(head)
-            # A worker that has just ended reported its queues a moment ago.
-            consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
-        return Fleet(int(now), workers, quarantined, consumed)
 
     def of_refs(self, refs: Sequence[LimitRef]) -> Plan[list[tuple[LimitStatus, Waiting]]]:
         """Return the status of some limits and keys, and the lines that wait there."""
@@ -207,35 +94,6 @@ class StatusReader(ForecastReader, RulesReader):
             statuses.append((about, waiting[ref]))
         return statuses
 
-    def _read_with_pauses(self, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
-        """:meth:`_read`, with the pause of the limit beside that of a key."""
-        wholes = [
-            LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs if ref.key)
-        ]
-        found = yield from self._read([*refs, *wholes])
-        pauses = {status.name: status.pauses for status in found[len(refs) :]}
-        return [
-            replace(status, pauses=(*pauses[status.name], *status.pauses)) if status.key else status
-            for status in found[: len(refs)]
-        ]
-
-    def _read(self, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
-        """Read what is stored of limits and keys; without what has to be measured or computed."""
-        keys, statuses = self.keys, []
-        for start in range(0, len(refs), _NAMES_OF_A_CALL):
-            batch = refs[start : start + _NAMES_OF_A_CALL]
-            names, args = [keys.limits], [self.now()]
-            for ref in batch:
-                pauses = keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name)
-                names += (*pauses, keys.own_keys(ref.name), keys.backlog(ref))
-                args += (ref.name, keys.field(ref))
-            now, *rows = yield Call(script("read_status"), [*names, keys.totals()], args)
-            statuses += [
-                _read_row(ref, row, int(now), self.limits.get(ref.name, ()))
-                for ref, row in zip(batch, rows, strict=True)
-            ]
-        return statuses
-
     def _measure(self, ref: LimitRef, waiting: int) -> Plan[Waiting]:
         """Measure the lines that wait at a limit, or at one key of it."""
         if not waiting:
@@ -260,8 +118,8 @@ class StatusReader(ForecastReader, RulesReader):
 
     def _usage(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, tuple[Usage, ...]]]:
         found: dict[LimitRef, tuple[Usage, ...]] = {}
-        for start in range(0, len(refs), _NAMES_OF_A_CALL):
-            limits = yield from self._limits(refs[start : start + _NAMES_OF_A_CALL])
+        for start in range(0, len(refs), NAMES_OF_A_CALL):
+            limits = yield from self._limits(refs[start : start + NAMES_OF_A_CALL])
             rows = yield from self._capacity_rows(list(limits))
             for ref, (_, *numbers) in zip(limits, rows, strict=True):
                 found[ref] = tuple(
@@ -308,58 +166,6 @@ class StatusReader(ForecastReader, RulesReader):
         if fleet.quarantined:
             stranded.append(Stranded("", fleet.quarantined, "task", ""))
         return tuple(stranded)
-
-
-def _read_row(
-    ref: LimitRef, row: Sequence[bytes], now: int, of_code: Sequence[Limit]
-) -> LimitStatus:
-    """Return the status of a row of ``read_status.lua``."""
-    layer, since, text, ends, given, about, weight, paused, pause_origin = row[:9]
-    paused_keys, own_keys, waiting, waiting_keys, totals = row[9:]
-    origin = None
-    if layer:
-        author = Author.unpack(about.decode())
-        origin = Origin(
-            _LAYERS[layer],
-            at_time(float(since)),
-            at_time_or_none(given),
-            author,
-            at_time_or_none(ends),
-        )
-    clauses = text.decode().split("; ") if text else map(str, of_code)
-    return LimitStatus(
-        name=ref.name,
-        key=ref.key,
-        defined=bool(layer or of_code),
-        clauses=tuple(clauses),
-        origin=origin,
-        weight=int(weight),
-        usage=(),
-        pauses=_read_pauses(ref, int(paused), pause_origin.decode(), now),
-        paused_keys=int(paused_keys),
-        own_keys=int(own_keys),
-        waiting=int(waiting),
-        waiting_keys=int(waiting_keys),
-        runnable=0,
-        oldest=None,
-        forecast=None,
-        totals=read_totals(pair_counters(totals)),  # type: ignore[arg-type]  # a list
-    )
-
-
-def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[Pause, ...]:
-    if not paused_us:
-        return ()
-    seconds = pause_to_seconds(paused_us)
-    until = None if seconds == inf else at_time(now + paused_us)
-    since, _, about = origin.partition(" ")
-    author = Author.unpack(about)
-    return (Pause(*shown_ref(ref), seconds, until, at_time_or_none(float(since or 0)), author),)
-
-
-def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
-    """Return name and key as values of the status have them."""
-    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
 
 
 def _read_usage(limit: Limit, amount: int, reset: int, _wait: int, share: int) -> Usage:

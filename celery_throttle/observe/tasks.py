@@ -11,7 +11,8 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.details import DetailsReader
-from celery_throttle.observe.reader import MAX_LINES, shown_ref
+from celery_throttle.observe.reader import MAX_LINES
+from celery_throttle.observe.stored import shown_ref
 from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
