@@ -39,9 +39,19 @@ complete_limit = make_completer(lambda throttle: throttle.run_plan(throttle.obse
 Decorator = Callable[[Any], Any]
 
 limit_argument: Decorator = click.argument("limit", type=NameType(), shell_complete=complete_limit)
+limit_or_all: Decorator = click.argument(
+    "limit", type=NameType(), required=False, shell_complete=complete_limit
+)
+all_option: Decorator = click.option("--all", "is_all", is_flag=True, help="All limits.")
 key_argument: Decorator = click.argument("key", type=KeyType(), required=False)
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes_option: Decorator = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def check_limit_or_all(limit: str | None, *, is_all: bool) -> None:
+    """Raise UsageError unless either a limit is named, or all are meant."""
+    if is_all == (limit is not None):
+        raise click.UsageError("give the name of a limit, or --all")
 
 
 def author_options(command: Any) -> Any:

@@ -8,13 +8,15 @@ import click
 
 from celery_throttle.cli.console import echo_json
 from celery_throttle.cli.options import (
+    all_option,
     author_options,
-    complete_limit,
+    check_limit_or_all,
     json_option,
     key_argument,
+    limit_or_all,
     to_seconds,
 )
-from celery_throttle.cli.params import DurationType, NameType
+from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.preview import show_preview, waiting_text
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import ref_text, sentence
@@ -22,16 +24,10 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count, format_seconds
 from celery_throttle.observe.values import Preview
 
-limit_or_all = click.argument(
-    "limit", type=NameType(), required=False, shell_complete=complete_limit
-)
-all_option = click.option("--all", "is_all", is_flag=True, help="All limits.")
-
 
 def _read_ref(limit: str | None, key: str | None, *, is_all: bool) -> LimitRef | None:
     """Return the limit and key of the arguments; None for all limits."""
-    if is_all == (limit is not None):
-        raise click.UsageError("give the name of a limit, or --all")
+    check_limit_or_all(limit, is_all=is_all)
     return None if limit is None else LimitRef(limit, key)
 
 

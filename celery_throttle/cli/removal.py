@@ -1,143 +1,96 @@
-"""``drain``, ``move`` and ``drop``: take waiting tasks out of their lines."""
+"""``drain``, ``move`` and ``drop``: take waiting tasks out of their lines. They need the app."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import click
 
 from celery_throttle.cli.console import confirm, echo_json
 from celery_throttle.cli.options import (
+    all_option,
     author_options,
-    complete_limit,
+    check_limit_or_all,
     json_option,
     key_argument,
+    limit_or_all,
     yes_option,
 )
-from celery_throttle.cli.params import NameType
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import limit_text
 from celery_throttle.observe.text import count
 from celery_throttle.removal.counts import Removal, WaitingCount
 from celery_throttle.removal.methods import RemovalMethods
 
-limit_or_all = click.argument(
-    "limit", type=NameType(), required=False, shell_complete=complete_limit
-)
-all_option = click.option("--all", "is_all", is_flag=True, help="Tasks of all limits.")
-
-_PAST = {"drain": "Drained", "move": "Moved", "drop": "Dropped"}
+#: Of all three commands.
+_OPTIONS = (pass_target, json_option, yes_option, author_options, all_option, key_argument)
 
 
-@click.command()
-@limit_or_all
-@key_argument
-@all_option
-@author_options
-@yes_option
-@json_option
-@pass_target
-def drain(  # click passes them by name
-    target: Target,
-    limit: str | None,
-    key: str | None,
-    reason: str | None,
-    by: str | None,
-    *,
-    is_all: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def _command(function: Callable[..., None]) -> click.Command:
+    """Make a command of a function, with the options of all three."""
+    decorators = (*_OPTIONS, limit_or_all, click.command())
+    made: click.Command = reduce(lambda made, add: add(made), decorators, function)  # type: ignore[assignment]  # the last one makes it
+    return made
+
+
+@_command
+def drain(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Send waiting tasks back to the broker.
 
     To the queues in whose lines they wait, in order; for a rollback, or before this package is
     uninstalled. Workers that still have limits let them wait again. This needs the app.
     """
-    throttle = _app_limits(target, limit, is_all=is_all)
-    found = throttle.count_waiting(limit, key)
-    question = f"{_found_text(found, limit, key)}\nThey go back to their queues. Drain them?"
-    confirm(question, yes=yes or not found.waiting)
-    with _progress("Draining", found.waiting) as progress:
-        done = throttle.drain(limit, key, reason=reason, by=by, progress=progress)
-    _report("drain", done, as_json=as_json)
+    throttle = _prepare(target, limit, key, "They go back to their queues. Drain them?", options)
+    author = {name: options[name] for name in ("reason", "by")}
+    with _progress("Draining") as progress:
+        done = throttle.drain(limit, key, **author, progress=progress)
+    _report("Drained", done, options)
 
 
-@click.command()
-@limit_or_all
-@key_argument
+@_command
 @click.option("--queue", required=True, help="Where to: a queue of the app.")
-@all_option
-@author_options
-@yes_option
-@json_option
-@pass_target
-def move(  # noqa: PLR0917  # click passes them by name
-    target: Target,
-    limit: str | None,
-    key: str | None,
-    queue: str,
-    reason: str | None,
-    by: str | None,
-    *,
-    is_all: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def move(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Send waiting tasks to another queue.
 
     This needs the app.
     """
-    throttle = _app_limits(target, limit, is_all=is_all)
-    found = throttle.count_waiting(limit, key)
-    question = f"{_found_text(found, limit, key)}\nThey go to queue {queue}. Move them?"
-    confirm(question, yes=yes or not found.waiting)
-    with _progress("Moving", found.waiting) as progress:
-        done = throttle.move(limit, queue, key, reason=reason, by=by, progress=progress)
-    _report("move", done, as_json=as_json)
+    queue = options["queue"]
+    throttle = _prepare(target, limit, key, f"They go to queue {queue}. Move them?", options)
+    author = {name: options[name] for name in ("reason", "by")}
+    with _progress("Moving") as progress:
+        done = throttle.move(limit, queue, key, **author, progress=progress)
+    _report("Moved", done, options)
 
 
-@click.command()
-@limit_or_all
-@key_argument
-@all_option
-@author_options
-@yes_option
-@json_option
-@pass_target
-def drop(  # click passes them by name
-    target: Target,
-    limit: str | None,
-    key: str | None,
-    reason: str | None,
-    by: str | None,
-    *,
-    is_all: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@_command
+def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Discard waiting tasks.
 
     Their state becomes REVOKED. This needs the app.
     """
-    throttle = _app_limits(target, limit, is_all=is_all)
-    found = throttle.count_waiting(limit, key)
-    question = f"{_found_text(found, limit, key)}\nThey are discarded for good. Drop them?"
-    confirm(question, yes=yes or not found.waiting)
-    with _progress("Dropping", found.waiting) as progress:
-        done = throttle.drop(limit, key, reason=reason or "dropped", by=by, progress=progress)
-    _report("drop", done, as_json=as_json)
+    throttle = _prepare(target, limit, key, "They are discarded for good. Drop them?", options)
+    reason = options["reason"] or "dropped"
+    with _progress("Dropping") as progress:
+        done = throttle.drop(limit, key, reason=reason, by=options["by"], progress=progress)
+    _report("Dropped", done, options)
 
 
-def _app_limits(target: Target, limit: str | None, *, is_all: bool) -> RemovalMethods:
-    """Return the limits of the app, after a check of the arguments."""
-    if is_all == (limit is not None):
-        raise click.UsageError("give the name of a limit, or --all")
+def _prepare(
+    target: Target, limit: str | None, key: str | None, question: str, options: dict[str, Any]
+) -> RemovalMethods:
+    """Check the arguments, and ask unless no task waits; return the limits of the app."""
+    check_limit_or_all(limit, is_all=options["is_all"])
     target.require_app("whose broker and result backend have the tasks")
-    throttle: Any = target.throttle
-    return throttle  # type: ignore[no-any-return]  # of an app, it is a Throttle
+    throttle: Any = target.throttle  # of an app, it is a Throttle
+    found = throttle.count_waiting(limit, key)
+    confirm(
+        f"{_found_text(found, limit, key)}\n{question}", yes=options["yes"] or not found.waiting
+    )
+    return throttle  # type: ignore[no-any-return]  # see above
 
 
 def _found_text(found: WaitingCount, limit: str | None, key: str | None) -> str:
@@ -155,26 +108,24 @@ def _found_text(found: WaitingCount, limit: str | None, key: str | None) -> str:
 
 
 @contextmanager
-def _progress(label: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    with click.progressbar(length=max(1, total), label=label, file=sys.stderr) as bar:
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
-        def update(done: int, of: int) -> None:
-            bar.length = of
+        def update(done: int, total: int) -> None:
+            bar.length = total
             bar.update(done - bar.pos)
 
         yield update
 
 
-def _report(action: str, done: Removal, *, as_json: bool) -> None:
-    if as_json:
+def _report(verb: str, done: Removal, options: dict[str, Any]) -> None:
+    if options["as_json"]:
         echo_json(done)
         return
-    click.echo(f"{_PAST[action]} {count(done.removed, 'task')}.")
+    click.echo(f"{verb} {count(done.removed, 'task')}.")
     if done.failed:
-        click.echo(
-            f"{_these(done.failed, 'task')} still waiting, as the messages could not be used.",
-            err=True,
-        )
+        failed = f"{_these(done.failed, 'task')} still waiting: the messages could not be used."
+        click.echo(failed, err=True)
     if done.claimed:
         click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
 

@@ -135,7 +135,7 @@ class QueueStatus:
 
     Attributes:
         name: of the queue, without its broker if that is the app's.
-        waiting: tasks that wait at this limit.
+        waiting: tasks that wait at this limit, in the first 2,000 lines.
         consumed: whether a live worker has reported lately that it consumes the queue.
     """
 
@@ -348,7 +348,8 @@ class Change:
         action: such as ``"set"``, ``"unset"``, ``"end"``, ``"code"``, ``"rules"``, ``"weight"``,
             ``"pause"``, ``"resume"``, ``"reset"``, ``"drop"``, ``"move"``, ``"drain"``.
         limit: name of the limit, and the key behind a colon if it is of one key.
-        old, new: the limits, the weight, or the seconds of a pause, as text; empty for none.
+        old, new: as text: the limits, the weight, the microseconds of a pause, or how many tasks
+            were taken out of lines; empty for none.
         author: who, and why; None if that is not known.
     """
 
