@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,12 @@ def test_every_exit_code_is_on_the_page() -> None:
 
 
 @pytest.fixture
-def busy(app_shell: Shell) -> Shell:
+def busy(app_shell: Shell) -> Iterator[Shell]:
     """With tasks, a pause, a slot in use, a fan-out and changes."""
     fill(app_shell.app, 6, tenants=2)
     app_shell.run("pause", "mail", "t1", "--reason", "spam")
-    app_shell.app.throttle["slots"].slot().__enter__()
-    return app_shell
+    with app_shell.app.throttle["slots"].slot():
+        yield app_shell
 
 
 COMMANDS = {
