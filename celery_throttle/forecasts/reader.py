@@ -35,7 +35,7 @@ T = TypeVar("T")
 _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
 #: Limits and keys of one call.
-_MAX_REFS = 200
+_MAX_REFS = 50
 
 
 class ForecastReader(DefinePlans):

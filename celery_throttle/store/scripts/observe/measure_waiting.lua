@@ -31,7 +31,7 @@ end
 
 local cursor, all = '0', { KEYS[1] }
 if ARGV[2] ~= '' then
-  cursor, all = unpack(redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 500))
+  cursor, all = unpack(redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 100))
 end
 for _, waits in ipairs(all) do
   local found = redis.call('HGETALL', waits)
