@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench celery-suite plots keys compose matrix lint types check clean
+.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots keys compose matrix lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -45,6 +45,20 @@ bench: .venv/.bench
 celery-suite: .venv/.celery-suite
 	$(BIN)/python -m tests.celery_suite
 
+# The site, in docs/_build/html; then its links, and the spelling. Links to other sites as well:
+# make docs LINKS=all
+docs: .venv/.docs
+	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/sphinx-build --fail-on-warning --quiet --builder linkcheck $(if $(LINKS),-D linkcheck_ignore=) docs docs/_build/links
+	$(BIN)/codespell README.md CHANGELOG.md docs celery_throttle examples
+
+# The wheel and the source distribution, checked as an index would.
+package: .venv/.package
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 # The plots in docs/; the tests check that these commands still give the figures they show.
 plots: .venv/.demo .venv/.plot
 	$(BIN)/celery-throttle simulate edges:100@60s,300s --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --limit "100/m burst 100" --no-memory --plot docs/plots/edges.svg
@@ -52,7 +66,7 @@ plots: .venv/.demo .venv/.plot
 	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --no-memory --plot docs/plots/random.svg
 	$(BIN)/celery-throttle simulate fanout:1000 --mode wait --duration 0.2s --limit "100/s" --limit "100/s burst 100" --limit "100/s burst 100 using leaky-queue" --limit "100/s using fixed-window" --limit "100/s using sliding-window" --limit "20 at once" --no-memory --plot docs/plots/fanout.svg
 
-# docs/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
+# docs/reference/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
 keys: .venv/.test
 	$(BIN)/python -m tests.redis_keys
 
@@ -73,10 +87,10 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test-all smoke faults
+check: lint types docs package test-all smoke faults
 
 clean:
-	rm -rf .nox .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .nox .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp for each extra. A half-made .venv (Debian without python3-venv) is made anew.

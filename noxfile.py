@@ -1,4 +1,4 @@
-"""Runs tests on the supported versions: make matrix. docs/versions.md has the results.
+"""Runs tests on the supported versions: make matrix. docs/reference/versions.md has the results.
 
 The version of Python, or of a server, is what this machine has; a missing Python is skipped.
 """

@@ -1,4 +1,4 @@
-"""The pytest plugin: limits in tests. Installed with the package, see ``docs/testing.md``.
+"""The pytest plugin: limits in tests. Installed with the package, see ``docs/how-to/testing.md``.
 
 ========================  =========================================================================
 ``throttle_off``          Fixture, marker and setting: every limit allows everything, and no server

@@ -1,7 +1,7 @@
 """The catalogue of all keys and channels: type, content, expiry and writers of each kind.
 
-``docs/redis-keys.md`` is generated from it. The tests check that every key that they find on a
-server is in it.
+``docs/reference/redis-keys.md`` is generated from it. The tests check that every key that they find
+on a server is in it.
 """
 
 from __future__ import annotations

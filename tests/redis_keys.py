@@ -1,6 +1,6 @@
 """The catalogue of keys: as documentation, and as a check of the keys on a server.
 
-``python -m tests.redis_keys`` writes ``docs/redis-keys.md``.
+``python -m tests.redis_keys`` writes ``docs/reference/redis-keys.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from tests.key_catalogue import KEY_KINDS, Expiry, KeyKind
 
-DOCS = Path(__file__).parents[1] / "docs" / "redis-keys.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "redis-keys.md"
 
 CATALOGUE = "tests/key_catalogue.py"
 
@@ -53,7 +53,7 @@ _PLACEHOLDER = re.compile("(" + "|".join(map(re.escape, _PLACEHOLDERS)) + ")")
 
 
 def key_table() -> str:
-    """The whole of ``docs/redis-keys.md``."""
+    """The whole of ``docs/reference/redis-keys.md``."""
     rows = (
         f"| `{kind.pattern}` | {kind.type} | {kind.content} | {_expiry(kind)} | {_writers(kind)} |"
         for kind in KEY_KINDS

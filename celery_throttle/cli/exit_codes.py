@@ -1,4 +1,4 @@
-"""The exit codes of the commands; ``docs/commands.md`` lists them."""
+"""The exit codes of the commands; ``docs/reference/commands.md`` lists them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _HINTS = {
     "OOM": "free memory there, or raise its maxmemory",
     "MISCONF": "it cannot save its data to disk, so it refuses writes: its log says why",
     "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write demands",
-    "PERMISSION": "docs/stores.md lists the rights that the user needs",
+    "PERMISSION": "docs/how-to/servers.md lists the rights that the user needs",
 }
 
 

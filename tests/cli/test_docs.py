@@ -1,4 +1,4 @@
-"""docs/commands.md has every command, exit code, and field of JSON."""
+"""docs/reference/commands.md has every command, exit code, and field of JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from celery_throttle.cli import throttle
 from celery_throttle.cli.exit_codes import ExitCode
 from tests.cli.conftest import Shell, fill
 
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text(
+    encoding="utf-8"
+)
 JSON = PAGE.partition("\n## JSON\n")[2]
 
 #: What the page says of fields: names in backquotes, some with a note in parentheses.

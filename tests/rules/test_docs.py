@@ -1,4 +1,4 @@
-"""The examples in docs/rules.md are read as the page says."""
+"""The examples in docs/how-to/rules.md are read as the page says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_throttle.limits.key import LimitRef, encode_key, parse_key
 from celery_throttle.limits.limit import Limit
 from celery_throttle.rules.reader import read_rules
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "rules.md").read_text(encoding="utf-8")
 EXAMPLE, WRONG = re.findall(r"^```toml\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 (MESSAGES,) = re.findall(r"^```text\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 

@@ -124,8 +124,8 @@ def test_the_fullest_window_is_half_open_and_counts_units() -> None:
     assert figures(run).window_s == 1
 
 
-# The worst cases in docs/algorithms.md, for 12 per minute: the most in one minute, and in three
-# quarters of one.
+# The worst cases in docs/concepts/algorithms.md, for 12 per minute: the most in one minute, and in
+# three quarters of one.
 @pytest.mark.parametrize(
     ("limit", "in_period", "in_most_of_it"),
     [

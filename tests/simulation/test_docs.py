@@ -1,4 +1,4 @@
-"""The examples in docs/algorithms.md show what the command prints and the limiter returns."""
+"""The examples in docs/concepts/algorithms.md print what the page says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.commands import run, words
 from tests.simulation.test_plot import texts
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "concepts" / "algorithms.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```console\n\$ (.*)\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 PLOTS = re.findall(r"celery-throttle simulate .*", (ROOT / "Makefile").read_text(encoding="utf-8"))
 
@@ -33,7 +33,7 @@ def test_a_plot_shows_what_its_command_draws(command: str, tmp_path: Path) -> No
 
 
 def test_the_page_shows_every_plot() -> None:
-    shown = set(re.findall(r"\]\(plots/(.*?)\)", PAGE))
+    shown = set(re.findall(r"\]\(\.\./plots/(.*?)\)", PAGE))
     assert shown == {command.rpartition("/")[2] for command in PLOTS}
     assert shown == {path.name for path in (ROOT / "docs" / "plots").iterdir()}
 

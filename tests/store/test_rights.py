@@ -1,4 +1,4 @@
-"""A user with the rights that docs/stores.md lists, and no others."""
+"""A user with the rights that docs/how-to/servers.md lists, and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT_CLIENTS = ("client|setinfo", "client")
 
 
 def the_line() -> str:
-    (line,) = LINE.findall((ROOT / "docs" / "stores.md").read_text())
+    (line,) = LINE.findall((ROOT / "docs" / "how-to" / "servers.md").read_text())
     return str(line)
 
 
@@ -113,7 +113,7 @@ def test_other_keys_and_commands_are_refused(guarded: Guarded, end_of: MakeEnd) 
     with pytest.raises(StoreError, match="permissions"):
         end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].acquire()
     guarded.take_away("set")
-    with pytest.raises(StoreError, match=r"docs/stores\.md"):
+    with pytest.raises(StoreError, match=r"docs/how-to/servers\.md"):
         end_of(Limiter(guarded.url, {"api": "1/s"}))["api"].acquire()
 
 

@@ -60,7 +60,7 @@ def _missing_rights(store: Store, keys: Keys) -> str:
     names = " ".join(f"+{name.decode().lower()}" for name in sorted(store.run(call)))
     if not names:
         return ""
-    return f"its user lacks rights that scripts need: give it {names} (docs/stores.md)"
+    return f"its user lacks rights that scripts need: give it {names} (docs/how-to/servers.md)"
 
 
 def find_problems(facts: Mapping[str, str], prefix: str) -> Iterator[str]:

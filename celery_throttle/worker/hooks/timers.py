@@ -4,7 +4,7 @@ Law at stake here: *never idle*. Celery's timers may run up to a second late.
 
 * With an event loop, kombu fires at most ten timers in one round of the loop. If more are due, it
   then waits for the broker for up to a second. It also waits although ``call_soon`` was called in
-  that round. See "A fault of kombu" in ``docs/pools.md``.
+  that round. See "A fault of kombu" in ``docs/how-to/pools.md``.
 * Without an event loop, Celery's timer thread sleeps until the next call that it knows of, for up
   to a second. It does not notice a call that is added meanwhile for an earlier time.
 

@@ -1,0 +1,1 @@
+"""The documentation: its code, its links, its names."""

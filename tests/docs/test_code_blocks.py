@@ -1,0 +1,38 @@
+"""The code of the README and of each page works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery import _state
+
+from tests.docs.code_blocks import Page
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_url: str) -> Iterator[Path]:
+    """A directory to import from; afterwards Celery's current app and the modules are as before."""
+    app, modules = _state.get_current_app(), {*sys.modules}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    app.set_current()
+    for name in {*sys.modules} - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()  # messages at the broker
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_code_of_a_page(path: Path, redis_url: str, fresh: Path) -> None:
+    page = Page(path, redis_url, fresh)
+    assert not page.untested(), "give each block a language, or the reason why it is not tested"
+    page.test()
