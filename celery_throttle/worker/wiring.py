@@ -184,7 +184,7 @@ class WorkerParts:
 
     def _after_heartbeat(self) -> None:
         self._poll_rules()
-        self.status.run()
+        self.status.run(self.membership.newest_change)
 
     def _poll_rules(self) -> None:
         if self.rules is not None:

@@ -259,9 +259,10 @@ def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
         keys.quarantine,
         keys.temporary_queues,
         keys.consumed_queues,
+        keys.changes,
     ]
     args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, ""]
-    _, _, _, *told = turns.store.run(Call(script("heartbeat"), names, args))
+    _, _, _, _, *told = turns.store.run(Call(script("heartbeat"), names, args))
     assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
 
 

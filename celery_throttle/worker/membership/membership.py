@@ -49,6 +49,7 @@ class Membership:
     on_quarantined: Callable[[], None]
     max_interval: float = tuning.MAX_HEARTBEAT_SECONDS  #: seconds between two heartbeats at most
     quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
+    newest_change: str = ""  #: id of the newest change of a limit at the last heartbeat
 
     def __post_init__(self) -> None:
         self._definitions: Mapping[bytes, bytes] = {}
@@ -126,7 +127,6 @@ class Membership:
             if self._is_lost:
                 self._is_lost, self._returned_at = False, time.monotonic()
                 self.on_return()
-            self.on_heartbeat()
             self.queues.settle_unconsumed()
             if self.quarantined:
                 self.on_quarantined()
@@ -136,9 +136,11 @@ class Membership:
         """Send a heartbeat; return whether the server answered."""
         try:
             names = self.queues.names()
-            count, self.quarantined, queues, *fields = self._call(to_us(self.lease), names)
+            reply = self._call(to_us(self.lease), names)
         except StoreError:
             return False
+        count, self.quarantined, newest_change, queues, *fields = reply
+        self.newest_change = newest_change.decode()
         self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
         self._replied_at = time.monotonic()
         self.queues.update(names, *queues)

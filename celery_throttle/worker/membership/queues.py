@@ -60,8 +60,9 @@ class WorkerQueues:
             to_us(self.unconsumed.consumer_lease),
             to_us(tuning.UNCONSUMED_QUEUE_SECONDS),
         ]
-        names = [self.redis_keys.temporary_queues, self.redis_keys.consumed_queues, *lines]
-        return names, [*times, "".join(kinds)]
+        redis_keys = self.redis_keys
+        names = [redis_keys.temporary_queues, redis_keys.consumed_queues, redis_keys.changes]
+        return [*names, *lines], [*times, "".join(kinds)]
 
     def update(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
+from celery_throttle.observe.details import RECORD_SECONDS
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
 from celery_throttle.observe.values import LimitStatus, Stranded
@@ -34,6 +35,7 @@ class StatusReport:
     def __post_init__(self) -> None:
         self.stranded: tuple[Stranded, ...] = ()
         self._last_change: str | None = None
+        self._next_record_at = 0.0
         self._next_report_at = 0.0
 
     def begin(self) -> None:
@@ -48,13 +50,21 @@ class StatusReport:
         for status in statuses:
             logger.info("Limit in force: %s", describe_limit(status))
 
-    def run(self) -> None:
-        """Report what has happened since the last call. Raises no error of the server."""
+    def run(self, newest_change: str) -> None:
+        """Report what has happened since the last call. Raises no error of the server.
+
+        Args:
+            newest_change: id of the newest change of a limit; empty: there is none.
+        """
+        now = time.monotonic()
         try:
-            self.run_plan(self.observer.record_totals())
-            self._log_changes()
-            if time.monotonic() >= self._next_report_at:
-                self._next_report_at = time.monotonic() + tuning.STATUS_REPORT_SECONDS
+            if now >= self._next_record_at:
+                self._next_record_at = now + RECORD_SECONDS * 0.9
+                self.run_plan(self.observer.record_totals())
+            if newest_change != self._last_change:
+                self._log_changes()
+            if now >= self._next_report_at:
+                self._next_report_at = now + tuning.STATUS_REPORT_SECONDS
                 self.stranded = self.run_plan(self.observer.find_stranded())
                 self._log_waiting()
         except StoreError as error:

@@ -1,5 +1,5 @@
--- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the limits
--- in force, their pauses, and the queues that no worker consumes.
+-- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the newest
+-- change of a limit, the limits in force, their pauses, and the queues that no worker consumes.
 -- uses: lease_clock, pauses, definition
 -- uses rarely: ended_definition
 -- KEYS  1   zset: live workers -> until when (us) they count as live
@@ -8,6 +8,7 @@
 --       4   zset `temporary`: queues that the broker deletes with their last consumer
 --       5   zset `consumed`: all other queues. Both map the key `lines` of a queue that holds tasks to when (us) a
 --           worker last reported that it consumes the queue
+--       6   stream: changes, see `changes.lua`
 --       then per queue: its lines, and its lines under its name of earlier versions
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
@@ -18,7 +19,7 @@
 --       6   for how long (us) the zset `consumed` is kept after the last report
 --       7   for each queue '1' if the broker deletes it with its last consumer, else '0'
 --       then names of limits
--- Reply {live workers, tasks in quarantine,
+-- Reply {live workers, tasks in quarantine, id of the newest change or '',
 --        {{1 if a queue holds tasks under its earlier name, else 0; ...}, {lines of a queue that the broker has
 --        deleted, ...}, {lines of another queue that no worker consumes, ...}}; of the last two up to ten,
 --        field, definition without origin and times, ...,
@@ -57,13 +58,13 @@ end
 local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local worker, lease = ARGV[2], tonumber(ARGV[3])
 local queue_count, first_name = #ARGV[7], 8
-local first_pause = 6 + 2 * queue_count
+local first_pause = 7 + 2 * queue_count
 
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
 local earlier = {}
 for i = 1, queue_count do
-  local key, is_temporary = 4 + 2 * i, string.sub(ARGV[7], i, i) == '1'
+  local key, is_temporary = 5 + 2 * i, string.sub(ARGV[7], i, i) == '1'
   note_consumed(is_temporary and temporary or consumed, KEYS[key])
   earlier[i] = note_consumed(consumed, KEYS[key + 1])
 end
@@ -76,8 +77,9 @@ write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
 local since = now - tonumber(ARGV[5])
+local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
-  redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]),
+  redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
   { earlier, list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
 }
 
