@@ -82,6 +82,9 @@ class LimitChanges(LimiterCore):
 
         Without them, the limit is no longer defined; for a key, that of its name applies. Likewise
         for the weight.
+
+        If nothing was defined, a limit that only other code has registered is removed. A process
+        whose code has it registers it again when it needs it; its units in use are kept.
         """
         self.run_plan(self.plans.undefine(make_ref(name, key), Author.of(by, reason)))
 

@@ -110,8 +110,8 @@ def undefine(
         question = f"{preview_text(preview)}\nIt will be: {'; '.join(clauses)}."
     else:
         question = (
-            f"{preview_text(preview)}\nNeither the rules file nor the code defines it: its tasks "
-            "will wait until it is defined."
+            f"{preview_text(preview)}\nNeither the rules file nor the code that this command knows "
+            "defines it. A worker whose code has it registers it again; else it is gone."
         )
     confirm(f"{question}\nUndefine it?", yes=yes)
     throttle.run_plan(throttle.plans.undefine(ref, Author.of(by, reason)))

@@ -51,14 +51,16 @@ class DefinitionReader(StatusReader):
         return found
 
     def limits_below(self, ref: LimitRef) -> Plan[Sequence[Limit]]:
-        """Return what is in force after the run-time definition is removed; nothing if nothing is.
+        """Return what is in force after ``undefine``; nothing if nothing is.
 
         For a key, that is the definition of its name if neither the rules file nor the code has one
         for the key.
         """
         rules, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
-        packed = rules or code
-        return (yield from self._unpack_or_default(packed, ref))
+        (status,) = yield from self._read([ref])
+        if status.origin is not None and status.origin.layer == "code":
+            code = None  # what the code of this process does not have is removed
+        return (yield from self._unpack_or_default(rules or code, ref))
 
     def limits_below_rules(self, ref: LimitRef) -> Plan[Sequence[Limit] | None]:
         """Return what is in force if the rules file no longer defines a limit or key.

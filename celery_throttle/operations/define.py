@@ -121,7 +121,13 @@ class DefinePlans(LimitPlans):
             yield self._weight_call(ref, weight, author, lasts_us)
 
     def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:
-        """Remove what was defined at run time for a name or key. Raises as :meth:`check_known`."""
+        """Remove what was defined at run time for a name or key.
+
+        If nothing was, a limit that neither the rules file nor this code has is removed. A process
+        whose code has it registers it again when it needs it; its units in use are kept.
+
+        Raises as :meth:`check_known`.
+        """
         author = author or Author.of()
         yield from self.check_known(ref)
         of_code = self.limits.get(ref.name) if ref.key is None else None

@@ -223,6 +223,22 @@ def test_the_rules_come_before_the_code_and_what_is_set_before_both(
     assert (in_force(limiter, "api"), origins(client)) == (["10/s"], {"api": "c"})
 
 
+def test_a_limit_that_the_code_has_no_more_is_removed_by_hand(
+    limiter: Limiter, stranger: Limiter, client: Any
+) -> None:
+    limiter.define("api", "100/d burst 100")
+    limiter.undefine("api")  # the code of this process has it
+    limiter.undefine("api")
+    assert in_force(limiter, "api") == ["10/s"]
+    limiter["api"].acquire()
+    stranger.undefine("api")
+    assert (in_force(limiter, "api"), origins(client)) == ([None], {})
+    assert (client.hkeys("{throttle}:layers"), stranger.changes(most=1)[0].old) == ([], "10/s")
+    with pytest.raises(UnknownLimitError, match="'api' is not defined"):
+        stranger["api"].acquire()
+    assert not limiter["api"].acquire().allowed  # defined again, and its unit is still in use
+
+
 def test_a_key_may_have_a_rule_of_its_own(
     limiter: Limiter, stranger: Limiter, client: Any, clock: ManualClock
 ) -> None:
