@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
-import time
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 
 import click
 
@@ -58,18 +61,39 @@ def _by_waiting(status: Status) -> Status:
 
 def _watch(target: Target, status: Status, every: float) -> None:
     """Redraw the screen until Ctrl-C."""
-    click.echo(_ENTER, nl=False)
     rates: Mapping[str, float] = {}
-    try:
-        while True:
+    with _interruption() as interrupted:
+        click.echo(_ENTER, nl=False)
+        try:
             _draw(status, rates)
-            time.sleep(every)
-            before, status = status, _by_waiting(read_status(target))
-            rates = _rates(before, status)
-    except KeyboardInterrupt:
-        pass
+            while not interrupted.wait(every):
+                before, status = status, _by_waiting(read_status(target))
+                rates = _rates(before, status)
+                _draw(status, rates)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            click.echo(_LEAVE, nl=False)
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C sets; another raises KeyboardInterrupt.
+
+    Python loses a KeyboardInterrupt that is raised where nobody catches it, such as in a finalizer.
+    """
+    interrupted = threading.Event()
+    default = signal.getsignal(signal.SIGINT)
+
+    def set_once(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, default)
+        interrupted.set()
+
+    signal.signal(signal.SIGINT, set_once)
+    try:
+        yield interrupted
     finally:
-        click.echo(_LEAVE, nl=False)
+        signal.signal(signal.SIGINT, default)
 
 
 def _rates(before: Status, after: Status) -> dict[str, float]:

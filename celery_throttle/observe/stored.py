@@ -8,7 +8,7 @@ from math import inf
 
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import parse_limits
@@ -91,7 +91,7 @@ class StoredReader(DefinePlans):
         ``more``: other things that must not have been done, each with its seconds.
         """
         whats = [(what, seconds), *more]
-        names = [self.keys.once(one) for one, _ in whats]
+        names = [self.keys.once(encode_key(one)) for one, _ in whats]
         args = [self.now(), *(to_us(own) for _, own in whats)]
         began = yield Call(script("begin_once"), names, args)
         return bool(began)

@@ -210,7 +210,7 @@ class Keys:
         return f"{self.prefix}:recorded"
 
     def once(self, what: str) -> str:
-        """Return the key that exists for a while after somebody has begun something."""
+        """Return the key that exists for a while after somebody has begun something: encoded."""
         return f"{self.prefix}:once:{what}"
 
     def broker_waits(self, ref: LimitRef) -> str:
