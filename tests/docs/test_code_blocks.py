@@ -25,7 +25,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_url: str) -> It
     yield tmp_path
     app.set_current()
     for name in {*sys.modules} - modules:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+        module = sys.modules[name]
+        # A package without an __init__.py has no __file__.
+        paths = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        if any(str(tmp_path) in str(path) for path in paths):
             del sys.modules[name]
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()  # messages at the broker
