@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots keys compose matrix lint types check clean
+.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots pictures keys compose matrix lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -65,6 +65,10 @@ plots: .venv/.demo .venv/.plot
 	$(BIN)/celery-throttle simulate steady:5/s,180s --limit "100/m" --limit "100/m burst 100" --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --no-memory --plot docs/plots/overload.svg
 	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --no-memory --plot docs/plots/random.svg
 	$(BIN)/celery-throttle simulate fanout:1000 --mode wait --duration 0.2s --limit "100/s" --limit "100/s burst 100" --limit "100/s burst 100 using leaky-queue" --limit "100/s using fixed-window" --limit "100/s using sliding-window" --limit "20 at once" --no-memory --plot docs/plots/fanout.svg
+
+# The picture of the demo in the README. It shows a real run: take it on a quiet machine.
+pictures: .venv/.demo
+	$(BIN)/celery-throttle demo --svg docs/pictures/demo.svg
 
 # docs/reference/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
 keys: .venv/.test

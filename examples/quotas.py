@@ -18,7 +18,9 @@ REDIS = "redis://localhost:6379/0"
 
 # CELERY_BROKER_URL, CELERY_RESULT_BACKEND and THROTTLE_URL in the environment name other servers.
 app = Celery("examples.quotas", broker=REDIS, backend=REDIS)
-throttle = Throttle(app, {"stripe": "20/s burst 5", "mail": "5/s"})
+# A sandbox of Stripe allows 25 requests a second, in total and at each endpoint. Requests arrive a
+# few milliseconds earlier or later than they were admitted: leave a margin.
+throttle = Throttle(app, {"stripe": "23/s", "mail": "5/s"})
 
 
 @app.task(throttle="stripe")
@@ -37,7 +39,7 @@ def main() -> None:
     began = time.time()
     ends = group(tasks).apply_async().get(timeout=60)
     took = max(ends) - began
-    print(f"{len(ends)} tasks in {took:.1f} s: 20 a second, and 5 a second to each tenant")
+    print(f"{len(ends)} tasks in {took:.1f} s: 23 a second, and 5 a second to each tenant")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_quotas(redis_url: str, start_worker: StartWorker) -> None:
     start_worker("examples.quotas", redis_url, env=services(redis_url))
     found = re.search(r"30 tasks in ([\d.]+) s", run("quotas", redis_url))
     assert found
-    assert float(found[1]) >= (30 - 5) / 20 - 0.1
+    assert float(found[1]) >= (30 - 1) / 23 - 0.1
 
 
 def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:

@@ -9,7 +9,10 @@ from rich.text import Text
 
 from celery_throttle.demo.record import round_steps
 
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
+#: Bars from one eighth of a row to a full row.
+BARS = "▁▂▃▄▅▆▇█"
+
+_EIGHTHS = " " + BARS
 _LINE = "▁"
 
 

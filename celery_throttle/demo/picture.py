@@ -7,7 +7,10 @@ latency of tasks without a limit. It fits a terminal of 80 by 24 and grows with 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
+from html import unescape
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +40,14 @@ MIN_ROWS, MAX_ROWS = 23, 38
 
 #: The least top of the latency chart, in milliseconds, so that noise stays small.
 MIN_TOP_MS = 20.0
+
+#: Size of a character in an SVG of rich, and how far its row reaches below the baseline.
+_SVG_COLUMN, _SVG_ROW, _SVG_DESCENT = 12.2, 24.4, 5.9
+
+#: Bars in such an SVG: their style, position, and characters.
+_BAR_TEXT = re.compile(
+    rf'<text class="([^"]+)" x="([\d.]+)" y="([\d.]+)"[^>]*>((?:&#160;|[{charts.BARS}])+)</text>'
+)
 
 _THEME = TerminalTheme(
     (24, 27, 33),
@@ -86,7 +97,27 @@ class SvgFile:
             color_system="truecolor",
         )
         console.print(Picture(record))
-        console.save_svg(str(self._path), title="celery-throttle demo", theme=_THEME)
+        svg = console.export_svg(title="celery-throttle demo", theme=_THEME)
+        self._path.write_text(_BAR_TEXT.sub(_draw_bars, svg), encoding="utf-8")
+
+
+def _draw_bars(text: re.Match[str]) -> str:
+    """Return bars of characters as rectangles: fonts draw the characters with gaps between them."""
+    style, left, baseline, characters = text.groups()
+    bottom = float(baseline) + _SVG_DESCENT
+    rectangles, column = [], 0
+    for character, run in groupby(unescape(characters)):
+        width = len(list(run))
+        if character in charts.BARS:
+            height = (charts.BARS.index(character) + 1) / len(charts.BARS) * _SVG_ROW
+            x = float(left) + column * _SVG_COLUMN
+            rectangles.append(
+                f'<rect class="{style}" x="{x:.1f}" y="{bottom - height:.2f}" '
+                f'width="{width * _SVG_COLUMN:.1f}" height="{height:.2f}" '
+                'shape-rendering="crispEdges"/>'
+            )
+        column += width
+    return "".join(rectangles)
 
 
 class Picture:
@@ -225,7 +256,7 @@ def _figures(summary: Summary, width: int) -> Table:
     cells = [
         (f"{summary.tasks_ran} of {summary.tasks}", "tasks ran"),
         (format_figure(summary.quota_used, "{:.1%}"), "quota used"),
-        (format_figure(summary.deliveries_per_task, "{:.2f}"), "deliveries a task"),
+        (format_figure(summary.deliveries_per_task, "{:.2f}"), "deliveries per task"),
         (format_figure(summary.wait_median_s, "{:.1f} s"), "median wait"),
     ]
     table = Table.grid(expand=True)

