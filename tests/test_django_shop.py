@@ -49,13 +49,18 @@ def test_its_own_tests_pass(tmp_path: Path) -> None:
         pytest.skip("pytest-django is not installed")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", SHOP],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": search_path()},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def search_path(*directories: Path) -> str:
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    return os.pathsep.join([str(ROOT), *map(str, directories), *before])
 
 
 class Shop:
@@ -67,13 +72,13 @@ class Shop:
             "CELERY_BROKER_URL": broker,
             "THROTTLE_URL": store,
             "DATABASE": str(self._database),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(SHOP)]),
+            "PYTHONPATH": search_path(SHOP),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.run(str(SHOP / "manage.py"), "migrate")
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
-        command = [SHOP / "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"]
+        command = [str(SHOP / "manage.py"), "runserver", "--noreload", f"127.0.0.1:{port}"]
         self._web = Tethered([sys.executable, *command], directory / "web.log", self.env)
         self._web.wait_until(lambda: listens(port), seconds=30)
 
