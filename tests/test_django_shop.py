@@ -44,6 +44,7 @@ def test_the_page_shows_all_that_matters() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_its_own_tests_pass(tmp_path: Path) -> None:
     if importlib.util.find_spec("pytest_django") is None:
         pytest.skip("pytest-django is not installed")
