@@ -15,7 +15,7 @@ from celery_throttle.rules.reader import read_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "rules.md").read_text(encoding="utf-8")
 EXAMPLE, WRONG = re.findall(r"^```toml\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
-(MESSAGES,) = re.findall(r"^```text\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
+MESSAGES, _LOG = re.findall(r"^```text\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 
 
 def test_the_example_has_no_mistake() -> None:
