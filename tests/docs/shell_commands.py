@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 import click
@@ -31,6 +32,8 @@ OTHERS = [
     "export",
     "flask",
     "git",
+    "grep",
+    "jq",
     "kubectl",
     "mkdir",
     "npm",
@@ -51,14 +54,17 @@ _REQUIREMENT = re.compile(r"(\.|celery-global-throttle)(?:\[([\w,-]+)\])?$")
 
 
 def commands(source: str, *, prompt: bool) -> Iterator[list[str]]:
-    """Yield the words of each command; with a prompt, other lines are output."""
+    """Yield the words of each command; with a prompt, other lines are output.
+
+    Commands of a pipe are yielded one by one.
+    """
     for line in source.replace("\\\n", " ").splitlines():
         if not prompt or line.startswith("$ "):
             words = shlex.split(line.removeprefix("$ "), comments=True)
-            while words and _VARIABLE.match(words[0]):
-                words.pop(0)
-            if words:
-                yield words
+            for is_pipe, found in groupby(words, "|".__eq__):
+                command = [*dropwhile(_VARIABLE.match, found)]
+                if command and not is_pipe:
+                    yield command
 
 
 def check(words: Sequence[str]) -> None:

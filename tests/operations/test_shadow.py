@@ -87,6 +87,15 @@ def test_tasks_from_lines(redis_url: str) -> None:
     lines.close()
 
 
+def test_tasks_that_start_at_once(redis_url: str) -> None:
+    lines = Protocol(redis_url, {"api": "2/s shadow", "mail": ["9/s burst 9", "5/d shadow"]})
+    for _ in range(3):
+        lines.store.run(lines.gate_call([(["api"], 1), (["mail"], 1)]))
+    assert refused(lines.limiter) == 2
+    assert refused(lines.limiter, "mail") == 2
+    lines.close()
+
+
 def test_enforcing_it_keeps_what_the_other_limit_has_counted(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"api": ["100/d burst 100", "50/d burst 50 shadow"]})
     assert limiter["api"].acquire(80)

@@ -75,7 +75,7 @@ end
 
 local replies, n = {}, 0
 for i = 1, tasks do
-  local requirements, is_blocked = {}, false
+  local requirements, is_blocked = { has_shadows = all.has_shadows }, false
   for j = 1, tonumber(ARGV[4 + 2 * i]) do
     n = n + 1
     requirements[j] = all[n]
