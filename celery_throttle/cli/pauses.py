@@ -100,7 +100,8 @@ def resume(
 ) -> None:
     """Lift a pause, and change nothing else.
 
-    The pause of a limit and the pauses of its keys are independent: each has its own resume. --all lifts the pauses of all limits, but not the pauses of keys.
+    The pause of a limit and the pauses of its keys are independent: each has its own resume. --all
+    lifts the pauses of all limits, but not the pauses of keys.
     """
     ref, throttle = _read_ref(limit, key, is_all=is_all), target.throttle
     if ref is None:
