@@ -31,6 +31,9 @@ from celery_throttle.worker import tuning
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
 
 
+def nothing() -> None: ...
+
+
 class Plan(Enum):
     GOLD = 1
 
@@ -170,7 +173,7 @@ def test_the_order_of_routes(app: Any) -> None:
     app.conf.throttle_routes = {"a.*": "mail", "*": "stripe", "a.b": "mail:eu", "x.[ab]?": "mail"}
 
     def spec(name: str, **options: Any) -> Any:
-        task = app.task(name=name, shared=False, lazy=False, **options)(lambda: None)
+        task = app.task(name=name, shared=False, lazy=False, **options)(nothing)
         return app.throttle.spec_of(task)
 
     assert spec("a.b") == "mail:eu"
