@@ -143,7 +143,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.key_cap("<limit>"),
                 "zset",
-                "keys in use (`max-keys`): time until which the key is in use, plus 2^53 for each line",
+                "keys in use (`max-keys`): time until which each is in use, plus 2^53 a line",
             ),
         ),
         *_kinds(

@@ -70,10 +70,9 @@ def app() -> Iterator[Any]:
 def read(app: Any, **options: Any) -> Any:
     """Return the limits of a task with some options."""
 
-    @app.task(shared=False, lazy=False, **options)
     def send(tenant_id: int = 7, region: str = "eu", **more: Any) -> None: ...
 
-    return app.throttle.task_limits(send)
+    return app.throttle.task_limits(app.task(shared=False, lazy=False, **options)(send))
 
 
 def test_the_table_has_every_attribute_with_its_default() -> None:
