@@ -6,6 +6,7 @@ on a server is in it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,10 +17,10 @@ from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 class Expiry(Enum):
     """Whether keys of a kind expire; the values are for the documentation."""
 
-    NEVER = "none"
-    WITH_LAST_TASK = "none; deleted with its last task"
-    WHILE_IDLE = "none while tasks wait or are claimed"
-    ALWAYS = "always expires"
+    NEVER = "never"
+    WITH_LAST_TASK = "never; deleted with the last task"
+    WHILE_IDLE = "not while tasks wait or are claimed"
+    ALWAYS = "always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class KeyKind:
 
     Attributes:
         pattern: the name. ``<limit>`` and the like stand for text, ``[...]`` is optional.
-        type: as Redis names it: ``string``, ``hash``, ``list``, ``set``, ``zset``; or ``channel``.
+        type: as Redis names it: ``string``, ``hash``, ``list``, ``set``, ``zset``, ``stream``; or
+            ``channel``.
         content: what it holds.
         expiry: whether it expires.
         lifetime: when it expires, or what deletes it.
@@ -58,212 +60,311 @@ _LINE = _KEYS.line("", ()).rpartition(":")[0] + ":<digest>"
 _FAN_OUT = _KEYS.fan_out("NAME").replace("NAME", "<fan-out>")
 _FAN_OUT_LIMIT = LimitRef(FAN_OUT_LIMIT, "<fan-out>")
 
-# Scripts that decide over limits, that change lines, and that record how tasks of fan-outs end.
-_DECIDE = "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle"
-_CHANGE_LINES = (
-    "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, withdraw_lines"
-)
-_RECORD_ENDS = "cancel, discard, discard_quarantined, recall_quarantined, record_outcomes, requeue"
+#: Groups of scripts that write many kinds of keys, by the names that the documentation gives them.
+SCRIPT_GROUPS: Mapping[str, str] = {
+    "decision scripts": (
+        "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle"
+    ),
+    "line scripts": (
+        "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, "
+        "withdraw_lines"
+    ),
+    "definition scripts": "apply_rules, define, set_weight",
+    "pause scripts": "learn, pause, reset, resume",
+    "fan-out scripts": (
+        "cancel, claim, discard, discard_quarantined, enlist, list_results, pause, "
+        "recall_quarantined, record_outcomes, requeue, resume, withdraw, withdraw_lines"
+    ),
+}
+_DECIDE = SCRIPT_GROUPS["decision scripts"]
+_CHANGE_LINES = SCRIPT_GROUPS["line scripts"]
+_DEFINE = SCRIPT_GROUPS["definition scripts"]
+_PAUSE = SCRIPT_GROUPS["pause scripts"]
+_FAN_OUTS = SCRIPT_GROUPS["fan-out scripts"]
 
-KEY_KINDS: tuple[KeyKind, ...] = (
-    *_kinds(
-        Expiry.NEVER,
-        "one key for all limits",
-        "apply_rules, define, set_weight",
-        (_KEYS.limits, "hash", "definitions in force of limits and of their keys; weights"),
-        (_KEYS.layers, "hash", "definitions and weights of the code; the rules file"),
-        (_KEYS.names, "set", "names of limits that are defined"),
-        (_KEYS.own_keys("<limit>"), "zset", "keys with their own definition or weight"),
+#: All kinds of keys, by the part of the documentation that lists them.
+SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
+    "Definitions and changes": (
+        *_kinds(
+            Expiry.NEVER,
+            "",
+            _DEFINE,
+            (_KEYS.limits, "hash", "definitions in force, of limits and keys; weights"),
+            (_KEYS.layers, "hash", "definitions and weights of the code; the rules in force"),
+            (_KEYS.names, "set", "names of all defined limits"),
+            (_KEYS.own_keys("<limit>"), "zset", "keys that have their own definition or weight"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "a year after the last change",
+            f"{_DEFINE}, {_PAUSE}, note_change".replace("learn, ", ""),
+            (_KEYS.changes, "stream", "change log: the last 1,000 changes"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "when the last report of a worker expires",
+            "report_rules",
+            (
+                _KEYS.rules_files,
+                "hash",
+                "rules file of each live worker, as JSON, and the time until which it counts",
+            ),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when nothing of the limit is in use",
-        f"{_DECIDE}, renew, reset",
-        (_KEYS.state(_REF), "string", "state of the algorithms, packed"),
-        (f"{_KEYS.state(_REF)}+shadow", "string", "the same of shadow limits"),
+    "State of limits": (
+        *_kinds(
+            Expiry.ALWAYS,
+            "when no unit of the limit is in use",
+            f"{_DECIDE}, renew, reset",
+            (_KEYS.state(_REF), "string", "packed state of the algorithms"),
+            (f"{_KEYS.state(_REF)}+shadow", "string", "packed state of the shadow limits"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "one period after the last admission",
+            _DECIDE,
+            (f"{_KEYS.entries(_REF)}+<n>", "zset", "log of the n-th limit: admissions by time"),
+            (
+                f"{_KEYS.entries(_REF)}+shadow<n>",
+                "zset",
+                "log of the n-th shadow limit: admissions by time",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "with the last lease",
+            f"{_DECIDE}, quarantine, release, renew, requeue",
+            (_KEYS.entries(_REF), "zset", "holders of slots, by the end of the lease"),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "then when no key is in use",
+            f"{_DECIDE}, {_CHANGE_LINES}, renew, reset",
+            (
+                _KEYS.key_cap("<limit>"),
+                "zset",
+                "keys in use (`max-keys`): time until which each is in use, plus 2^53 a line",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "at the last return time",
+            "broker_wait",
+            (
+                _KEYS.broker_waits(_REF),
+                "string",
+                "return times of tasks that wait at the broker (`throttle_waiting`)",
+            ),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "eight days after the last record",
-        "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
-        "settle, withdraw",
-        (_KEYS.totals("<limit>"), "hash", "what became of requests and tasks, counted"),
+    "Pauses": (
+        *_kinds(
+            Expiry.ALWAYS,
+            "when the pause ends",
+            _PAUSE,
+            (_KEYS.pause(_REF), "string", "end of the pause, and the time of writing"),
+            (_KEYS.pause_origin(_REF), "string", "time, author and reason of the pause"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "when the last of these pauses ends",
+            _PAUSE,
+            (_KEYS.paused_keys("<limit>"), "zset", "paused keys, by the end of the pause"),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "20 minutes after the last record",
-        "record_totals",
-        (_KEYS.records("<limit>", "recent"), "list", "the totals every ten seconds"),
-        (_KEYS.recorded, "string", "when totals were recorded last, and before that (us)"),
+    "Counters": (
+        *_kinds(
+            Expiry.ALWAYS,
+            "eight days after the last count",
+            "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
+            "settle, withdraw",
+            (_KEYS.totals("<limit>"), "hash", "totals: counters of requests and tasks"),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last task",
+            _CHANGE_LINES,
+            (f"{_KEYS.totals('<limit>')}/keys", "zset", "number of waiting tasks of each key"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "20 minutes after the last record",
+            "record_totals",
+            (_KEYS.records("<limit>", "recent"), "list", "the totals, recorded every ten seconds"),
+            (_KEYS.recorded, "string", "times of the last two records"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "eight days after the last record",
+            "record_totals",
+            (_KEYS.records("<limit>", "week"), "list", "the totals, recorded every ten minutes"),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "eight days after the last record",
-        "record_totals",
-        (_KEYS.records("<limit>", "week"), "list", "the totals every ten minutes"),
+    "Lines": (
+        *_kinds(
+            Expiry.WITH_LAST_TASK,
+            "",
+            _CHANGE_LINES,
+            (_QUEUE.messages, "hash", "packed messages of the waiting tasks, by task id"),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last task",
+            _CHANGE_LINES,
+            (
+                _LINE,
+                "zset",
+                "line: task ids by priority and age; the digest is of the queue, limits and keys",
+            ),
+            (_QUEUE.lines, "hash", "packed descriptors of the lines"),
+            (
+                _KEYS.waiting_list("<queue>", _REF),
+                "zset",
+                "waiting list: lines that wait at the limit, by rank and virtual time",
+            ),
+            (
+                _KEYS.waiting_lists(_REF),
+                "hash",
+                "waiting lists of the limit, with the packed names of the keys of their queues",
+            ),
+            (
+                _KEYS.waiting_list_index("<limit>"),
+                "set",
+                "names of the `waits` keys of the limit and of its keys",
+            ),
+            (_KEYS.backlog(_REF), "string", "number of waiting tasks in all queues"),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last task",
+            f"{_CHANGE_LINES}, quarantine, recheck_waiters, release, reset, resume, settle",
+            (
+                _QUEUE.due,
+                "zset",
+                "due times: waiting lists, by the time at which their limit next has room",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "an hour after the last poll; 2 s if no task waits",
+            "claim",
+            (_QUEUE.polls, "zset", "wake-up channels of workers, by the time of the next poll"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "a day after a task was last parked",
+            "claim, park",
+            (
+                _KEYS.unacknowledged,
+                "zset",
+                "parked messages that the broker may still deliver again, by time",
+            ),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when others may do it again",
-        "begin_once",
-        (_KEYS.once("<what>"), "string", "when somebody began what one is enough for (us)"),
+    "Claims and workers": (
+        *_kinds(
+            Expiry.WITH_LAST_TASK,
+            "",
+            "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
+            (_KEYS.claims("<worker>"), "hash", "packed claimed tasks of a worker, by token"),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last claim",
+            "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
+            (_KEYS.workers, "zset", "workers that have claims, by the end of the lease"),
+        ),
+        *_kinds(
+            Expiry.WITH_LAST_TASK,
+            "",
+            "discard_quarantined, quarantine, recall_quarantined, withdraw_quarantined",
+            (_KEYS.quarantine, "hash", "packed tasks in quarantine, by task id"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "when the last heartbeat expires",
+            "heartbeat",
+            (_KEYS.membership, "zset", "live workers, by the end of the heartbeat"),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "a day after the last heartbeat",
+            "discard, heartbeat",
+            (
+                _KEYS.consumed_queues,
+                "zset",
+                "queues with tasks, by the time at which a worker last consumed them",
+            ),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last task",
+            f"{_CHANGE_LINES}, heartbeat",
+            (
+                _KEYS.temporary_queues,
+                "zset",
+                "the same for queues that the broker deletes with their last consumer",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "when another process may do the work",
+            "begin_once",
+            (
+                _KEYS.once("<work>"),
+                "string",
+                "time at which a process began work that one process does for all",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "after one second",
+            "missing_rights",
+            (
+                _KEYS.permission_probe,
+                "string",
+                "exists while a worker tests the rights of its user",
+            ),
+        ),
     ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "deleted with the last task",
-        _CHANGE_LINES,
-        (f"{_KEYS.totals('<limit>')}/keys", "zset", "keys with waiting tasks, and how many wait"),
+    "Fan-outs": (
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "then `keep` seconds (default: a day) after the last task has left its line",
+            _FAN_OUTS,
+            (_FAN_OUT, "hash", "record of a fan-out: counts of tasks, settings"),
+            (f"{_FAN_OUT}:queues", "hash", "queues by number, and numbers by queue"),
+            (
+                f"{_FAN_OUT}:<n>",
+                "hash",
+                "the outcome of each task, or the number of its queue; n is 0 to 63",
+            ),
+            (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
+            (_KEYS.pause(_FAN_OUT_LIMIT), "string", "pause of the fan-out"),
+            (
+                _KEYS.pause_origin(_FAN_OUT_LIMIT),
+                "string",
+                "time, author and reason of the pause",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "a year after the last fan-out began",
+            "enlist",
+            (
+                _KEYS.fan_outs,
+                "zset",
+                "records of fan-outs, by the time at which each was last seen",
+            ),
+        ),
     ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "with the last lease",
-        f"{_DECIDE}, quarantine, release, renew, requeue",
-        (_KEYS.entries(_REF), "zset", "slots in use: holder, by the end of its lease (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "one period after the last admission",
-        _DECIDE,
-        (f"{_KEYS.entries(_REF)}+<n>", "zset", "admissions of the n-th limit, by time (us)"),
-        (f"{_KEYS.entries(_REF)}+shadow<n>", "zset", "the same of the n-th shadow limit"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "else when no key is in use any more",
-        f"{_DECIDE}, cancel, discard, enlist, recall_quarantined, renew, requeue, reset, withdraw, "
-        "withdraw_lines",
-        (_KEYS.key_cap("<limit>"), "zset", "keys in use: until when (us), and 2^53 for each line"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when the pause ends",
-        "learn, pause, reset, resume",
-        (_KEYS.pause(_REF), "string", "end of the pause, and when that was written (us)"),
-        (_KEYS.pause_origin(_REF), "string", "when the pause was made (us), by whom, and why"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when the last of these pauses ends",
-        "learn, pause, reset, resume",
-        (_KEYS.paused_keys("<limit>"), "zset", "paused keys, by the end of their pauses (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "a year after the last change",
-        "apply_rules, define, note_change, pause, reset, resume, set_weight",
-        (_KEYS.changes, "stream", "the last 1,000 changes"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "at the last return time",
-        "broker_wait",
-        (_KEYS.broker_waits(_REF), "string", "return times of tasks that wait at the broker"),
-    ),
-    *_kinds(
-        Expiry.WITH_LAST_TASK,
-        "",
-        _CHANGE_LINES,
-        (_QUEUE.messages, "hash", "messages, packed, by task id"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "deleted with the last task",
-        _CHANGE_LINES,
-        (_LINE, "zset", "line: task ids by priority and age; the digest is of queue and limits"),
-        (_QUEUE.lines, "hash", "descriptors, packed, by line"),
-        (_KEYS.waiting_list("<queue>", _REF), "zset", "lines that wait, by rank and virtual time"),
-        (_KEYS.waiting_lists(_REF), "hash", "keys of the queue, packed, by waiting list"),
-        (_KEYS.waiting_list_index("<limit>"), "set", "the `waits` of the limit and of its keys"),
-        (_KEYS.backlog(_REF), "string", "number of waiting tasks, of all queues"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "deleted with the last task",
-        f"{_CHANGE_LINES}, quarantine, recheck_waiters, release, reset, resume, settle",
-        (_QUEUE.due, "zset", "waiting lists, by when their limit next has room (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "an hour after the last poll; 2 s if no task waits",
-        "claim",
-        (_QUEUE.polls, "zset", "wake-up channels of workers, by when they poll next (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "a day after the last heartbeat",
-        "discard, heartbeat",
-        (_KEYS.consumed_queues, "zset", "queues with tasks, by when a worker last consumed (us)"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "deleted with the last task",
-        f"{_CHANGE_LINES}, heartbeat",
-        (_KEYS.temporary_queues, "zset", "the same of queues that end with their last consumer"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "a day after a task was last parked",
-        "claim, park",
-        (_KEYS.unacknowledged, "zset", "parked messages not acknowledged yet, by time (us)"),
-    ),
-    *_kinds(
-        Expiry.WITH_LAST_TASK,
-        "",
-        "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
-        (_KEYS.claims("<worker>"), "hash", "claimed tasks, packed, by token"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "deleted with the last claim",
-        "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
-        (_KEYS.workers, "zset", "workers with claims, by the end of their lease (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when the last worker counts as dead",
-        "heartbeat",
-        (_KEYS.membership, "zset", "live workers, by when their heartbeat expires (us)"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "when the last report of a worker expires",
-        "report_rules",
-        (_KEYS.rules_files, "hash", "rules files of live workers: until when (us), and JSON"),
-    ),
-    *_kinds(
-        Expiry.WITH_LAST_TASK,
-        "",
-        "discard_quarantined, quarantine, recall_quarantined, withdraw_quarantined",
-        (_KEYS.quarantine, "hash", "tasks that no live worker has code for, packed, by task id"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "after one second",
-        "missing_rights",
-        (_KEYS.permission_probe, "string", "exists while a worker tests its user's rights"),
-    ),
-    *_kinds(
-        Expiry.WHILE_IDLE,
-        "else `keep` seconds (a day) after the last task has left its line",
-        f"{_RECORD_ENDS}, claim, enlist, list_results, pause, resume, withdraw, withdraw_lines",
-        (_FAN_OUT, "hash", "record of a fan-out: counts of tasks, settings"),
-        (f"{_FAN_OUT}:queues", "hash", "queues by number, and the numbers by queue"),
-        (f"{_FAN_OUT}:<n>", "hash", "how each of its tasks ended, or its queue; n is 0 to 63"),
-        (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
-        (_KEYS.pause(_FAN_OUT_LIMIT), "string", "pause of a fan-out, at most for as long"),
-        (_KEYS.pause_origin(_FAN_OUT_LIMIT), "string", "when it was paused (us), by whom, and why"),
-    ),
-    *_kinds(
-        Expiry.ALWAYS,
-        "a year after the last fan-out began",
-        "enlist",
-        (_KEYS.fan_outs, "zset", "records of fan-outs, by when each was last found (us)"),
-    ),
-    *_kinds(
+    "Channels": _kinds(
         Expiry.ALWAYS,
         "holds nothing",
         "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
         "release, requeue, reset, resume, settle",
-        (_KEYS.wakeup_channel("<worker>"), "channel", "empty messages that let a worker poll"),
+        (_KEYS.wakeup_channel("<worker>"), "channel", "empty messages that make a worker poll"),
     ),
-)
+}
+
+KEY_KINDS: tuple[KeyKind, ...] = tuple(kind for kinds in SECTIONS.values() for kind in kinds)

@@ -14,7 +14,7 @@ from pathlib import Path
 import redis
 
 from celery_throttle.store.keys import DEFAULT_PREFIX
-from tests.key_catalogue import KEY_KINDS, Expiry, KeyKind
+from tests.key_catalogue import KEY_KINDS, SCRIPT_GROUPS, SECTIONS, Expiry, KeyKind
 
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "redis-keys.md"
 
@@ -26,17 +26,28 @@ CHECKED_OF_EACH_KIND = 200
 _HEAD = """\
 # Keys in Redis
 
-Every key and channel of this package, with the default prefix `{throttle}`; `throttle_prefix` sets another one. `make keys` generates this file from `celery_throttle/store/keys.py`, which has the names, and `tests/key_catalogue.py`, which says what each holds. The tests check that it has every key that they find on a server.
+This page lists every key and every channel that the package uses, with the default prefix `{throttle}`. [`throttle_prefix`](settings.md#throttle_prefix) sets another prefix. The names and contents are internal: they may change in any version. Use the page to size a server, to write access rules, or to find out what a key is.
 
-* `<limit>` is the name of a limit, `<key>` an encoded key of it, `<queue>` a queue with its broker, `<worker>` one process of a worker. `[...]` is present only for a limit with keys.
-* Times are microseconds since the epoch, by the server's clock. "Packed" is a MessagePack or binary structure; the files in `celery_throttle/store/scripts/` describe each.
-* Written by: the scripts that create, change or delete a key of this kind. Those of a fan-out are listed for all of its keys together. Every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
-* `<what>` is something that one process does for all.
-* `celery-throttle demo` has a random prefix of its own and deletes everything under it.
+`make keys` generates the page from `celery_throttle/store/keys.py`, which builds the names, and `tests/key_catalogue.py`, which describes them. The tests check that every key they find on a server is on this page, with its type and its expiry.
 
-| key | type | content | expiry | written by |
-|---|---|---|---|---|
+* `<limit>` is the name of a limit, `<key>` an [encoded key](tasks.md#which-keys-are-equal), `<queue>` a queue with its broker, `<worker>` one worker process. `[:<key>]` is present only for a limit with keys.
+* Times are microseconds since 1970, by the server's clock.
+* "Packed" means MessagePack or a binary structure. The files in `celery_throttle/store/scripts/` describe each of them.
+* The column *expires* says when Redis deletes the key. A key that never expires holds tasks or definitions.
+* The column *written by* names the scripts that create, change or delete a key of this kind. For a fan-out, the scripts are listed for all of its keys together. In addition, every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
+* Some parts of names are older than the words of the [glossary](../glossary.md), and stay so that running systems can be upgraded: `crowd` (key cap), `turns` (return times), `asks` (polls), `aside` (quarantine), `fleet` (membership).
+* `celery-throttle demo` uses a random prefix of its own, and deletes all its keys at the end.
+
+Several kinds of keys are written by the same groups of scripts:
+
+| group | scripts |
+|---|---|
 """  # noqa: E501
+
+_TABLE = """\
+| key | type | content | expires | written by |
+|---|---|---|---|---|
+"""
 
 _ENCODED = r"[A-Za-z0-9_.\-@%!=:#]+"
 _PLACEHOLDERS = {
@@ -47,18 +58,23 @@ _PLACEHOLDERS = {
     "<worker>": r".+",
     "<digest>": r"[0-9a-f]{32}",
     "<n>": r"[0-9]+",
-    "<what>": r".+",
+    "<work>": r".+",
 }
 _PLACEHOLDER = re.compile("(" + "|".join(map(re.escape, _PLACEHOLDERS)) + ")")
 
 
 def key_table() -> str:
     """The whole of ``docs/reference/redis-keys.md``."""
-    rows = (
-        f"| `{kind.pattern}` | {kind.type} | {kind.content} | {_expiry(kind)} | {_writers(kind)} |"
-        for kind in KEY_KINDS
-    )
-    return _HEAD + "\n".join(rows) + "\n"
+    groups = (f"| {name} | {_names(scripts)} |\n" for name, scripts in SCRIPT_GROUPS.items())
+    return _HEAD + "".join(groups) + "".join(_sections())
+
+
+def _sections() -> Iterator[str]:
+    for title, kinds in SECTIONS.items():
+        yield f"\n## {title}\n\n{_TABLE}"
+        for kind in kinds:
+            cells = f"`{kind.pattern}`", kind.type, kind.content, _expiry(kind), _writers(kind)
+            yield f"| {' | '.join(cells)} |\n"
 
 
 def _expiry(kind: KeyKind) -> str:
@@ -68,7 +84,18 @@ def _expiry(kind: KeyKind) -> str:
 
 
 def _writers(kind: KeyKind) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(kind.writers.split(", ")))
+    """Return the groups of scripts that write a kind of key, and the other scripts."""
+    rest, groups = {*kind.writers.split(", ")}, []
+    for name, scripts in SCRIPT_GROUPS.items():
+        group = {*scripts.split(", ")}
+        if group <= {*kind.writers.split(", ")}:
+            groups.append(name)
+            rest -= group
+    return ", ".join([*groups, *([_names(", ".join(rest))] if rest else [])])
+
+
+def _names(scripts: str) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(scripts.split(", ")))
 
 
 @cache

@@ -40,7 +40,7 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 @click.group(cls=LazyGroup, modules=_COMMANDS, context_settings=_HELP_OPTIONS)
 def throttle() -> None:
-    """See and change limits, and what waits for them."""
+    """Show and change limits and their waiting tasks."""
 
 
 @click.group(
@@ -52,12 +52,13 @@ def throttle() -> None:
 @click.option(
     "--url",
     envvar="THROTTLE_URL",
-    help="The server of the limits; also read from THROTTLE_URL.",
+    help="URL of the server that keeps the limits.",
+    show_envvar=True,
 )
-@click.option("--prefix", help="The prefix of its keys, if the app sets throttle_prefix.")
+@click.option("--prefix", help="Prefix of all keys in Redis, if the app sets throttle_prefix.")
 def main(url: str | None, prefix: str | None) -> None:
     """Global rate limits for Celery.
 
-    Commands other than demo, simulate and check need the server of the limits. For those that need
-    the app as well: celery -A shop throttle.
+    The commands demo, simulate and check need no server. All others need --url. Commands that need
+    the app as well must be run as: celery -A shop throttle COMMAND.
     """

@@ -26,10 +26,15 @@ from celery_throttle.observe.text import format_seconds
 @click.command()
 @limit_argument
 @click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LimitType())
-@click.option("--key", type=KeyType(), help="Only this key of the limit.")
-@click.option("--weight", type=click.IntRange(1, 100), help="The weight of its lines.")
+@click.option("--key", type=KeyType(), help="Apply to this key of the limit only.")
 @click.option(
-    "--for", "lasts", type=DurationType(), help="For how long, such as 1h; default: until undefine."
+    "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
+)
+@click.option(
+    "--for",
+    "lasts",
+    type=DurationType(),
+    help="How long the definition lasts, such as 1h.  [default: until undefine]",
 )
 @author_options
 @json_option
@@ -48,8 +53,8 @@ def define(
 ) -> None:
     """Define a limit at run time.
 
-    For all workers at once: celery -A shop throttle define stripe "50/s". It takes precedence over
-    the rules file and the code. Of several texts, all have to allow.
+    The definition is in force for all workers at once, and takes precedence over the rules file and
+    the code. If you give several limits, all of them must allow a task.
     """
     if not texts and weight is None:
         raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
@@ -82,7 +87,7 @@ def define(
 
 @click.command()
 @limit_argument
-@click.option("--key", type=KeyType(), help="Only this key of the limit.")
+@click.option("--key", type=KeyType(), help="Apply to this key of the limit only.")
 @author_options
 @yes_option
 @json_option
@@ -97,9 +102,9 @@ def undefine(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove a definition of define.
+    """Remove a definition made by define.
 
-    The rules file or the code decide again.
+    The definition of the rules file or the code is in force again.
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     throttle.run_plan(throttle.plans.check_known(ref))
@@ -140,8 +145,8 @@ def reset(
 ) -> None:
     """Clear the units in use, and lift the pause.
 
-    Of a limit, or of one key of it. It forgets all that the algorithms know: units in use, windows,
-    the rate that an adaptive limit has learned; without a key only what is in use without one.
+    This deletes the state of the algorithms: units in use, windows, and the rate that an adaptive
+    limit has learned. Without KEY it deletes the state of the limit itself, but not of its keys.
     Slots in use, definitions, weights, waiting tasks, totals and the history stay.
     """
     ref, throttle = LimitRef(limit, key), target.throttle

@@ -48,7 +48,8 @@ class UrlType(click.ParamType):
     "--url",
     type=UrlType(),
     envvar="THROTTLE_URL",
-    help="A Redis or Valkey server to use instead of a private one; also read from THROTTLE_URL.",
+    show_envvar=True,
+    help="URL of a Redis or Valkey server to use instead of a private one.",
 )
 @click.option(
     "--rate",
@@ -56,26 +57,27 @@ class UrlType(click.ParamType):
     type=LimitType(),
     default="40/s",
     show_default=True,
-    help="The limit, such as '40/s' or '40/s burst 5'.",
+    help="Limit, such as '40/s' or '40/s burst 5'.",
 )
 @click.option(
     "--tasks",
     type=click.IntRange(min=1),
     default=400,
     show_default=True,
-    help="How many tasks share the limit.",
+    help="Number of tasks that share the limit.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the measured figures only, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the measured figures, as JSON.")
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Save the last picture to this file.",
+    help="Save the final picture to this SVG file.",
 )
 def demo(url: str | None, limit: Limit, tasks: int, *, as_json: bool, svg: Path | None) -> None:
-    """Show one limit at work: two real workers, in about 15 seconds.
+    """Demonstrate one limit with two real workers, in 15 seconds.
 
-    Tasks that share a limit run in the same queue as tasks without one. The command starts a
-    private Valkey server and two Celery workers, draws what happens, and ends them.
+    Tasks that share a limit run in the same queue as tasks without a limit. The command starts a
+    private Valkey server and two Celery workers, draws a live chart of the tasks, and stops what it
+    has started.
     """
     from celery_throttle.demo import run, views  # noqa: PLC0415  # only to run it
 

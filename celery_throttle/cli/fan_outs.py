@@ -32,9 +32,9 @@ name_argument = click.argument(
 @json_option
 @pass_target
 def fanouts(target: Target, *, as_json: bool) -> None:
-    """List the fan-outs.
+    """List all fan-outs.
 
-    Those with the most waiting tasks come first.
+    The fan-outs with the most waiting tasks come first.
     """
     found = list_fan_outs(target.throttle)
     if as_json:
@@ -96,14 +96,17 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
 @fanout.command()
 @name_argument
 @click.option(
-    "--for", "lasts", type=DurationType(), help="For how long, such as 10m; default: until resume."
+    "--for",
+    "lasts",
+    type=DurationType(),
+    help="How long the pause lasts, such as 10m.  [default: until resume]",
 )
 @json_option
 @pass_target
 def pause(target: Target, name: str, *, lasts: int | None, as_json: bool) -> None:
-    """Let no waiting task of a fan-out start.
+    """Pause a fan-out: none of its waiting tasks starts.
 
-    A pause never shortens another.
+    A pause never shortens a pause that is already in force.
     """
     found = FanOut(target.throttle, name)
     found.pause(to_seconds(lasts))
@@ -141,7 +144,7 @@ def resume(target: Target, name: str, *, as_json: bool) -> None:
 def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
     """Discard all waiting tasks of a fan-out.
 
-    Their state becomes REVOKED. This needs the app.
+    The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
     """
     target.require_app("whose result backend stores the state REVOKED of the tasks")
     found = FanOut(target.throttle, name)

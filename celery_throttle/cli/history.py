@@ -15,15 +15,21 @@ from celery_throttle.observe.values import Change
 
 @click.command()
 @click.option(
-    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to list."
+    "--most",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Number of changes to list.",
 )
-@click.option("--before", metavar="ID", help="Only those before this change; see --json.")
+@click.option(
+    "--before", metavar="ID", help="List only changes older than this one. --json shows the IDs."
+)
 @json_option
 @pass_target
 def history(target: Target, *, most: int, before: str | None, as_json: bool) -> None:
     """List the changes of limits.
 
-    The newest come first. The server keeps the last 1,000.
+    The newest change comes first. The server keeps the last 1,000 changes.
     """
     changes = target.throttle.changes(most=most, before=before)
     if as_json:

@@ -42,10 +42,12 @@ limit_argument: Decorator = click.argument("limit", type=NameType(), shell_compl
 limit_or_all: Decorator = click.argument(
     "limit", type=NameType(), required=False, shell_complete=complete_limit
 )
-all_option: Decorator = click.option("--all", "is_all", is_flag=True, help="All limits.")
+all_option: Decorator = click.option("--all", "is_all", is_flag=True, help="Apply to all limits.")
 key_argument: Decorator = click.argument("key", type=KeyType(), required=False)
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-yes_option: Decorator = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option: Decorator = click.option(
+    "--yes", "-y", is_flag=True, help="Do not ask for confirmation."
+)
 
 
 def check_limit_or_all(limit: str | None, *, is_all: bool) -> None:
@@ -56,6 +58,8 @@ def check_limit_or_all(limit: str | None, *, is_all: bool) -> None:
 
 def author_options(command: Any) -> Any:
     """Add the options that say who changes a limit, and why."""
-    reason = click.option("--reason", metavar="TEXT", help="Why; shown with the change.")
-    by = click.option("--by", metavar="NAME", help="Who changes it, in place of user@host.")
+    reason = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+    by = click.option(
+        "--by", metavar="NAME", help="Author, recorded with the change.  [default: user@host]"
+    )
     return reason(by(command))

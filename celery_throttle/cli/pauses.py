@@ -36,7 +36,10 @@ def _read_ref(limit: str | None, key: str | None, *, is_all: bool) -> LimitRef |
 @key_argument
 @all_option
 @click.option(
-    "--for", "lasts", type=DurationType(), help="For how long, such as 10m; default: until resume."
+    "--for",
+    "lasts",
+    type=DurationType(),
+    help="How long the pause lasts, such as 10m.  [default: until resume]",
 )
 @author_options
 @json_option
@@ -52,9 +55,9 @@ def pause(
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Pause a limit, a key of it, or --all.
+    """Pause a limit, one key of it, or all limits (--all).
 
-    A pause never shortens another.
+    A pause never shortens a pause that is already in force.
     """
     ref, seconds = _read_ref(limit, key, is_all=is_all), to_seconds(lasts)
     throttle = target.throttle
@@ -95,9 +98,10 @@ def resume(
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Lift a pause, and do nothing else.
+    """Lift a pause, and change nothing else.
 
-    The pauses of a limit and of its keys are independent. --all lifts none of single keys.
+    The pause of a limit and the pauses of its keys are independent: each has its own resume. --all
+    lifts the pauses of all limits, but not the pauses of keys.
     """
     ref, throttle = _read_ref(limit, key, is_all=is_all), target.throttle
     if ref is None:

@@ -41,8 +41,9 @@ def _command(function: Callable[..., None]) -> click.Command:
 def drain(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Send waiting tasks back to the broker.
 
-    To the queues in whose lines they wait, in order; for a rollback, or before this package is
-    uninstalled. Workers that still have limits let them wait again. This needs the app.
+    Each task goes to the queue in whose line it waits, in the order of the line. Use this for a
+    rollback, or before you uninstall this package. Workers that still enforce the limits put the
+    tasks back into their lines. This command needs the app.
     """
     throttle = _prepare(target, limit, key, "They go back to their queues. Drain them?", options)
     author = {name: options[name] for name in ("reason", "by")}
@@ -52,11 +53,11 @@ def drain(target: Target, limit: str | None, key: str | None, **options: Any) ->
 
 
 @_command
-@click.option("--queue", required=True, help="Where to: a queue of the app.")
+@click.option("--queue", required=True, help="Queue of the app to send the tasks to.")
 def move(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Send waiting tasks to another queue.
 
-    This needs the app.
+    This command needs the app.
     """
     queue = options["queue"]
     throttle = _prepare(target, limit, key, f"They go to queue {queue}. Move them?", options)
@@ -70,7 +71,7 @@ def move(target: Target, limit: str | None, key: str | None, **options: Any) -> 
 def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> None:
     """Discard waiting tasks.
 
-    Their state becomes REVOKED. This needs the app.
+    The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
     """
     throttle = _prepare(target, limit, key, "They are discarded for good. Drop them?", options)
     reason = options["reason"] or "dropped"

@@ -34,19 +34,23 @@ _DROPS = {
 @click.command()
 @limit_argument
 @click.option(
-    "--since", type=DurationType(), default="24h", show_default=True, help="How far to look back."
+    "--since",
+    type=DurationType(),
+    default="24h",
+    show_default=True,
+    help="Length of the time to report on, up to a week.",
 )
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Also draw it to this file (.svg, .png).",
+    help="Also draw the report to this file: .svg, .png or .pdf.",
 )
 @json_option
 @pass_target
 def report(target: Target, limit: str, since: int, plot: Path | None, *, as_json: bool) -> None:
-    """Tell whether a limit is effective, too strict or too loose.
+    """Report whether a limit is too strict or too loose.
 
-    From what was counted in up to a week, for all keys of the limit, with one piece of advice.
+    The report covers all keys of the limit, and ends with one piece of advice.
     """
     found = target.throttle[limit].report(to_seconds(since) or 0.0)
     if plot is not None:

@@ -34,8 +34,8 @@ file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=Fal
 def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
     """Check a rules file.
 
-    Reports every mistake with its line, without the server. With an app, the limits of its code
-    count.
+    Reports every mistake with its line. This needs no server. With an app, the file may refer to
+    limits that only the code defines.
     """
     code = _code_limits(ctx)
     try:
@@ -67,7 +67,8 @@ def _code_limits(ctx: click.Context) -> Mapping[str, Limits] | None:
 def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
     """Show what a rules file would change.
 
-    Compared with the rules in force, and the effect on waiting tasks. Changes nothing.
+    Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
+    nothing.
     """
     throttle = find_target(ctx).throttle
     rules = load_rules(file, _code_limits(ctx))
@@ -95,8 +96,8 @@ def apply(
 ) -> None:
     """Put a rules file in force now.
 
-    Whatever other files say, until one of them changes. Workers with throttle_rules watch their
-    own file.
+    The rules stay in force until the rules file of a worker changes (throttle_rules), or another
+    file is applied.
     """
     throttle = find_target(ctx).throttle
     rules = load_rules(file, _code_limits(ctx))
@@ -156,9 +157,9 @@ def _show_changes(
 @json_option
 @pass_target
 def dump(target: Target, *, as_json: bool) -> None:
-    """Print what is in force, as a rules file.
+    """Print the rules in force, as a rules file.
 
-    Limits and weights of names and keys, and the routes of the app.
+    The output has all limits and weights of names and keys, and the routes of the app.
     """
     limits, weights = target.throttle.run_plan(target.throttle.observer.definitions_in_force())
     written = target.throttle.settings.routes if target.has_app else {}

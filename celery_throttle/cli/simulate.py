@@ -21,29 +21,29 @@ def _traces() -> str:
     """Return the forms of a trace, for the help."""
     rows = [(one.form, one.description) for one in generated.GENERATORS.values()]
     rows += [
-        ("FILE", "CSV: a time and, if you like, a cost in each row"),
-        ("-", "the same from standard input"),
+        ("FILE", "CSV file; each row has a time and, optionally, a cost"),
+        ("-", "the same, from standard input"),
     ]
     width = max(len(form) for form, _ in rows)
     return "\n".join(f"  {form:{width}}  {about}" for form, about in rows)
 
 
-_HELP = f"""Show what limits would have made of a trace of requests, without a server.
+_HELP = f"""Play a trace of requests against limits.
 
-Each limit decides alone over all of the trace, by the algorithms that the server runs too. For
-each the table shows how many requests were admitted and refused, the most units in any one window
-of its period, how long the admitted ones waited, and the memory of one key.
+No server is needed. Each limit decides over the whole trace by itself, with the algorithms that the
+server runs. The table shows, for each limit, the number of admitted and refused requests, the most
+units in any window of one period, the waits of the admitted requests, and the memory of one key.
 
-TRACE is one of
+TRACE is one of:
 
 \b
 {_traces()}
 
-To all but files, cost=2 may be added: what each request costs. Durations and periods are a number
-and us, ms, s, m, h, d, w or month. Times are seconds, such as 61.5, times of a day, such as
-12:00:05, or dates, such as 2026-07-01T09:30:00Z, in UTC where they name no zone. A file may begin
-with a row of names; blank lines and those that begin with # are skipped. A sliding log is counted
-entry by entry, which takes some milliseconds a request where it holds thousands.
+Every trace but a file takes the option cost=2, the cost of each request. A duration or period is a
+number and a unit: us, ms, s, m, h, d, w or month. A time is a number of seconds (61.5), a time of
+day (12:00:05) or a date and time (2026-07-01T09:30:00Z, in UTC if it has no zone). A file may begin
+with a row of column names. Blank lines and lines that begin with # are ignored. A sliding log of
+thousands of entries takes some milliseconds per request.
 
 \b
   celery-throttle simulate edges:100@60s,300s \\
@@ -59,28 +59,30 @@ entry by entry, which takes some milliseconds a request where it holds thousands
     type=LimitType(),
     multiple=True,
     required=True,
-    help="A limit, such as '10/s burst 5' or '10 at once'. May be given several times.",
+    help="Limit, such as '10/s burst 5' or '10 at once'. Repeat it to compare limits.",
 )
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.DROP.value,
     show_default=True,
-    help="A refused request is gone (drop), or waits in a line, as tasks do (wait).",
+    help="drop: a refused request is lost. wait: it waits in a line, as tasks do.",
 )
 @click.option(
     "--duration",
     type=DurationType(),
     default=0,
-    help="How long each request holds its slot, for limits such as '10 at once': '0.5s'.",
+    help="Time for which each request holds its slot, such as 0.5s; for 'at once' limits.",
 )
-@click.option("--each", is_flag=True, help="Show what becomes of each request instead.")
+@click.option(
+    "--each", is_flag=True, help="Show the decision for each request instead of the summary."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option(
     "--memory/--no-memory",
     "with_memory",
     default=True,
-    help="Measure the memory on a private server, if one can be started (the default).",
+    help="Measure the memory of one key, if a private server can be started.  [default: memory]",
 )
 @click.option(
     "--plot",
@@ -98,7 +100,7 @@ def simulate(
     with_memory: bool,
     plot: Path | None,
 ) -> None:
-    """Run the command; see the help above."""
+    """Run the command. Its help text is above."""
     if plot is not None:
         _check_plot(plot)
     requests = _read(trace)

@@ -50,8 +50,8 @@ def read_status(target: Target) -> Status:
 def ls(target: Target, *, as_json: bool) -> None:
     """List all limits.
 
-    What is in force and where it comes from, units in use, waiting tasks, pauses; and tasks that no
-    live worker can start.
+    Shows, for each limit, the definition in force and its origin, the units in use, the waiting
+    tasks and the pauses. Also shows waiting tasks that no live worker can start.
     """
     status = read_status(target)
     if as_json:
@@ -67,7 +67,7 @@ def ls(target: Target, *, as_json: bool) -> None:
 @json_option
 @pass_target
 def show(target: Target, limit: str, key: str | None, *, as_json: bool) -> None:
-    """Show all about a limit, or one key of it."""
+    """Show the details of a limit, or of one key of it."""
     ref = LimitRef(limit, key)
     details = target.throttle[ref].status()
     queues = tuple(replace(one, name=target.queue_name(one.name)) for one in details.queues)

@@ -42,7 +42,7 @@ _UNKNOWN = (
 @json_option
 @pass_target
 def why(target: Target, task_id: str, *, as_json: bool) -> None:
-    """Say why a task does not run yet."""
+    """Show where a task is, and why it does not run yet."""
     status = target.throttle.explain(task_id)
     if status.queue is not None:
         status = replace(status, queue=target.queue_name(status.queue))
@@ -114,9 +114,13 @@ def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
 @click.command()
 @limit_argument
 @key_argument
-@click.option("--first", type=click.IntRange(min=0), default=0, help="How many to pass over.")
+@click.option("--first", type=click.IntRange(min=0), default=0, help="Number of tasks to skip.")
 @click.option(
-    "--most", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many to list."
+    "--most",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="Number of tasks to list.",
 )
 @json_option
 @pass_target
@@ -125,7 +129,7 @@ def waiting(
 ) -> None:
     """List the tasks that wait at a limit.
 
-    Or at one key of it, line by line.
+    With KEY, lists only the tasks that wait at this key. The order is line by line.
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     page = throttle.run_plan(throttle.observer.waiting_tasks(ref, throttle.task_name, first, most))

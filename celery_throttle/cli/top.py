@@ -34,15 +34,15 @@ _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
     type=click.FloatRange(min=0.5),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 @json_option
 @pass_target
 def top(target: Target, *, every: float, as_json: bool) -> None:
     """Show all limits live, until Ctrl-C.
 
-    Those with the most waiting tasks come first. Without a terminal, and with --json, it shows them
-    once.
+    The limits with the most waiting tasks come first. If standard output is not a terminal, or with
+    --json, it shows them once.
     """
     status = _by_waiting(read_status(target))
     if as_json:

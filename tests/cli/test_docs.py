@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from celery_throttle.cli import throttle
+from celery_throttle.cli import main, throttle
 from celery_throttle.cli.exit_codes import ExitCode
 from tests.cli.conftest import Shell, fill
 
@@ -52,6 +52,34 @@ def test_every_command_is_on_the_page() -> None:
             assert all(f"| `{name} {one}" in PAGE for one in ("show", "pause", "cancel"))
         else:
             assert f"| `{name}" in PAGE
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command, those of `celery-throttle` alone included, with its whole name."""
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {one}", command.commands[one]) for one in command.commands)
+        else:
+            yield name, command
+
+
+@pytest.mark.parametrize(("name", "command"), every_command())
+def test_the_section_of_a_command_has_its_options(name: str, command: click.Command) -> None:
+    section = re.split(rf"^### `{name}`$", PAGE, flags=re.MULTILINE)[1]
+    section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0]
+    synopsis = section.partition("```text\n")[2].partition("```")[0]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            written = [*parameter.opts, *parameter.secondary_opts]
+            assert any(one in synopsis for one in written), written[0]
+            common = written[0] in {"--json", "--yes", "--reason", "--by"}
+            assert common or f"| `{written[0]}" in section, written[0]
+    named = {*re.findall(r"--[a-z-]+", synopsis)}
+    known = {one for p in command.params for one in [*p.opts, *p.secondary_opts]}
+    assert named <= known
 
 
 def test_every_exit_code_is_on_the_page() -> None:

@@ -135,7 +135,9 @@ class Page:
         evaluator = DocTestEvaluator(NORMALIZE_WHITESPACE)
         for region in DocTestStringParser(evaluator)(str(example.parsed), example.path):
             line = example.line + region.parsed.lineno
-            evaluator(Example(example.document, line, 0, region, example.namespace))
+            # It returns the difference, and raises nothing.
+            difference = evaluator(Example(example.document, line, 0, region, example.namespace))
+            assert not difference, difference
 
     def _check_console(self, example: Example) -> None:
         prompt = example.region.lexemes["arguments"] == "console"

@@ -17,7 +17,7 @@ _BROADCAST_SECONDS = 2.0
 
 @inspect_command(args=[("limit", str), ("key", str)], signature="[LIMIT [KEY]]")
 def throttle(state: Any, limit: str | None = None, key: str | None = None) -> Any:
-    """Limits in force, what waits at them, and their pauses; or all about one."""
+    """Show all limits with their waiting tasks and pauses, or the details of one limit."""
     from celery_throttle.observe.json import to_json  # noqa: PLC0415  # see above
 
     limits = state.app.throttle
@@ -28,7 +28,7 @@ def throttle(state: Any, limit: str | None = None, key: str | None = None) -> An
 
 @inspect_command(args=[("task_id", str)], signature="TASK_ID")
 def throttle_why(state: Any, task_id: str) -> Any:
-    """Where a task is, and why it does not run yet."""
+    """Show where a task is, and why it does not run yet."""
     from celery_throttle.observe.json import to_json  # noqa: PLC0415  # see above
 
     return to_json(state.app.throttle.explain(task_id))
@@ -45,7 +45,7 @@ def throttle_pause(
     reason: str | None = None,
     key: str | None = None,
 ) -> Any:
-    """Pause a limit, for some seconds or until it is resumed."""
+    """Pause a limit, for a number of seconds or until it is resumed."""
 
     def pause(limits: Any, by: str) -> str:
         _handle(limits, limit, key).pause(seconds or None, reason=reason, by=by)
@@ -77,7 +77,7 @@ def throttle_define(  # noqa: PLR0917  # Celery's arguments come by position
     reason: str | None = None,
     key: str | None = None,
 ) -> Any:
-    """Define a limit, for some seconds or until it is undefined."""
+    """Define a limit, for a number of seconds or until it is undefined."""
 
     def define(limits: Any, by: str) -> str:
         limits.define(limit, definition, key=key, seconds=seconds or None, reason=reason, by=by)
@@ -88,7 +88,7 @@ def throttle_define(  # noqa: PLR0917  # Celery's arguments come by position
 
 @control_command(args=[("limit", str), ("key", str)], signature="LIMIT [KEY]")
 def throttle_undefine(state: Any, limit: str, key: str | None = None) -> Any:
-    """Remove what was defined at run time for a limit, or for one key of it."""
+    """Remove the run-time definition of a limit, or of one key of it."""
 
     def undefine(limits: Any, by: str) -> str:
         limits.undefine(limit, key=key, by=by)
