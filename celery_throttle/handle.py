@@ -27,8 +27,8 @@ _MAX_CACHED_COST = 1000
 class LimitHandle(HandleCore):
     """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
 
-    Its methods are those of the limiter for this limit alone. They raise :class:`UnknownLimitError`
-    if the limit is not defined, and :class:`StoreUnavailableError` if the server cannot be reached.
+    Its methods are those of the limiter for this limit alone. They raise :class:`~celery_throttle.UnknownLimitError`
+    if the limit is not defined, and :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
 
     Attributes:
         limiter: The limiter, or the ``Throttle``.
@@ -61,12 +61,12 @@ class LimitHandle(HandleCore):
         return requirement
 
     def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
-        """Take units from the limit; see :meth:`Limiter.acquire`.
+        """Take units from the limit; see :meth:`~celery_throttle.Limiter.acquire`.
 
         Args:
             cost: Units to take, above 0, whole or not; default 1.
             max_wait: Seconds to wait at most. None (the default): do not wait, and return a refusal
-                as a :class:`Decision`.
+                as a :class:`~celery_throttle.Decision`.
 
         Returns:
             The decision.
@@ -83,7 +83,7 @@ class LimitHandle(HandleCore):
         return await self.limiter.atake(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
-        """Take the units that the limit has; see :meth:`Limiter.acquire_up_to`.
+        """Take the units that the limit has; see :meth:`~celery_throttle.Limiter.acquire_up_to`.
 
         Args:
             most: The units to take at most, 0 or more.
@@ -112,7 +112,7 @@ class LimitHandle(HandleCore):
         return await self.limiter.arun_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """Take an estimated cost now, to settle it later; see :meth:`Limiter.reserve`.
+        """Take an estimated cost now, to settle it later; see :meth:`~celery_throttle.Limiter.reserve`.
 
         Args:
             cost: The estimate in units, above 0.
@@ -133,12 +133,12 @@ class LimitHandle(HandleCore):
         return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
-        """Return a context manager that holds a slot of the limit; see :meth:`Limiter.slot`.
+        """Return a context manager that holds a slot of the limit; see :meth:`~celery_throttle.Limiter.slot`.
 
         Args:
             cost: Units to take from limits with a rate, if the name has some besides its slots;
                 default 1. It takes one slot, whatever the cost.
-            max_wait: Seconds to wait at most; default 0. The ``with`` raises :class:`Throttled` if
+            max_wait: Seconds to wait at most; default 0. The ``with`` raises :class:`~celery_throttle.Throttled` if
                 the limit does not allow it in that time.
             lease: Seconds after which the slot is free again if this process dies, 1 to 3600;
                 default 30.
@@ -158,7 +158,7 @@ class LimitHandle(HandleCore):
     ) -> F:
         """Return a function that acquires the limit before each call of ``function``; for SDKs.
 
-        A call raises :class:`Throttled` if the limit does not allow it in time. In a task that a
+        A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In a task that a
         worker runs, the error makes the task join its line.
 
         Args:
@@ -170,7 +170,7 @@ class LimitHandle(HandleCore):
                 Then ``cost`` is an estimate.
             refused: The types of exceptions by which the API refuses a call; they stop the limit
                 for all clients. ``Retry-After`` is read from ``error.response.headers`` or
-                ``error.headers``. Or a function of an exception that returns a :class:`Heard`, or
+                ``error.headers``. Or a function of an exception that returns a :class:`~celery_throttle.Heard`, or
                 None. Default: none.
             retry_429: How many times the function is called again, with the same arguments, after
                 such an exception: after the stop, and with units taken anew. In a task that a
@@ -198,7 +198,7 @@ class LimitHandle(HandleCore):
         )
 
     def learn(self, heard: Heard) -> float:
-        """Apply the feedback of an API's answer to the limit; see :meth:`Limiter.learn`.
+        """Apply the feedback of an API's answer to the limit; see :meth:`~celery_throttle.Limiter.learn`.
 
         Args:
             heard: The feedback.
@@ -216,7 +216,7 @@ class LimitHandle(HandleCore):
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for the limit now will have started.
 
-        See :meth:`Limiter.forecast`.
+        See :meth:`~celery_throttle.Limiter.forecast`.
 
         Args:
             measured: Tasks per second that started lately, above 0, if known. Default: not known.

@@ -105,7 +105,7 @@ class Rate:
 
     @property
     def interval(self) -> tuple[int, int]:
-        """The emission interval in microseconds, as a reduced fraction: ``(10000, 1)`` at 100/s."""
+        """The emission interval in microseconds, a reduced fraction; ``(10000, 1)`` at 100/s."""
         divisor = gcd(self.period_us, self.count)
         return self.period_us // divisor, self.count // divisor
 
