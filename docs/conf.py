@@ -72,9 +72,6 @@ _ALIAS = re.compile(
 )
 
 
-_TYPE = re.compile(r"(?<![\w.~])celery_throttle\.[\w.]+")
-
-
 def shorten_aliases(text: str | None) -> str | None:
     """Show the last part of the names of ``autodoc_type_aliases``, as of other types."""
 
@@ -103,9 +100,7 @@ def add_version(
     """Say since which version a class, function or exception is there."""
     if what in ("class", "function", "exception") and "versionadded" not in "".join(lines):
         lines += ["", f".. versionadded:: {FIRST}"]
-    for index, line in enumerate(lines):
-        if ":type:" in line:  # napoleon writes the whole names
-            lines[index] = _TYPE.sub(r"~\g<0>", shorten_aliases(line) or "")
+    lines[:] = [shorten_aliases(line) or "" if ":type:" in line else line for line in lines]
 
 
 def setup(app: Any) -> None:
