@@ -20,7 +20,7 @@ from tests.docs import public_names
 from tests.docs.public_names import DOCS, PublicName
 
 pytest.importorskip("sphinx")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Sphinx's extensions
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of extensions
 
 NAMES = public_names.find_all()
 
