@@ -23,8 +23,8 @@ class Author:
     """Who changes a limit, and why.
 
     Attributes:
-        by: such as ``"ann@web-1"``.
-        reason: in words; None if none was given.
+        by: Who, such as ``"ann@web-1"``.
+        reason: Why; None if no reason was given.
     """
 
     by: str
@@ -35,7 +35,9 @@ class Author:
         """Return the author of a change; ``by`` None: the user of this process, at this host.
 
         Raises:
-            LimitValueError: one of them is not text, or longer than 500 characters.
+            LimitValueError: One of them is not text, or longer than 500 characters.
+
+        :meta private:
         """
         for name, text in (("by", by), ("reason", reason)):
             if text is not None and not (isinstance(text, str) and len(text) <= _MAX_LENGTH):
@@ -45,12 +47,18 @@ class Author:
         return cls(_user_at_host() if by is None else by, reason)
 
     def pack(self) -> str:
-        """Return it as the scripts store it: JSON."""
+        """Return it as the scripts store it: JSON.
+
+        :meta private:
+        """
         return json.dumps({"by": self.by, "why": self.reason})
 
     @classmethod
     def unpack(cls, packed: str) -> Author | None:
-        """Return the author that :meth:`pack` packed; None for the empty text of none."""
+        """Return the author that :meth:`pack` packed; None for the empty text of none.
+
+        :meta private:
+        """
         if not packed:
             return None
         fields = json.loads(packed)
