@@ -72,33 +72,53 @@ _T = TypeVar("_T")
 
 
 class ApiQuota(NamedTuple):
-    """What remains of one quota of an API."""
+    """What remains of one quota of an API.
 
-    remaining: int  #: whole units, 0 to 10**15 - 1
-    reset_after: float | None  #: seconds after the response; None if unknown
-    unit: str = REQUESTS  #: what it counts: "requests", "tokens", "content-bytes", ...
+    Attributes:
+        remaining: Whole units, 0 to 10**15 - 1.
+        reset_after: Seconds from the response to the reset of the quota; None if unknown.
+        unit: The unit that the quota counts, such as ``"requests"`` or ``"tokens"``; default
+            ``"requests"``.
+    """
+
+    remaining: int
+    reset_after: float | None
+    unit: str = REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitInfo:
-    """What one response says about limits."""
+    """What one response says about limits.
 
-    #: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``: without one they say
-    #: nothing about limits.
+    Attributes:
+        refused: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``.
+        retry_after: Seconds to wait, 0 to 3600; None if unknown.
+        quotas: The remaining quotas. If several headers give a quota in one unit, the first of them
+            in the list above counts.
+        warnings: A message for each header that was ignored or cut to the range.
+    """
+
     refused: bool
-    retry_after: float | None  #: seconds to wait, 0 to `MAX_DELAY_SECONDS`; None if unknown
-    quotas: tuple[ApiQuota, ...]  #: one per unit and header
-    warnings: tuple[str, ...]  #: a message for each header that was ignored or bounded
+    retry_after: float | None
+    quotas: tuple[ApiQuota, ...]
+    warnings: tuple[str, ...]
 
 
 def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:
-    """Read one response.
+    """Read what one response says about limits. It does no I/O, and never raises for odd headers.
 
     Args:
-        status: The status code.
-        headers: Those of any client: each name is lowered, so a plain dict in any case will do. A
-            repeated header is joined with commas (RFC 9110, 5.3).
-        now: Seconds since the epoch by this machine's clock, for a response without ``Date``.
+        status: the status code.
+        headers: the header fields, of any client or a plain dict; their names may be in any case. A
+            repeated field is joined with commas (RFC 9110, section 5.3).
+        now: the time of this machine in seconds since the epoch, for a response without ``Date``.
+
+    Example:
+        ::
+
+            info = read(response.status, response.headers, time.time())
+            if info.refused:
+                throttle["stripe"].learn(Heard(refused=True, stop=info.retry_after))
     """
     # Most responses have no such header, and need not wait for more than this.
     if _REQUIRED.isdisjoint(map(str.lower, headers)):

@@ -20,7 +20,8 @@ from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Types of exceptions that are refusals, or a function that returns the feedback of an exception.
+#: How a wrapped function shows that the API refused a call: the types of the exceptions that it
+#: raises then, or a function of an exception that returns a :class:`~celery_throttle.Heard`, or None.
 Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
 
 #: Returns the feedback of an exception, or None. The float: seconds since the call began.
@@ -28,7 +29,30 @@ ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
-    """See :meth:`celery_throttle.handle.LimitHandle.wrap`; ``options`` are those of a Guard."""
+    """Wrap a function with several limits; :meth:`LimitHandle.wrap` is for one limit.
+
+    Args:
+        limit: a handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
+            these limits must allow a call.
+        function: see :meth:`~celery_throttle.handle.LimitHandle.wrap`.
+        refused: see there.
+        options: the arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
+            there. ``cost`` and the result of ``usage`` may be a dict of units by the name of the
+            limit.
+
+    Raises:
+        LimitError: an argument is not as above.
+
+    Example:
+        ::
+
+            chat = wrap(
+                [throttle["openai-requests"], throttle["openai-tokens"]],
+                client.chat.completions.create,
+                cost=lambda **call: {"openai-tokens": call["max_tokens"]},
+                refused=openai.RateLimitError,
+            )
+    """
     guard = Guard(limit, **options)
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")

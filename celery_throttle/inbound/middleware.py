@@ -16,7 +16,7 @@ DECISION = "celery_throttle.decision"
 
 
 class Middleware(Generic[App]):
-    """An app with limits. For the arguments see the subclasses."""
+    """An app with limits; for the arguments, see the subclasses."""
 
     def __init__(
         self,

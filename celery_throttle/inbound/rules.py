@@ -19,12 +19,13 @@ from celery_throttle.limits.reference import parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 
-#: Identifies a client: returns anything that can be a key, or None if no limit applies.
+#: A function that returns the key of a request, or None if no limit applies to it.
 KeyFunction = Callable[..., Any]
 
 #: One function for all limits without a key of their own, or functions by the name of the limit.
 KeySpec = KeyFunction | Mapping[str, KeyFunction]
 
+#: Units, a mapping of units by the name of the limit, or a function that returns either.
 CostSpec = Costs | Callable[..., Costs]
 
 

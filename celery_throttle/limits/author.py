@@ -20,11 +20,11 @@ API = "API"
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes a limit, and why.
+    """Who makes a change, and why.
 
     Attributes:
-        by: such as ``"ann@web-1"``.
-        reason: in words; None if none was given.
+        by: The name of the person or program, such as ``"ann@web-1"``.
+        reason: The reason in words; None if none was given.
     """
 
     by: str
@@ -32,10 +32,14 @@ class Author:
 
     @classmethod
     def of(cls, by: str | None = None, reason: str | None = None) -> Author:
-        """Return the author of a change; ``by`` None: the user of this process, at this host.
+        """Return the author of a change.
+
+        Args:
+            by: text of at most 500 characters; default the user of this process and its host.
+            reason: text of at most 500 characters; default none.
 
         Raises:
-            LimitValueError: one of them is not text, or longer than 500 characters.
+            LimitValueError: an argument is not such text.
         """
         for name, text in (("by", by), ("reason", reason)):
             if text is not None and not (isinstance(text, str) and len(text) <= _MAX_LENGTH):
