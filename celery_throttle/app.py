@@ -106,7 +106,10 @@ class Throttle(RemovalMethods):
 
     @property
     def line_publisher(self) -> LinePublisher | None:
-        """Sends tasks to the end of their lines, with ``throttle_publish = "line"``."""
+        """Sends tasks to the end of their lines, with ``throttle_publish = "line"``.
+
+        :meta private:
+        """
         if self.settings.publish != "line" or not self.settings.enabled:
             return None
         return self._line_publisher

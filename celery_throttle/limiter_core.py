@@ -37,7 +37,10 @@ CACHE_SIZE = 1024
 
 
 class LimiterCore:
-    """The core of :class:`celery_throttle.limiter.Limiter`."""
+    """The core of :class:`celery_throttle.Limiter`: what it is made of, and what other parts call.
+
+    :meta private:
+    """
 
     limits: Mapping[str, Limits]  #: of the code, and of the rules file of an app
     keys: Keys
@@ -194,7 +197,10 @@ class LimiterCore:
 
 
 class HandleCore:
-    """The limiter and the reference of a :class:`celery_throttle.handle.LimitHandle`."""
+    """The limiter and the reference of a :class:`celery_throttle.handle.LimitHandle`.
+
+    :meta private:
+    """
 
     __slots__ = ("limiter", "ref")
 

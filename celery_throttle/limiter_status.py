@@ -16,11 +16,17 @@ class LimitsStatus(LimiterCore):
 
     @property
     def observer(self) -> Observer:
-        """The plans that read the status."""
+        """The plans that read the status.
+
+        :meta private:
+        """
         return self.backend.observer
 
     def task_name(self, packed: bytes) -> str | None:  # noqa: ARG002  # an app's limiter knows
-        """Return the name of the task of a message in a line; None if it is not known."""
+        """Return the name of the task of a message in a line; None if it is not known.
+
+        :meta private:
+        """
         return None
 
     def status(self, *, after: str = "", most: int = 100) -> Status:

@@ -12,6 +12,8 @@ from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 
 #: The content of a file; text is the reason why it cannot be read.
+__all__ = ["load_rules"]
+
 _Content = bytes | str
 
 

@@ -33,6 +33,8 @@ class AppLimits(Limiter):
     Args:
         app: the app.
         given: settings that are not read from ``app.conf``, by name; None for those that are.
+
+    :meta private:
     """
 
     def __init__(self, app: Celery, given: Mapping[str, Any]) -> None:

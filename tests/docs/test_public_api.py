@@ -1,0 +1,149 @@
+"""Every public name is in the reference, and its docstring says what its arguments are.
+
+`tests/docs/public_names.py` has the rule for what is public.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs import public_names
+from tests.docs.public_names import DOCS, PublicName
+
+pytest.importorskip("sphinx")
+
+NAMES = public_names.find_all()
+
+#: The first line of the other twin, which names the one with the arguments.
+_TWIN = re.compile(r"The asyncio twin of :meth:`(\w+)`")
+
+
+@pytest.fixture(scope="session")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names that the pages of the reference define, once by each of their paths."""
+    from sphinx.application import Sphinx  # noqa: PLC0415  # it may be missing
+    from sphinx.util.docutils import docutils_namespace, patch_docutils  # noqa: PLC0415
+
+    built: Path = tmp_path_factory.mktemp("site")
+    source = str(DOCS)
+    with patch_docutils(source), docutils_namespace():
+        app = Sphinx(
+            source,
+            source,
+            str(built),
+            str(built),
+            "dummy",
+            status=None,
+            warning=None,
+            freshenv=True,
+        )
+        app.build()
+    objects = app.env.get_domain("py").objects  # type: ignore[attr-defined]  # of this domain
+    return {name for name, entry in objects.items() if entry.docname.startswith("reference/")}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_public_name_is_in_the_reference(name: str, documented: set[str]) -> None:
+    assert {*_paths(NAMES[name])} & documented, f"no page of docs/reference has {name}"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_public_name_has_a_docstring(name: str) -> None:
+    one = NAMES[name]
+    if one.is_field:
+        assert one.owner is not None
+        attribute = name.rpartition(".")[2]
+        assert _names(_docs_of_class(one.owner), attribute), f"{one.owner} says nothing of it"
+    elif inspect.isclass(one.value) or callable(one.value) or isinstance(one.value, property):
+        assert _own_doc(one.value), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_docstring_names_all_arguments(name: str) -> None:
+    one = NAMES[name]
+    if one.is_field or not callable(one.value):
+        return
+    if inspect.isclass(one.value):
+        if name in _without_constructor():
+            return
+        doc = _docs_of_class(one.value)
+    else:
+        doc = _own_doc(one.value)
+        twin = _TWIN.match(doc)
+        if twin is not None:
+            assert one.owner is not None
+            doc = _own_doc(inspect.getattr_static(one.owner, twin[1]))
+        if one.owner is not None:
+            doc += _docs_of_class(one.owner)
+    missing = [argument for argument in _arguments(one.value) if not _names(doc, argument)]
+    assert not missing, f"the docstring of {name} does not name {', '.join(missing)}"
+
+
+def test_the_rule_finds_names_of_all_kinds() -> None:
+    assert {
+        "celery_throttle.limiter.Limiter.acquire",
+        "celery_throttle.handle.LimitHandle.pause",
+        "celery_throttle.limits.limit.Limit.burst",
+        "celery_throttle.fanout.progress.Progress",
+        "celery_throttle.clients.httpx.ThrottledTransport",
+        "celery_throttle.errors.Throttled",
+        "celery_throttle.task_throttled",
+    } <= {*NAMES}
+    assert "celery_throttle.limiter.Limiter.run_plan" not in NAMES
+
+
+def _paths(one: PublicName) -> Iterator[str]:
+    """Yield the names by which a page may define a public name."""
+    yield one.name
+    parts = one.name.split(".")
+    for index in range(1, len(parts)):
+        for module in _modules_above(parts[:index]):
+            yield ".".join([module, *parts[index:]])
+
+
+def _modules_above(parts: list[str]) -> Iterator[str]:
+    for end in range(1, len(parts)):
+        yield ".".join(parts[:end])
+
+
+def _without_constructor() -> set[str]:
+    shown = public_names.classes_without_constructor()
+    return {name for name in NAMES if {*_paths(NAMES[name])} & shown}
+
+
+def _own_doc(value: Any) -> str:
+    if isinstance(value, (classmethod, staticmethod)):
+        value = value.__func__
+    doc = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    return inspect.cleandoc(doc or "")
+
+
+def _docs_of_class(cls: type) -> str:
+    """Return the docstring of a class, and of its public base classes of this package."""
+    return "\n".join(
+        _own_doc(base) for base in cls.__mro__ if base.__module__.startswith("celery_throttle")
+    )
+
+
+def _arguments(value: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        one.name
+        for one in parameters
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and one.name not in ("self", "cls")
+        and not one.name.startswith("_")
+    ]
+
+
+def _names(doc: str, argument: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(argument)}(?!\w)", doc) is not None
