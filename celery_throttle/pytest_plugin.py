@@ -126,7 +126,8 @@ def throttle_server(
 
     With the setting ``throttle_off`` no server is started: every limit allows everything, and the
     URL is ``memory://``, a broker for threads. Tests that also use ``throttle_clock`` or
-    ``throttle_limits`` are then skipped.
+    ``throttle_limits`` are then skipped. It uses the fixtures ``request`` and ``tmp_path_factory``
+    of pytest.
     """
     if request.config.getini(names.OFF):
         yield MEMORY_URL

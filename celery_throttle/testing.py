@@ -14,9 +14,6 @@ from typing import Any
 
 from celery_throttle.limits.duration import to_us
 
-#: Seconds that an assertion waits for tasks by default.
-_WAIT_SECONDS = 10.0
-
 
 @dataclass(slots=True)
 class ManualClock:
@@ -120,7 +117,7 @@ class TaskRuns:
         return sorted(runs, key=lambda run: run.started or 0.0)
 
     def wait_for_starts(
-        self, count: int, name: str | None = None, timeout: float = _WAIT_SECONDS
+        self, count: int, name: str | None = None, timeout: float = 10.0
     ) -> list[TaskRun]:
         """Wait until tasks have started, and return the tasks that have.
 

@@ -32,7 +32,7 @@ def throttled(
     unit: Units | None = None,
     retry_429: int = 0,
 ) -> ClientMiddlewareType:
-    """Return a client middleware that acquires limits before each request and learns from responses.
+    """Return a client middleware that acquires limits for requests and learns from responses.
 
     Each request raises :exc:`~celery_throttle.Throttled` or
     :exc:`~celery_throttle.StoreUnavailableError` under the conditions of

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two log lines about headers that cannot be used.
 WARNING_INTERVAL_SECONDS = 60.0
 
-#: The unit that limits count, such as ``"requests"`` or ``"tokens"``: one for all limits, or by the
-#: name of the limit.
+#: The type of ``unit``. It is one unit for all limits, such as ``"tokens"``, or a mapping of units
+#: by the name of the limit.
 Units = str | Mapping[str, str]
 
 

@@ -103,14 +103,25 @@ class AsyncThrottledTransport(
 ):
     """The asyncio twin of :class:`ThrottledTransport`, for ``httpx.AsyncClient``.
 
-    Its arguments are those of :class:`ThrottledTransport`, except that ``transport`` is
-    ``httpx.AsyncHTTPTransport()`` by default.
+    Args:
+        limit: see :class:`ThrottledTransport`.
+        transport: the transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
+        key: see :class:`ThrottledTransport`.
+        cost: see there; default 1.
+        max_wait: the most seconds that a request waits for its limits; default 0.
+        usage: see there.
+        unit: see there.
+        retry_429: see there; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The asyncio twin of :meth:`ThrottledTransport.handle_request`."""
+        """The asyncio twin of :meth:`ThrottledTransport.handle_request`.
+
+        Args:
+            request: the request.
+        """
         send = partial(self._transport.handle_async_request, request)
         exchange = _AsyncHttpxExchange(self._guard, request, send)
         return await arun_steps(call_steps(self._guard, exchange, request))

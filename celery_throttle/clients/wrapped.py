@@ -20,8 +20,8 @@ from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: How a wrapped function shows that the API refused a call: the types of the exceptions that it
-#: raises then, or a function of an exception that returns a :class:`~celery_throttle.Heard`, or None.
+#: The type of ``refused``. It is one or more types of exceptions that mean that the API refused a
+#: call, or a function of an exception that returns a :class:`~celery_throttle.Heard`, or None.
 Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
 
 #: Returns the feedback of an exception, or None. The float: seconds since the call began.
@@ -29,7 +29,10 @@ ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
-    """Wrap a function with several limits; :meth:`LimitHandle.wrap` is for one limit.
+    """Return a function that acquires one limit or several before each call of another function.
+
+    For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
+    same.
 
     Args:
         limit: a handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of

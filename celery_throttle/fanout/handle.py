@@ -45,7 +45,7 @@ class FanOut:
     """A handle of a fan-out, in any process of the app.
 
     :meth:`~celery_throttle.Throttle.fan_out` and :meth:`~celery_throttle.Throttle.fan_out_named`
-    return one. All methods block; in asyncio, call them by :func:`asyncio.to_thread`. While limits
+    return one. All methods block; in asyncio, call them by ``asyncio.to_thread()``. While limits
     are disabled, :meth:`pause`, :meth:`resume` and :meth:`cancel` have no effect, since no task
     waits.
 

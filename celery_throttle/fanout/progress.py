@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """The tasks that have ended: the sum of ``done``, ``failed`` and ``revoked``."""
+        """The tasks that have ended, that is the sum of ``done``, ``failed`` and ``revoked``."""
         return self.done + self.failed + self.revoked
 
     @property
@@ -59,7 +59,10 @@ class Progress:
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
-        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds."""
+        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds.
+
+        :meta private:
+        """
         sent, waiting, done, failed, revoked = (
             max(0, int(record.get(count, 0)))
             for count in ("sent", "waiting", "done", "failed", "revoked")

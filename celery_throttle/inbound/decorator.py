@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admission, Admitter
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
+from celery_throttle.inbound.rules import RequestCost, KeyFunction, KeySpec, check_function
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
 
@@ -38,7 +38,7 @@ def throttled(
     limits: LimitHandles,
     *,
     key: KeySpec | None = None,
-    cost: CostSpec = 1,
+    cost: RequestCost = 1,
     max_wait: float = 0.0,
     lease: float = 30.0,
     outage: str = "open",

@@ -49,12 +49,18 @@ class Author:
         return cls(_user_at_host() if by is None else by, reason)
 
     def pack(self) -> str:
-        """Return it as the scripts store it: JSON."""
+        """Return the author as the scripts store it, in JSON.
+
+        :meta private:
+        """
         return json.dumps({"by": self.by, "why": self.reason})
 
     @classmethod
     def unpack(cls, packed: str) -> Author | None:
-        """Return the author that :meth:`pack` packed; None for the empty text of none."""
+        """Return the author that :meth:`pack` packed; None for an empty text.
+
+        :meta private:
+        """
         if not packed:
             return None
         fields = json.loads(packed)

@@ -16,8 +16,8 @@ from celery_throttle.store.counters import (
     WAIT_BUCKETS,
 )
 
-#: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds: 0.1, 0.2, 0.4 and
-#: so on, each twice the one before; the last one is infinity.
+#: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds.
+#: They are 0.1, 0.2, 0.4 and so on, each twice the one before; the last one is infinity.
 WAIT_BOUNDS: tuple[float, ...] = (
     *(FIRST_WAIT_SECONDS * 2.0**n for n in range(WAIT_BUCKETS - 1)),
     inf,
@@ -86,7 +86,10 @@ class Totals:
 
     @property
     def waited(self) -> float:
-        """The seconds that the claimed tasks waited in all, each taken as the middle of its bucket."""
+        """About how many seconds the claimed tasks waited in all.
+
+        Each counts as the middle of its bucket.
+        """
         bounds = (0.0, *WAIT_BOUNDS[:-1], 2 * WAIT_BOUNDS[-2])
         return sum(
             tasks * (bounds[n] + bounds[n + 1]) / 2 for n, tasks in enumerate(self.waits) if tasks
@@ -99,7 +102,7 @@ class Totals:
 
     @property
     def drops(self) -> int:
-        """The number of tasks that were dropped: they did not join a line."""
+        """The number of tasks that did not join a line."""
         return sum(tasks for _, tasks in self.dropped)
 
     def wait_quantile(self, share: float) -> float | None:
