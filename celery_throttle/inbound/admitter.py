@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
-from celery_throttle.inbound.rules import RequestCost, KeyFunction, KeySpec, Rules
+from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, Rules
 from celery_throttle.leases import Slot, enter_step, exit_step
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
