@@ -1,7 +1,7 @@
 """Global rate limits for Celery, decided in Redis or Valkey.
 
-``Throttle`` needs Celery; ``Limiter`` does not and is what web views and scripts use. A name is
-imported when it is first used, so that a limiter or the pytest plugin does not import Celery.
+``Throttle`` needs Celery. ``Limiter`` does not; web views and scripts use it. A name is imported
+when it is first used, so a limiter or the pytest plugin does not import Celery.
 """
 
 from __future__ import annotations

@@ -34,18 +34,49 @@ if TYPE_CHECKING:
 class Throttle(RemovalMethods):
     """The limits of a Celery app. Makes the app's workers enforce them.
 
-    A :class:`~celery_throttle.limiter.Limiter` with the app's settings, so it has all methods of
-    one. It connects to no server before it is used.
+    It is a :class:`Limiter` with the settings of the app, and has all its methods. It connects to
+    no server before it is used. ``app.throttle`` is this object from then on.
+
+    Every argument but ``app`` has a setting of the same name in ``app.conf`` (``throttle_limits``,
+    ``throttle_url``, ...), which is read at first use. An argument that is given overrides the
+    setting.
 
     Args:
-        app: the app; ``app.throttle`` is this object from now on.
-        limits, routes, enabled, url, prefix, lease, timeout, checks, waiting, publish, replicas,
-            workers, outage_grace, rules: see :class:`~celery_throttle.settings.Settings`. The
-            default of each is read from ``app.conf`` (``throttle_limits``, ...) at first use.
+        app: The app. An app has one ``Throttle``; make it before its tasks are sent.
+        limits: The limits of the code, by name; see :class:`Limiter`. Default: none.
+        routes: The limits of tasks by task name, or by a pattern with ``*``, in the form of the
+            task attribute ``throttle``. They apply to tasks without that attribute. Default: none.
+        enabled: False allows every task and request, and calls no server. Default True.
+        url: The URL of the server; see :class:`Limiter`. Default: the environment variable
+            ``THROTTLE_URL``, or the broker, if that is Redis or Valkey.
+        prefix: The prefix of all keys in Redis; default ``"{throttle}"``.
+        lease: Seconds after which the claims and slots of a lost worker are free again, 1 to 3600;
+            default 30.
+        timeout: Seconds to connect, and to wait for each reply, 0.01 to 60; default 1.
+        checks: What follows if the server fails a check at the start of a worker: ``"warn"`` (the
+            default), ``"error"`` (the worker does not start) or ``"off"``.
+        waiting: Where tasks wait: ``"lines"`` (the default), or at the ``"broker"``.
+        publish: Where tasks with limits are sent: to the ``"broker"`` (the default), or straight to
+            their ``"line"``.
+        replicas: The number of replicas that must confirm a parked task; default 0.
+        workers: The number of workers to assume in an outage until it is known. Default: none.
+        outage_grace: Seconds, 0 to 3600, for which a worker that starts in an outage starts no task
+            with limits, while it does not know the number of workers; default 30.
+        rules: The path of a rules file, which workers watch. Default: none.
 
     Raises:
-        LimitError: a definition is wrong.
-        ConfigurationError: a setting is wrong, ``app`` is no app, or has a throttle already.
+        LimitError: A definition in ``limits`` is wrong.
+        ConfigurationError: ``app`` is not a Celery app, or has a ``Throttle`` already, or ``lease``
+            or ``routes`` is wrong. Other mistakes in settings are raised at their first use, by
+            :meth:`check`, and when a worker starts.
+        UnknownLimitError: A route names a limit that is not in ``limits``.
+
+    Example:
+        >>> from celery import Celery
+        >>> app = Celery("shop", broker="redis://localhost/0")
+        >>> throttle = Throttle(app, limits={"stripe": "100/s burst 20", "mail": "10/m"})
+        >>> @app.task(throttle=["stripe", "mail:{tenant_id}"])
+        ... def remind(tenant_id, order_id): ...
     """
 
     def __init__(
@@ -132,34 +163,47 @@ class Throttle(RemovalMethods):
         """Put many tasks straight into their lines, and return a handle to follow them.
 
         The tasks do not pass the broker. Their messages are those that Celery would send, with one
-        more header. They wait in lines of their own, which share the limits fairly with others.
-        Signatures are taken one by one, so a generator of any length needs no memory. The call ends
-        when all tasks are in their lines.
+        more header. They wait in lines of their own, which share the limits fairly with other
+        lines. The call takes one signature at a time, so a generator of any length needs no memory,
+        and returns when all tasks are in their lines.
 
-        Tasks that were sent before under the same name and id are not sent again, whatever became
-        of them. So repeat the same call to go on with a fan-out that was interrupted. A task
-        without an id (``charge.s(42).set(task_id=...)``) gets one from its position and arguments:
-        then the same tasks must come in the same order, or they are sent again.
+        A task that was sent before under the same name and id is not sent again. To continue a
+        fan-out that was interrupted, repeat the same call. A task without an id
+        (``charge.s(42).set(task_id=...)``) gets one from its position and arguments: then the
+        repeated call must give the same tasks in the same order, or they are sent again.
 
         Args:
-            signatures: single tasks with limits, without ``eta`` and ``countdown``.
-            name: of the fan-out; random by default.
-            max_waiting: how many of its tasks may wait at any time; the call waits until there are
-                fewer. None for any number. The call also waits where a limit has ``max-waiting`` or
-                ``max-keys``.
-            keep: seconds for which the record of the fan-out is kept once none of its tasks waits;
-                default a day, at least a minute. After that its name is free.
-            bar: whether to show a progress bar on the terminal (standard error) meanwhile.
+            signatures: Single tasks with limits, without ``eta`` and ``countdown``.
+            name: The name of the fan-out, 1 to 200 characters. Default: a random name.
+            max_waiting: The number of its tasks that may wait at any time, 1 or more; above it, the
+                call waits. None (the default): any number. The call also waits if a limit has
+                ``max-waiting`` or ``max-keys`` and is full.
+            keep: Seconds for which the record of the fan-out is kept once none of its tasks waits,
+                60 or more; default a day. Then its name is free.
+            bar: Whether to show a progress bar on the terminal (standard error) during the call.
+                Default False. It needs the extra ``bar``.
+
+        Returns:
+            The :class:`~celery_throttle.fanout.handle.FanOut`.
 
         Raises:
-            FanOutError: a signature cannot be part of a fan-out; those before it are in lines. Or
-                an argument is wrong, or the fan-out was cancelled: nothing was sent.
-            CostError, KeyValueError, TypeError, kombu.exceptions.EncodeError: a signature's cost,
-                key or arguments are wrong; those before it are in lines.
-            ConfigurationError: the settings of the app do not allow lines.
-            KeysFullError: more keys are needed at once than ``max-keys`` allows; signatures before
-                this one are in lines.
-            StoreUnavailableError: the server could not be reached for a minute.
+            FanOutError: A signature cannot be part of a fan-out; the signatures before it are in
+                their lines. Or an argument is wrong, or the fan-out was cancelled: no task was
+                sent.
+            CostError: The cost of a signature is wrong; the signatures before it are in their
+                lines.
+            KeyValueError: The key of a signature is wrong; the signatures before it are in their
+                lines.
+            ConfigurationError: The settings of the app do not allow lines.
+            KeysFullError: One signature names more keys of a limit than its ``max-keys`` allows;
+                the signatures before it are in their lines.
+            StoreUnavailableError: The server could not be reached for a minute. Repeat the call.
+
+        Example:
+            ::
+
+                tasks = (remind.s(7, order).set(task_id=f"reminder-{order}") for order in orders())
+                job = throttle.fan_out(tasks, name="reminders-2026-11-22")
         """
         # Of a higher layer, which most apps do not need.
         from celery_throttle.fanout.start import fan_out  # noqa: PLC0415
@@ -169,8 +213,12 @@ class Throttle(RemovalMethods):
     def fan_out_named(self, name: str) -> FanOut:
         """Return the handle of a fan-out that any process has begun.
 
+        Args:
+            name: The name of the fan-out.
+
         Raises:
-            UnknownFanOutError: there is no such fan-out, or its record has expired.
+            UnknownFanOutError: There is no such fan-out, or its record has expired.
+            StoreUnavailableError: The server cannot be reached.
         """
         from celery_throttle.fanout import FanOut  # noqa: PLC0415  # as above
 
@@ -186,7 +234,7 @@ class Throttle(RemovalMethods):
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Acquisition]:
-        """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
+        """See :meth:`~celery_throttle.Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
 
         A refusal that would raise Throttled lets the task step into its line. Without ``max_wait``
         the call takes units anew: it uses none that the run began with.
@@ -197,7 +245,7 @@ class Throttle(RemovalMethods):
         return run.taking(requirement, max_wait, mode=mode, holder=holder)
 
     def return_slots(self, acquisition: Acquisition) -> None:
-        """See :meth:`Limiter.return_slots`."""
+        """See :meth:`~celery_throttle.Limiter.return_slots`."""
         run = current_run(self) if acquisition.task_items else None
         if run is not None:
             run.give_back(acquisition.task_items)
@@ -205,19 +253,20 @@ class Throttle(RemovalMethods):
     def may_resend(
         self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
     ) -> bool:
-        """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
+        """See :meth:`~celery_throttle.Limiter.may_resend`; a task in a worker joins its line instead."""
         run = current_run(self)
         if run is not None:
             run.resend(requirement, acquisition, stop, most)
         return run is None
 
     def check(self) -> None:
-        """Check the settings, the routes and the limits of all tasks: in a test, or at a deploy.
+        """Check the settings, the routes, the rules file and the limits of all tasks.
 
-        The modules of the tasks are imported, as by a worker. No server is asked.
+        Call it in a test, or before a deploy. It imports the modules of the tasks, as a worker
+        does, and calls no server.
 
         Raises:
-            ConfigurationError: there are mistakes; the message has a line for each.
+            ConfigurationError: There are mistakes; the message has a line for each.
         """
         self.app.loader.import_default_modules()
         validation.check(self)

@@ -34,50 +34,50 @@ _MAX_SHOWN_LENGTH = 100
 
 
 class ThrottleError(Exception):
-    """The base of all exceptions that this package raises on purpose."""
+    """The base class of all exceptions that this package raises on purpose."""
 
 
 class LimitError(ThrottleError, ValueError):
-    """A limit, a cost or a key template that cannot be used as it is written."""
+    """A limit, a cost or a key template cannot be used as it is written. Also a ``ValueError``."""
 
 
 class LimitSyntaxError(LimitError):
-    """Text that does not parse as a rate, a limit or a name."""
+    """Text does not parse as a rate, a limit or a name."""
 
 
 class LimitValueError(LimitError):
-    """A part of a limit that parses but is not allowed: zero, negative, too large."""
+    """A part of a limit, or an argument, parses but is not allowed: zero, negative, too large."""
 
 
 class CostError(LimitError):
-    """A cost that is not a number above 0, or above the burst, so it can never pass."""
+    """A cost is not a number above 0, or is above the burst, so that it can never pass."""
 
 
 class KeyTemplateError(LimitError):
-    """A malformed key template, or one that names an argument that the task does not have."""
+    """A key template is malformed, or names an argument that the task does not have."""
 
 
 class KeyValueError(ThrottleError, TypeError):
-    """A value that cannot be (part of) a key, or an argument that is missing."""
+    """A value cannot be a key or a part of one, or an argument is missing. Also a ``TypeError``."""
 
 
 class UnknownLimitError(ThrottleError, LookupError):
-    """No limit has this name."""
+    """No limit has this name. Also a ``LookupError``."""
 
 
 class ConfigurationError(ThrottleError):
-    """A setting that is missing, malformed, or contradicts another one."""
+    """A setting is missing, malformed, or contradicts another one."""
 
 
 class RulesError(ConfigurationError):
-    """A rules file that cannot be read, or has mistakes. None of its rules is used.
+    """A rules file cannot be read, or has mistakes. None of its rules is used.
 
-    As text, it has a line for each mistake: ``limits.toml:3: what is wrong``.
+    Its text has a line for each mistake: ``limits.toml:3: what is wrong``.
 
     Attributes:
-        source: The file.
-        mistakes: Each as a pair of its line, from 1, and text; the line is None if the mistake is
-            in no single line. In the order of lines.
+        source: The path of the file.
+        mistakes: The mistakes in the order of lines, each a pair of line number, from 1, and text.
+            The number is None if the mistake is in no single line.
     """
 
     def __init__(self, source: str, mistakes: list[tuple[int | None, str]]) -> None:
@@ -93,19 +93,19 @@ class RulesError(ConfigurationError):
 
 
 class FanOutError(ThrottleError):
-    """A task, or an argument, that cannot be part of a fan-out."""
+    """A task, or an argument, cannot be part of a fan-out."""
 
 
 class UnknownFanOutError(FanOutError, LookupError):
-    """No fan-out has this name, or its record has expired."""
+    """No fan-out has this name, or its record has expired. Also a ``LookupError``."""
 
 
 class QueueNotFoundError(ThrottleError, LookupError):
-    """Waiting tasks were to be sent to a queue that the app or the broker does not have."""
+    """Neither the app nor the broker has the queue for waiting tasks. Also a ``LookupError``."""
 
 
 class StoreError(ThrottleError):
-    """The server of the limits replied with an error, or must not be used as configured."""
+    """The server of the limits replied with an error, or must not be used as it is configured."""
 
 
 class StoreUnavailableError(StoreError):
@@ -124,10 +124,20 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
     Attributes:
         limit: The name of the limit.
         key: The encoded key of the limit; None for a limit without keys.
-        retry_after: Seconds until the same request could pass; None if it never can, or if the
+        retry_after: Seconds until the same request could pass. None if it never can, or if the
             limit is paused until it is resumed.
         paused: Seconds for which the limit is paused; 0.0 if it is not, infinity if it is paused
             until it is resumed.
+
+    Example:
+        >>> limiter = Limiter("memory://", {"api": "10/m"})
+        >>> limiter["api"].acquire(max_wait=0).allowed
+        True
+        >>> try:
+        ...     limiter["api"].acquire(max_wait=2.0)
+        ... except Throttled as refusal:
+        ...     refusal.limit, round(refusal.retry_after)
+        ('api', 6)
     """
 
     def __init__(
@@ -170,9 +180,11 @@ class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 
     Attributes:
-        limit, key, paused: See :class:`Throttled`.
+        limit: See :class:`Throttled`.
+        key: See :class:`Throttled`.
         retry_after: The expected wait in seconds.
         max_wait: The seconds that the task may wait.
+        paused: See :class:`Throttled`.
     """
 
     def __init__(
@@ -195,7 +207,8 @@ class QueueFullError(Throttled):
     """The lines of a limit hold ``max-waiting`` tasks, or the queue of a ``leaky-queue`` is full.
 
     Attributes:
-        limit, key: See :class:`Throttled`.
+        limit: See :class:`Throttled`.
+        key: See :class:`Throttled`.
         retry_after: None: it is unknown.
         max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
@@ -220,9 +233,10 @@ class KeysFullError(Throttled):
     """The key of a task is not in use, and ``max-keys`` other keys are.
 
     Attributes:
-        limit, key: See :class:`Throttled`.
+        limit: See :class:`Throttled`.
+        key: See :class:`Throttled`.
         retry_after: Seconds until the first of the keys is no longer in use, or 1 if all of them
-            have waiting tasks; None if the task names more keys than may ever be in use.
+            have waiting tasks. None if the task names more keys than may ever be in use.
         max_keys: The number of keys that may be in use.
     """
 

@@ -25,11 +25,25 @@ _MAX_CACHED_COST = 1000
 
 
 class LimitHandle(HandleCore):
-    """One limit, or one key of it, of a limiter. Made by ``limiter[...]``.
+    """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
+
+    Its methods are those of the limiter for this limit alone. They raise :class:`~celery_throttle.UnknownLimitError`
+    if the limit is not defined, and :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
 
     Attributes:
-        limiter: the limiter.
-        ref: the name of the limit, and the encoded key.
+        limiter: The limiter, or the ``Throttle``.
+        ref: The name of the limit and the encoded key, a
+            :class:`~celery_throttle.limits.key.LimitRef`.
+
+    Example:
+        >>> limiter = Limiter("memory://", {"mail": "10/m burst 10"})
+        >>> tenant = limiter["mail", "tenant-42"]
+        >>> tenant.acquire(4).remaining
+        6
+        >>> tenant.pause(30, reason="bounces")
+        30.0
+        >>> tenant.peek().allowed
+        False
     """
 
     __slots__ = ("_requirements",)
@@ -47,43 +61,88 @@ class LimitHandle(HandleCore):
         return requirement
 
     def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.acquire`."""
+        """Take units from the limit; see :meth:`~celery_throttle.Limiter.acquire`.
+
+        Args:
+            cost: Units to take, above 0, whole or not; default 1.
+            max_wait: Seconds to wait at most. None (the default): do not wait, and return a refusal
+                as a :class:`~celery_throttle.Decision`.
+
+        Returns:
+            The decision.
+
+        Raises:
+            Throttled: Only with ``max_wait``: the limit does not allow it in that time.
+            CostError: The cost is not a number above 0, or above the burst.
+            LimitValueError: The limit has slots, which :meth:`slot` takes.
+        """
         return self.limiter.take(self._require(cost), max_wait)
 
     async def aacquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
-        """:meth:`acquire` for asyncio."""
+        """The asyncio twin of :meth:`acquire`."""
         return await self.limiter.atake(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.acquire_up_to`."""
+        """Take the units that the limit has; see :meth:`~celery_throttle.Limiter.acquire_up_to`.
+
+        Args:
+            most: The units to take at most, 0 or more.
+
+        Returns:
+            The decision; ``granted`` is the number of units taken.
+        """
         requirement = self.limiter.require_up_to([self.ref], most)
         return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
 
     async def aacquire_up_to(self, most: Cost) -> Decision:
-        """:meth:`acquire_up_to` for asyncio."""
+        """The asyncio twin of :meth:`acquire_up_to`."""
         requirement = self.limiter.require_up_to([self.ref], most)
         return await self.limiter.arun_plan(self.limiter.plans.acquire_up_to(requirement))
 
     def peek(self, cost: Cost = 1) -> Decision:
-        """See :meth:`~celery_throttle.limiter.Limiter.peek`."""
+        """Return the decision that :meth:`acquire` would return now, and take nothing.
+
+        Args:
+            cost: Units, 0 or more; default 1.
+        """
         return self.limiter.run_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     async def apeek(self, cost: Cost = 1) -> Decision:
-        """:meth:`peek` for asyncio."""
+        """The asyncio twin of :meth:`peek`."""
         return await self.limiter.arun_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """See :meth:`~celery_throttle.limiter.Limiter.reserve`."""
+        """Take an estimated cost now, to settle it later; see :meth:`~celery_throttle.Limiter.reserve`.
+
+        Args:
+            cost: The estimate in units, above 0.
+            max_wait: Seconds to wait at most; default 0.
+
+        Returns:
+            The :class:`~celery_throttle.leases.Reservation` to settle.
+
+        Raises:
+            Throttled: The limit does not allow it in that time.
+        """
         plan = self.limiter.reserve_plan(self._require(cost), max_wait)
         return Reservation(self.limiter, self.limiter.run_plan(plan))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """:meth:`reserve` for asyncio."""
+        """The asyncio twin of :meth:`reserve`."""
         plan = self.limiter.reserve_plan(self._require(cost), max_wait)
         return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
-        """See :meth:`~celery_throttle.limiter.Limiter.slot`."""
+        """Return a context manager that holds a slot of the limit; see :meth:`~celery_throttle.Limiter.slot`.
+
+        Args:
+            cost: Units to take from limits with a rate, if the name has some besides its slots;
+                default 1. It takes one slot, whatever the cost.
+            max_wait: Seconds to wait at most; default 0. The ``with`` raises :class:`~celery_throttle.Throttled` if
+                the limit does not allow it in that time.
+            lease: Seconds after which the slot is free again if this process dies, 1 to 3600;
+                default 30.
+        """
         return Slot(self.limiter, self._require(cost), max_wait, lease)
 
     def wrap(
@@ -99,25 +158,33 @@ class LimitHandle(HandleCore):
     ) -> F:
         """Return a function that acquires the limit before each call of ``function``; for SDKs.
 
+        A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In a task that a
+        worker runs, the error makes the task join its line.
+
         Args:
-            function: a function, or coroutine function, that calls an API.
-            key: a function of the call's arguments that returns the key, if this handle has none.
-            cost: units, or a function of the call's arguments that returns them. Default 1.
-            max_wait: seconds that a call waits for the limit at most; default 0.
-            usage: a function of the result that returns its actual cost, such as tokens or bytes.
-                ``cost`` is then an estimate.
-            refused: types of exceptions that mean that the API refused a call; they stop the limit
+            function: A function, or coroutine function, that calls an API.
+            key: A function of the call's arguments that returns the key, if this handle has none.
+            cost: Units, or a function of the call's arguments that returns them; default 1.
+            max_wait: Seconds that a call waits for the limit at most; default 0.
+            usage: A function of the result that returns its actual cost, such as tokens or bytes.
+                Then ``cost`` is an estimate.
+            refused: The types of exceptions by which the API refuses a call; they stop the limit
                 for all clients. ``Retry-After`` is read from ``error.response.headers`` or
-                ``error.headers``. Or a function of an exception that returns a
-                :class:`~celery_throttle.limits.feedback.Heard`, or None.
-            retry_429: how many times the function is called again with the same arguments after
-                such an exception, after the stop and with units taken anew. Within a task that a
+                ``error.headers``. Or a function of an exception that returns a :class:`~celery_throttle.Heard`, or
+                None. Default: none.
+            retry_429: How many times the function is called again, with the same arguments, after
+                such an exception: after the stop, and with units taken anew. In a task that a
                 worker runs, the task joins its line instead, at most this many times in all its
                 runs. Default 0.
 
-        Raises (from each call):
-            Throttled: the limit does not allow it in time. Within a task that a worker runs, the
-                task then joins its line.
+        Raises:
+            LimitValueError: An argument has the wrong type, or is out of range.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"stripe": "100/s burst 20"})
+            >>> charge = limiter["stripe"].wrap(lambda amount: f"charged {amount}")
+            >>> charge(42)
+            'charged 42'
         """
         return wrap(
             self,
@@ -131,20 +198,33 @@ class LimitHandle(HandleCore):
         )
 
     def learn(self, heard: Heard) -> float:
-        """See :meth:`~celery_throttle.limiter.Limiter.learn`."""
+        """Apply the feedback of an API's answer to the limit; see :meth:`~celery_throttle.Limiter.learn`.
+
+        Args:
+            heard: The feedback.
+
+        Returns:
+            The seconds for which the limit stops; 0.0 if it does not.
+        """
         return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), heard))
 
     async def alearn(self, heard: Heard) -> float:
-        """:meth:`learn` for asyncio."""
+        """The asyncio twin of :meth:`learn`."""
         requirement = self._require(0, least=0)
         return await self.limiter.arun_plan(self.limiter.plans.learn(requirement, heard))
 
     def forecast(self, *, measured: float | None = None) -> Forecast:
-        """See :meth:`~celery_throttle.limiter.Limiter.forecast`."""
+        """Return when the tasks that wait for the limit now will have started.
+
+        See :meth:`~celery_throttle.Limiter.forecast`.
+
+        Args:
+            measured: Tasks per second that started lately, above 0, if known. Default: not known.
+        """
         return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
 
     async def aforecast(self, *, measured: float | None = None) -> Forecast:
-        """:meth:`forecast` for asyncio."""
+        """The asyncio twin of :meth:`forecast`."""
         plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
         return await self.limiter.arun_plan(plan)
 
@@ -152,45 +232,49 @@ class LimitHandle(HandleCore):
         """Return all about the limit, or the key: what is in force, used, waiting and paused.
 
         Raises:
-            UnknownLimitError: no limit of that name is defined.
-            ConfigurationError: there is no server.
-            StoreUnavailableError: the server cannot be reached.
+            ConfigurationError: There is no server: the limits are in memory or disabled.
         """
         return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
 
     def report(self, seconds: float = 86_400.0) -> Report:
-        """Return what was counted of the whole limit in the last seconds, and what to do about it.
+        """Return what was counted of the limit and all its keys in the last seconds, with advice.
 
         Args:
-            seconds: up to a week; default a day. Beyond 15 minutes it is known in steps of ten
-                minutes.
+            seconds: The duration, 1 second to a week; default a day. Above 15 minutes it is known
+                in steps of ten minutes.
 
         Raises:
-            LimitValueError: the time is not between a second and a week. Others as :meth:`status`.
+            LimitValueError: The duration is out of range.
+            ConfigurationError: There is no server: the limits are in memory or disabled.
         """
         return self.limiter.run_plan(self.limiter.backend.observer.report(self.ref.name, seconds))
 
     async def areport(self, seconds: float = 86_400.0) -> Report:
-        """:meth:`report` for asyncio."""
+        """The asyncio twin of :meth:`report`."""
         plan = self.limiter.backend.observer.report(self.ref.name, seconds)
         return await self.limiter.arun_plan(plan)
 
     async def astatus(self) -> LimitDetails:
-        """:meth:`status` for asyncio."""
+        """The asyncio twin of :meth:`status`."""
         return await self.limiter.arun_plan(self.limiter.backend.observer.of_one(self.ref))
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> float:
-        """Pause the limit (without a key: all its keys) for all clients; never shortens a pause.
+        """Pause the limit for all clients and all waiting tasks; without a key, all its keys.
+
+        A call never shortens a pause.
 
         Args:
-            seconds: the duration; None: until :meth:`resume`. 500 million seconds and more count
-                as None.
-            reason: why, in words; shown wherever the pause is.
-            by: who; default the user of this process and its host.
+            seconds: The duration, 0 to 1e9. None, or more than 500 million: until :meth:`resume`.
+            reason: Why, up to 500 characters; shown wherever the pause is.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
 
-        Returns the seconds for which it is paused now; infinity until it is resumed.
+        Returns:
+            The seconds for which the limit is paused now; infinity until it is resumed.
+
+        Raises:
+            LimitValueError: ``seconds`` is out of range.
         """
         plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
         return self.limiter.run_plan(plan)
@@ -198,37 +282,46 @@ class LimitHandle(HandleCore):
     async def apause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> float:
-        """:meth:`pause` for asyncio."""
+        """The asyncio twin of :meth:`pause`."""
         plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
         return await self.limiter.arun_plan(plan)
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """Lift the pause, and do nothing else: units in use stay in use.
 
-        The pause of a limit and that of a key are independent. A stop from the feedback of an API
-        is lifted as well. Waiting tasks are decided again at once. If the call is interrupted, call
-        it again.
+        The pause of a limit and the pause of a key are independent. A stop that an API's answer
+        caused is a pause, too. Waiting tasks are decided again at once. If the call is interrupted,
+        call it again.
 
-        Returns whether there was a pause.
+        Args:
+            reason: Why, up to 500 characters; recorded with the change.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+
+        Returns:
+            Whether there was a pause.
         """
         return self.limiter.run_plan(self.limiter.plans.resume(self.ref, Author.of(by, reason)))
 
     async def aresume(self, *, reason: str | None = None, by: str | None = None) -> bool:
-        """:meth:`resume` for asyncio."""
+        """The asyncio twin of :meth:`resume`."""
         plan = self.limiter.plans.resume(self.ref, Author.of(by, reason))
         return await self.limiter.arun_plan(plan)
 
     def reset(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Clear the units in use, and lift the pause. Waiting tasks are decided again at once.
 
-        What it forgets: all that the algorithms know of the limit (units in use, windows, the rate
-        that an adaptive limit has learned), for a limit without a key only what is in use without a
-        key; and the pause, with its reason. What stays: slots in use, definitions, weights,
-        waiting tasks, totals and the log of changes.
+        It clears everything that the algorithms know of the limit: units in use, windows, and the
+        rate that an adaptive limit has learned. For a limit without a key it clears only what is in
+        use without a key. Slots in use, definitions, weights, waiting tasks, counters and the log
+        of changes stay.
+
+        Args:
+            reason: Why, up to 500 characters; recorded with the change.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
 
     async def areset(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """:meth:`reset` for asyncio."""
+        """The asyncio twin of :meth:`reset`."""
         plan = self.limiter.plans.reset(self.ref, Author.of(by, reason))
         await self.limiter.arun_plan(plan)

@@ -30,10 +30,12 @@ T = TypeVar("T")
 
 
 class Reservation:
-    """Units that were taken as an estimate. Made by ``limiter.reserve``.
+    """Units that were taken as an estimate. ``reserve()`` returns it; :meth:`settle` ends it.
+
+    A reservation that is not settled keeps its estimate.
 
     Attributes:
-        decision: the decision by which they were taken.
+        decision: The :class:`~celery_throttle.Decision` by which they were taken.
     """
 
     def __init__(self, limiter: LimiterCore, acquisition: Acquisition) -> None:
@@ -42,24 +44,26 @@ class Reservation:
         self._acquisition: Acquisition | None = acquisition
 
     def settle(self, actual: Costs) -> None:
-        """Settle the reservation, once, with its actual cost in units, or by limit name.
+        """Settle the reservation, once, with its actual cost.
 
-        If the actual cost is less, the difference is refunded, as far as it is still in use: no
-        window admits more than if the actual cost had been known. If it is more, the difference is
-        taken now, beyond the burst if need be: the limit admits nothing until that is paid off. A
-        reservation that is not settled keeps its estimate.
+        If the actual cost is less than the estimate, the difference is refunded, as far as it is
+        still in use: no window admits more than if the actual cost had been known. If it is more,
+        the difference is taken now, even above the burst: the limit admits nothing until that is
+        paid off.
 
         Args:
-            actual: the actual cost, 0 or more.
+            actual: The actual cost in units, 0 or more; or a mapping of limit name to units, with 1
+                for names that it does not have.
 
         Raises:
-            CostError: it is not a number, or below 0.
-            ThrottleError: the reservation was settled before.
+            CostError: The actual cost is not a number, or below 0.
+            ThrottleError: The reservation was settled before.
+            StoreUnavailableError: The server cannot be reached. The estimate counts.
         """
         self._limiter.run_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
 
     async def asettle(self, actual: Costs) -> None:
-        """:meth:`settle` for asyncio."""
+        """The asyncio twin of :meth:`settle`."""
         await self._limiter.arun_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
 
     def _take_acquisition(self) -> Acquisition:
@@ -70,13 +74,14 @@ class Reservation:
 
 
 class Slot:
-    """A slot for the time of a ``with`` or ``async with``. Made by ``limiter.slot``.
+    """A slot for the duration of a ``with`` or ``async with``. ``slot()`` returns it.
 
-    A thread renews the lease while the slot is held. If the server cannot be reached for longer
-    than the lease, another holder may take the slot meanwhile.
+    The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to ``as``, and releases
+    the slot when it ends. A thread renews the lease meanwhile. If the server cannot be reached for
+    longer than the lease, another holder may take the slot.
 
-    Attributes:
-        acquisition: what was taken, while the slot is held.
+    A slot that was released can be taken again by another ``with``. While it is held, a second
+    ``with`` raises :class:`~celery_throttle.ThrottleError`.
     """
 
     def __init__(

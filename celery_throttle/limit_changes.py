@@ -32,28 +32,36 @@ class LimitChanges(LimiterCore):
         reason: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Define a limit at run time, for all clients at once, and for tasks in lines.
+        """Define a limit at run time, for all clients and all waiting tasks at once.
 
-        It takes precedence over the rules file and the code until :meth:`undefine`. Units in use
-        stay in use: they drain at a new rate, and count as taken now in a new window.
+        The definition takes precedence over the rules file and the code until :meth:`undefine`.
+        Units in use stay in use: a meter pays them off at the new rate, and a window counts them as
+        taken now.
 
         Args:
-            name: the name of the limit.
-            limit: text or :class:`Limit`, or several that all have to allow; None: only change the
-                weight.
-            key: define only this key of the limit ("gold tenants"); None: the limit itself.
-            weight: the number of dispatches of a line that needs the limit, or this key of it, for
-                each dispatch of a line of weight 1: 1 to 100. A key without a weight has that of
-                its name; the default of a name is 1. If a line needs several limits, the greatest
-                weight counts. None: do not change it.
-            seconds: for how long; then the rules file or the code decide again. None: until
-                :meth:`undefine`.
-            reason: why, in words; recorded with the change.
-            by: who; default the user of this process and its host.
+            name: The name of the limit.
+            limit: Text, a :class:`Limit`, or a list of these, all of which must allow. None: change
+                only the weight.
+            key: Define only this key of the limit. None (the default): define the limit itself.
+            weight: The number of dispatches of a line that needs the limit, or this key of it, for
+                each dispatch of a line of weight 1: 1 to 100. A key without a weight of its own has
+                the weight of its name, and the default of a name is 1. If a line needs several
+                limits, the greatest weight counts. None (the default): do not change it.
+            seconds: The duration, 0 to 1e9; then the rules file or the code decides again. None
+                (the default): until :meth:`undefine`.
+            reason: Why, up to 500 characters; recorded with the change.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
 
         Raises:
-            LimitError: the definition is wrong, or switches between a rate and slots.
-            UnknownLimitError: a key, or only a weight, of a limit that is not defined.
+            LimitError: The definition is wrong, or switches between a rate and slots.
+            UnknownLimitError: A key, or only a weight, is defined of a limit that is not defined.
+            StoreUnavailableError: The server cannot be reached.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"mail": "10/m"})
+            >>> limiter.define("mail", "100/m burst 5", key="tenant-42", reason="gold plan")
+            >>> limiter["mail", "tenant-42"].peek().limit
+            5
         """
         author = Author.of(by, reason)
         ref = make_ref(name, key)
@@ -70,7 +78,7 @@ class LimitChanges(LimiterCore):
         reason: str | None = None,
         by: str | None = None,
     ) -> None:
-        """:meth:`define` for asyncio."""
+        """The asyncio twin of :meth:`define`."""
         author = Author.of(by, reason)
         ref = make_ref(name, key)
         await self.arun_plan(self.plans.define(ref, limit, weight, lasts=seconds, author=author))
@@ -78,17 +86,28 @@ class LimitChanges(LimiterCore):
     def undefine(
         self, name: str, *, key: Any = None, reason: str | None = None, by: str | None = None
     ) -> None:
-        """Remove what :meth:`define` defined: the rules file or the code decide again.
+        """Remove the definition that :meth:`define` made: the rules file or the code decides again.
 
-        Without them, the limit is no longer defined; for a key, that of its name applies. Likewise
-        for the weight.
+        It also removes the weight. A limit that neither the rules file nor the code has is no
+        longer defined; a key has the definition of its name again.
+
+        Args:
+            name: The name of the limit.
+            key: Remove only the definition of this key. None (the default): that of the limit
+                itself.
+            reason: Why, up to 500 characters; recorded with the change.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+
+        Raises:
+            UnknownLimitError: The limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
         """
         self.run_plan(self.plans.undefine(make_ref(name, key), Author.of(by, reason)))
 
     async def aundefine(
         self, name: str, *, key: Any = None, reason: str | None = None, by: str | None = None
     ) -> None:
-        """:meth:`undefine` for asyncio."""
+        """The asyncio twin of :meth:`undefine`."""
         await self.arun_plan(self.plans.undefine(make_ref(name, key), Author.of(by, reason)))
 
     def apply_rules(
@@ -100,24 +119,26 @@ class LimitChanges(LimiterCore):
         by: str | None = None,
         reason: str | None = None,
     ) -> bool:
-        """Put the rules of a file in force, all at once, in place of those of the file before.
+        """Put the rules of a file in force, all at once, in place of the rules in force.
 
-        Limits and weights that were defined at run time stay in force; when they end, the rules
-        follow. Units in use stay in use, as with :meth:`define`.
+        Definitions and weights that were set at run time stay in force; when they end, the rules
+        apply. Units in use stay in use, as with :meth:`define`.
 
         Args:
-            rules: of the file; see :func:`~celery_throttle.rules.file.load_rules`.
-            source: the path of the file, recorded with the change.
-            modified: when the file was modified, in seconds since 1970. It changes nothing if the
-                rules in force were modified later. None: now, so that it always replaces them.
-            by: who; default the user of this process and its host.
-            reason: why, in words; default the name of the file.
+            rules: The rules; :func:`~celery_throttle.rules.file.load_rules` reads them from a file.
+            source: The path of the file, recorded with the change.
+            modified: When the file was modified, in seconds since 1970. If the rules in force were
+                modified later, the call changes nothing. None (the default): now, so that the rules
+                always replace those in force.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: Why, up to 500 characters. Default: the name of the file.
 
         Returns:
             Whether the rules are in force.
 
         Raises:
-            RulesError: a limit would switch between a rate and slots. Nothing has changed.
+            RulesError: A limit would switch between a rate and slots. Nothing has changed.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self._apply(rules, source, modified, by, reason)).accepted
 
@@ -130,7 +151,7 @@ class LimitChanges(LimiterCore):
         by: str | None = None,
         reason: str | None = None,
     ) -> bool:
-        """:meth:`apply_rules` for asyncio."""
+        """The asyncio twin of :meth:`apply_rules`."""
         plan = self._apply(rules, source, modified, by, reason)
         return (await self.arun_plan(plan)).accepted
 
@@ -149,31 +170,60 @@ class LimitChanges(LimiterCore):
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> list[str]:
-        """Pause every limit that is defined, one after the other; return their names.
+        """Pause every limit that is defined, one after the other.
 
-        As :meth:`~celery_throttle.handle.LimitHandle.pause` for each. A limit that is defined later
-        is not paused.
+        A limit that is defined later is not paused.
+
+        Args:
+            seconds: The duration, 0 to 1e9; None: until it is resumed. A call never shortens a
+                pause.
+            reason: Why, up to 500 characters; recorded with the changes.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+
+        Returns:
+            The names of the limits.
+
+        Raises:
+            LimitValueError: ``seconds`` is out of range.
+            StoreUnavailableError: The server cannot be reached. Some limits may be paused.
         """
         return self.run_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
 
     async def apause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> list[str]:
-        """:meth:`pause_all` for asyncio."""
+        """The asyncio twin of :meth:`pause_all`."""
         return await self.arun_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
 
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
-        """Lift the pauses of all limits; return the names of those that were paused.
+        """Lift the pauses of all limits.
 
-        Pauses of single keys stay, and so do those of fan-outs. Pauses that were there before
-        :meth:`pause_all` are lifted as well.
+        Pauses of single keys and of fan-outs stay. Pauses that were made before :meth:`pause_all`
+        are lifted as well.
+
+        Args:
+            reason: Why, up to 500 characters; recorded with the changes.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+
+        Returns:
+            The names of the limits that were paused.
+
+        Raises:
+            StoreUnavailableError: The server cannot be reached. Some limits may be resumed.
         """
         return self.run_plan(self.plans.resume_all(Author.of(by, reason)))
 
     async def aresume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
-        """:meth:`resume_all` for asyncio."""
+        """The asyncio twin of :meth:`resume_all`."""
         return await self.arun_plan(self.plans.resume_all(Author.of(by, reason)))
 
     def register(self) -> None:
-        """Put the limits of the code in force, unless others replace them."""
+        """Put the limits of the code in force, unless the rules file or a definition replaces them.
+
+        Workers do so when they start. Another process adds limits that the server does not have
+        when it first uses them, and changes existing ones only with this call.
+
+        Raises:
+            StoreUnavailableError: The server cannot be reached.
+        """
         self.run_plan(self.plans.register(self.code_limits))

@@ -1,7 +1,7 @@
 """Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
 
-An app's ``Throttle`` is a limiter as well.
-``x()`` and ``ax()`` execute the same plan of :mod:`celery_throttle.operations`.
+The ``Throttle`` of an app is a limiter, too. ``x()`` and ``ax()`` execute the same plan of
+:mod:`celery_throttle.operations`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,35 @@ from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 class Limiter(LimitChanges, LimitsStatus):
     """Limits on one server, shared by all clients that use their names.
 
+    ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
+    limit ``mail``. Most code uses these handles; the methods of the limiter are for several limits
+    at once, and for changes.
+
+    A limiter connects to the server when it is first used.
+
     Args:
-        url: the server; see :mod:`celery_throttle.store.url`. ``"memory://"``: no server; the
-            limits are in the memory of this limiter, with the same decisions. For tests.
-        limits: name to limit, as text (``"100/s burst 20"``) or :class:`Limit`, or to a list of
-            limits that all have to allow. These are the defaults of the code: a limit that is
-            defined at run time takes precedence.
-        prefix: the prefix of all keys in Redis. Keep it a hash tag (``{...}``) for Redis Cluster.
-        timeout: seconds for connecting and for each reply; default 1. After a timeout one call per
-            second tests the server, and all others fail at once.
-        clock: a clock that replaces the server's, for tests; with it no call sleeps.
-        enabled: False: every request is allowed, no server is called, and a log line says so.
+        url: The URL of the server: ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
+            Sentinels, or a cluster. ``"memory://"`` needs no server: the limits are in the memory
+            of this limiter, with the same decisions. It is for tests.
+        limits: The limits of the code, by name. Each is text (``"100/s burst 20"``), a
+            :class:`Limit`, or a list of these, all of which must allow. A definition at run time or
+            in the rules file takes precedence. Default: none.
+        prefix: The prefix of all keys in Redis. Redis Cluster needs a hash tag (``{...}``) in it.
+        timeout: Seconds to connect, and to wait for each reply; default 1. After a timeout, one
+            call per second tests the server, and all others fail at once.
+        clock: A clock that replaces the server's, for tests: no call sleeps. Default: the server's.
+        enabled: False allows every request, calls no server, and logs a warning. Default True.
 
     Raises:
-        LimitError: a definition is wrong.
-        ConfigurationError: the URL cannot be used, or not with this prefix.
+        LimitError: A definition is wrong.
+        ConfigurationError: The URL cannot be used, or cannot be used with this prefix.
+
+    Example:
+        >>> limiter = Limiter("memory://", {"api": "10/s burst 2"})
+        >>> limiter["api"].acquire(2).allowed
+        True
+        >>> limiter["api"].acquire().allowed
+        False
     """
 
     def __init__(
@@ -69,7 +83,16 @@ class Limiter(LimitChanges, LimitsStatus):
         return {}
 
     def __getitem__(self, item: RefLike) -> LimitHandle:
-        """One limit, or one key of it: ``limiter["api"]``, ``limiter["mail", "tenant-42"]``."""
+        """Return the handle of a limit, ``limiter["api"]``, or of one key, ``limiter["mail", 42]``.
+
+        Args:
+            item: The name of the limit, or a pair of name and key. A key of several parts is a
+                tuple: ``limiter["mail", (42, "eu")]``. The limit need not be defined yet.
+
+        Raises:
+            LimitError: The name is not a name that a limit can have.
+            KeyValueError: The key has a type that a key cannot have.
+        """
         if not isinstance(item, str):
             return LimitHandle(self, parse_ref(item))
         handle = self._handles.get(item)
@@ -84,58 +107,107 @@ class Limiter(LimitChanges, LimitsStatus):
     ) -> Decision:
         """Take ``cost`` units from every limit, or from none.
 
+        A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
+
         Args:
-            limits: names, or pairs of name and key; at most 1,000 in one call.
-            cost: units to take from each limit, whole or not; or a mapping of limit name to units,
-                where the default is 1.
-            max_wait: seconds to wait for the limits at most. None (the default): do not wait, and
-                return a refusal as a :class:`Decision`.
+            limits: Names, or pairs of name and key; 1 to 1,000, each once.
+            cost: Units to take from each limit, above 0, whole or not; default 1. Or a mapping of
+                limit name to units, with 1 for names that it does not have.
+            max_wait: Seconds to wait for the limits at most, 0 to 1e9. None (the default): do not
+                wait, and return a refusal as a :class:`Decision`.
+
+        Returns:
+            The decision. With ``max_wait`` it is always an allowance.
 
         Raises:
-            Throttled: with ``max_wait``, when the limits do not allow it in that time.
-            CostError: the cost is above a limit's burst and can never pass.
-            LimitValueError: a limit is a number of slots, which :meth:`slot` takes.
-            UnknownLimitError: no limit of that name is defined.
-            StoreUnavailableError: the server cannot be reached.
+            Throttled: Only with ``max_wait``: the limits do not allow it in that time. Raised by a
+                :class:`Throttle` in a task that a worker runs, it makes the task join its line.
+            CostError: The cost is not a number above 0, or above the burst of a limit.
+            LimitValueError: A limit has slots, which :meth:`slot` takes; a limit is given twice; or
+                another argument is out of range.
+            UnknownLimitError: A limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
 
-        A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
+        Example:
+            >>> limiter = Limiter("memory://", {"api": "100/s burst 20", "mail": "10/m"})
+            >>> bool(limiter.acquire(["api", ("mail", "tenant-42")]))
+            True
         """
         return self.take(self.require(limits, cost), max_wait)
 
     async def aacquire(
         self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = None
     ) -> Decision:
-        """:meth:`acquire` for asyncio."""
+        """The asyncio twin of :meth:`acquire`."""
         return await self.atake(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
-        """Take the units that all limits have, at most ``most``, and the same from each.
+        """Take the units that all limits have, at most ``most``, and the same number from each.
 
-        ``granted`` of the decision is that number: whole units, if ``most`` is whole. The decision
-        is a refusal if no units were available. ``most`` may be above the burst, or 0.
+        Args:
+            limits: See :meth:`acquire`.
+            most: The units to take at most, 0 or more; it may be above the burst.
+
+        Returns:
+            The decision; ``granted`` is the number of units taken, which is whole if ``most`` is.
+            It is a refusal if no units are available.
+
+        Raises:
+            CostError: ``most`` is not a number, or below 0.
+            LimitValueError: A limit has slots.
+            UnknownLimitError: A limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     async def aacquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
-        """:meth:`acquire_up_to` for asyncio."""
+        """The asyncio twin of :meth:`acquire_up_to`."""
         return await self.arun_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
-        """Return the decision of :meth:`acquire`, and take nothing. The cost may be 0."""
+        """Return the decision that :meth:`acquire` would return now, and take nothing.
+
+        Args:
+            limits: See :meth:`acquire`.
+            cost: See :meth:`acquire`; it may also be 0.
+
+        Raises:
+            CostError: The cost is not a number, below 0, or above the burst of a limit.
+            UnknownLimitError: A limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
+        """
         return self.run_plan(self.plans.peek(self.require(limits, cost, least=0)))
 
     async def apeek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
-        """:meth:`peek` for asyncio."""
+        """The asyncio twin of :meth:`peek`."""
         return await self.arun_plan(self.plans.peek(self.require(limits, cost, least=0)))
 
     def reserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
-        """Take an estimated cost now, to be settled when the actual cost (tokens, bytes) is known.
+        """Take an estimated cost now; settle it when the actual cost (tokens, bytes) is known.
+
+        Args:
+            limits: See :meth:`acquire`.
+            cost: The estimate; see :meth:`acquire`.
+            max_wait: Seconds to wait for the limits at most, 0 to 1e9; default 0.
+
+        Returns:
+            The :class:`~celery_throttle.leases.Reservation` to settle.
 
         Raises:
-            Throttled: the limits do not allow it in ``max_wait`` seconds. Others as
-                :meth:`acquire`.
+            Throttled: The limits do not allow it in that time.
+            CostError: The cost is not a number above 0, or above the burst of a limit.
+            LimitValueError: A limit has slots, or an argument is out of range.
+            UnknownLimitError: A limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"tokens": "40000/day using fixed-window"})
+            >>> reservation = limiter.reserve(["tokens"], 1500)
+            >>> reservation.settle(1320)
+            >>> limiter["tokens"].peek().remaining
+            38680
         """
         plan = self.reserve_plan(self.require(limits, cost), max_wait)
         return Reservation(self, self.run_plan(plan))
@@ -143,7 +215,7 @@ class Limiter(LimitChanges, LimitsStatus):
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
-        """:meth:`reserve` for asyncio."""
+        """The asyncio twin of :meth:`reserve`."""
         plan = self.reserve_plan(self.require(limits, cost), max_wait)
         return Reservation(self, await self.arun_plan(plan))
 
@@ -157,52 +229,72 @@ class Limiter(LimitChanges, LimitsStatus):
     ) -> Slot:
         """Return a context manager that holds a slot of every limit that has slots.
 
-        Units of limits with a rate are taken as by :meth:`acquire`, all or nothing. It is for
-        ``with`` and ``async with``.
+        From limits with a rate it takes units as :meth:`acquire` does, all or nothing. The result
+        works with ``with`` and with ``async with``.
 
         Args:
-            limits: see :meth:`acquire`.
-            cost: see :meth:`acquire`; of a limit with slots one slot is taken, whatever the cost.
-            max_wait: seconds to wait for the limits at most; default 0.
-            lease: seconds after which the slot is free again if this process dies; default 30. The
-                lease is renewed while the slot is held.
+            limits: See :meth:`acquire`.
+            cost: See :meth:`acquire`. It takes one slot of a limit with slots, whatever the cost.
+            max_wait: Seconds to wait for the limits at most, 0 to 1e9; default 0.
+            lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default
+                30. A thread renews the lease while the slot is held.
 
-        Raises (when the ``with`` begins):
-            Throttled: the limits do not allow it in that time. Others as :meth:`acquire`.
+        Returns:
+            The :class:`~celery_throttle.leases.Slot`. It is taken when the ``with`` begins, which
+            raises :class:`Throttled` if the limits do not allow it in that time, and the errors of
+            :meth:`acquire`.
+
+        Raises:
+            LimitValueError: ``max_wait`` or ``lease`` is out of range.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"github": "1 at once"})
+            >>> with limiter.slot(["github"], max_wait=2.0):
+            ...     limiter["github"].peek().allowed
+            False
         """
         return Slot(self, self.require(limits, cost), max_wait, lease)
 
     def learn(self, limits: Iterable[RefLike], heard: Heard) -> float:
-        """Apply the feedback of an answer; return the seconds for which the limits stop, or 0.
+        """Apply the feedback of an API's answer to limits.
 
-        That is infinity if one of them is paused until it is resumed. A refusal stops the limits
-        for all clients at once. If the API says that fewer units are left of its quota than of a
-        limit, the difference counts as used. The rate of an adaptive limit increases or decreases.
+        A refusal stops the limits for all clients at once. If the API says that fewer units are
+        left of its quota than of a limit, the difference counts as used. The rate of an adaptive
+        limit increases or decreases.
 
         Args:
-            limits: the limits that the request passed; see :meth:`acquire`.
-            heard: the feedback.
+            limits: The limits that the request passed; see :meth:`acquire`.
+            heard: The feedback.
+
+        Returns:
+            The seconds for which the limits stop, the longest of several; 0.0 if they do not.
+            Infinity if one of them is paused until it is resumed.
+
+        Raises:
+            UnknownLimitError: A limit is not defined.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), heard))
 
     async def alearn(self, limits: Iterable[RefLike], heard: Heard) -> float:
-        """:meth:`learn` for asyncio."""
+        """The asyncio twin of :meth:`learn`."""
         return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), heard))
 
     def forecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
-        """Return when the tasks that wait for a limit now will have been started.
+        """Return when the tasks that wait for a limit now will have started.
 
         Args:
-            limit: its name, for all its keys, or a pair of name and key.
-            measured: tasks per second that started lately, if known. It is used where limits do not
-                determine the pace: with slots, or if there are too few processes.
+            limit: Its name, for all its keys, or a pair of name and key.
+            measured: Tasks per second that started lately, above 0, if known. It counts where the
+                limits do not determine the pace: with slots, or if there are too few processes.
 
         Raises:
-            UnknownLimitError: no limit of that name is defined.
+            UnknownLimitError: The limit is not defined.
             LimitValueError: ``measured`` is not a number above 0.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
 
     async def aforecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
-        """:meth:`forecast` for asyncio."""
+        """The asyncio twin of :meth:`forecast`."""
         return await self.arun_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))

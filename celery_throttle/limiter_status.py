@@ -1,4 +1,4 @@
-"""What a limiter can tell of its limits: their status, tasks that wait, and changes.
+"""The status of a limiter: its limits, the tasks that wait, and the changes.
 
 ``x()`` and ``ax()`` execute the same plan. Limits in memory, and disabled limits, have no status.
 """
@@ -30,60 +30,73 @@ class LimitsStatus(LimiterCore):
         return None
 
     def status(self, *, after: str = "", most: int = 100) -> Status:
-        """Return the status of all limits, some at a time, in the order of their names.
+        """Return the status of all limits, page by page, in the order of their names.
 
         Args:
-            after: the name behind which to begin: ``next`` of the page before.
-            most: how many limits at most.
+            after: The name after which the page begins: ``next`` of the previous page. Default: the
+                first page.
+            most: The number of limits of a page; default 100.
 
         Raises:
-            ConfigurationError: there is no server.
-            StoreUnavailableError: the server cannot be reached.
+            ConfigurationError: There is no server: the limits are in memory or disabled.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.observer.of_all(after, most))
 
     async def astatus(self, *, after: str = "", most: int = 100) -> Status:
-        """:meth:`status` for asyncio."""
+        """The asyncio twin of :meth:`status`."""
         return await self.arun_plan(self.observer.of_all(after, most))
 
     def explain(self, task_id: str) -> TaskStatus:
-        """Return where a task is, and why it does not run yet. Raises as :meth:`status`."""
+        """Return where a task is, and why it does not run yet.
+
+        Args:
+            task_id: The id of the task. An unknown id is no error: the location is ``"unknown"``.
+
+        Raises:
+            ConfigurationError: There is no server: the limits are in memory or disabled.
+            StoreUnavailableError: The server cannot be reached.
+        """
         return self.run_plan(self.observer.explain(task_id, self.task_name))
 
     async def aexplain(self, task_id: str) -> TaskStatus:
-        """:meth:`explain` for asyncio."""
+        """The asyncio twin of :meth:`explain`."""
         return await self.arun_plan(self.observer.explain(task_id, self.task_name))
 
     def list_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
-        """Return tasks that wait at a limit, some at a time.
+        """Return the tasks that wait at a limit, page by page.
 
         Args:
-            limit: its name, for all its keys, or a pair of name and key.
-            first: how many to pass over: ``next`` of the page before.
-            most: how many tasks at most.
+            limit: Its name, for all its keys, or a pair of name and key.
+            first: The number of tasks to skip: ``next`` of the previous page. Default 0.
+            most: The number of tasks of a page; default 50.
 
         Raises:
-            UnknownLimitError: no limit of that name is defined. Others as :meth:`status`.
+            UnknownLimitError: The limit is not defined.
+            ConfigurationError: There is no server: the limits are in memory or disabled.
+            StoreUnavailableError: The server cannot be reached.
         """
         plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
         return self.run_plan(plan)
 
     async def alist_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
-        """:meth:`list_waiting` for asyncio."""
+        """The asyncio twin of :meth:`list_waiting`."""
         plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
         return await self.arun_plan(plan)
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
-        """Return the changes of limits, the newest first. The last 1,000 are kept.
+        """Return the changes of limits, the newest first. The server keeps the last 1,000.
 
         Args:
-            most: how many at most.
-            before: the ``id`` of the change behind which to begin.
+            most: The number of changes at most; default 100.
+            before: The ``id`` of a change: return only older ones. Default: begin with the newest.
 
-        Raises as :meth:`status`.
+        Raises:
+            ConfigurationError: There is no server: the limits are in memory or disabled.
+            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.observer.changes(most, before))
 
     async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
-        """:meth:`changes` for asyncio."""
+        """The asyncio twin of :meth:`changes`."""
         return await self.arun_plan(self.observer.changes(most, before))

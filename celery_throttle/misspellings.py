@@ -31,7 +31,12 @@ _SETTINGS = {
 
 
 class ThrottleWarning(UserWarning):
-    """An attribute of a task, or a setting, that does not have the effect that it seems to have."""
+    """Warns of an attribute of a task, or a setting, that does not do what it seems to do.
+
+    Python shows it when the task is defined, or when the settings are first read. The causes are a
+    name that only resembles one of this package, such as ``throtle=`` or
+    ``app.conf.throttle_limit``, and a task that has both limits and Celery's own ``rate_limit``.
+    """
 
 
 class Misspelling(NamedTuple):

@@ -94,7 +94,7 @@ class TaskRuns:
         """Return the tasks that started or were throttled.
 
         Args:
-            name: the name of the tasks; default all tasks.
+            name: The name of the tasks; default all tasks.
         """
         with self._changed:
             return [run for run in self._runs.values() if name in (None, run.name)]
@@ -103,7 +103,7 @@ class TaskRuns:
         """Return the tasks that a limit refused at least once.
 
         Args:
-            name: the name of the tasks; default all tasks.
+            name: The name of the tasks; default all tasks.
         """
         return [run for run in self.all(name) if run.throttled_by]
 
@@ -111,7 +111,7 @@ class TaskRuns:
         """Return the tasks that have started, in the order of their starts.
 
         Args:
-            name: the name of the tasks; default all tasks.
+            name: The name of the tasks; default all tasks.
         """
         runs = [run for run in self.all(name) if run.started is not None]
         return sorted(runs, key=lambda run: run.started or 0.0)
@@ -122,12 +122,12 @@ class TaskRuns:
         """Wait until tasks have started, and return the tasks that have.
 
         Args:
-            count: the number of tasks, at least.
-            name: the name of the tasks; default all tasks.
-            timeout: the most seconds to wait; default 10.
+            count: The number of tasks, at least.
+            name: The name of the tasks; default all tasks.
+            timeout: The most seconds to wait; default 10.
 
         Raises:
-            AssertionError: fewer tasks have started by then.
+            AssertionError: Fewer tasks have started by then.
         """
         deadline = time.monotonic() + timeout
         while len(started := self.started(name)) < count:
@@ -145,11 +145,11 @@ class TaskRuns:
         """Assert that limits refused tasks.
 
         Args:
-            name: the name of the tasks; default all tasks.
-            count: the exact number of tasks; default any number above 0.
+            name: The name of the tasks; default all tasks.
+            count: The exact number of tasks; default any number above 0.
 
         Raises:
-            AssertionError: limits refused another number of tasks.
+            AssertionError: Limits refused another number of tasks.
         """
         found = len(self.throttled(name))
         self._check(
@@ -161,10 +161,10 @@ class TaskRuns:
         """Assert that no limit refused a task.
 
         Args:
-            name: the name of the tasks; default all tasks.
+            name: The name of the tasks; default all tasks.
 
         Raises:
-            AssertionError: a limit refused a task.
+            AssertionError: A limit refused a task.
         """
         found = len(self.throttled(name))
         self._check(not found, f"tasks{_named(name)} that were throttled: {found}, not 0")
@@ -173,12 +173,12 @@ class TaskRuns:
         """Assert that not too many tasks started in any window of time.
 
         Args:
-            most: the greatest number of starts that is allowed in a window.
-            seconds: the length of the window.
-            name: the name of the tasks; default all tasks.
+            most: The greatest number of starts that is allowed in a window.
+            seconds: The length of the window.
+            name: The name of the tasks; default all tasks.
 
         Raises:
-            AssertionError: more tasks started in a window.
+            AssertionError: More tasks started in a window.
         """
         found = self._most_starts(seconds, name)
         self._check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -30,6 +31,18 @@ copybutton_prompt_is_regexp = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# Names that signatures show in place of unions; docs/reference/api/values.md explains them.
+autodoc_type_aliases = {
+    "Cost": "celery_throttle.limits.cost.Cost",
+    "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
+    "Costs": "celery_throttle.limits.requirement.Costs",
+    "FanOut": "celery_throttle.fanout.handle.FanOut",  # app.py imports it late
+    "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
+    "RefLike": "celery_throttle.limits.reference.RefLike",
+    "Refused": "celery_throttle.clients.wrapped.Refused",
+    "ReportProgress": "celery_throttle.removal.remove.ReportProgress",
+    "Spec": "celery_throttle.settings.Spec",
+}
 napoleon_use_rtype = False
 
 # The sites of other projects are not read, so that a build needs no network.
@@ -38,7 +51,8 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(celery|kombu|redis|httpx|requests|aiohttp|pytest|click|datetime|collections)\b.*",
     ),
-    (r"py:.*", r"[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types
+    (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
+    (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types
 ]
 
 # `make docs LINKS=all` checks links to other sites, too.
@@ -48,14 +62,48 @@ linkcheck_ignore = [r"https?://"]
 FIRST = "0.1.0"
 
 
+#: How Sphinx writes a name of ``autodoc_type_aliases``, alone and as part of another type.
+_ALIAS = re.compile(
+    r"TypeAliasForwardRef\('([\w.]+)'\)|(?<![\w.~])(?:("
+    + "|".join(map(re.escape, autodoc_type_aliases.values()))
+    + ")|("
+    + "|".join(autodoc_type_aliases)
+    + r"))(?![\w.])"
+)
+
+
+def shorten_aliases(text: str | None) -> str | None:
+    """Show the last part of the names of ``autodoc_type_aliases``, as of other types."""
+
+    def short(found: re.Match[str]) -> str:
+        return f"~{found[1] or found[2] or autodoc_type_aliases[found[3]]}"
+
+    return text and _ALIAS.sub(short, text)
+
+
+def shorten_signature(
+    _app: object,
+    _what: str,
+    _name: str,
+    _object: object,
+    _options: object,
+    arguments: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """Shorten the names of types in a signature."""
+    return shorten_aliases(arguments), shorten_aliases(returned)
+
+
 def add_version(
     _app: object, what: str, _name: str, _object: object, _options: object, lines: list[str]
 ) -> None:
     """Say since which version a class, function or exception is there."""
     if what in ("class", "function", "exception") and "versionadded" not in "".join(lines):
         lines += ["", f".. versionadded:: {FIRST}"]
+    lines[:] = [shorten_aliases(line) or "" if ":type:" in line else line for line in lines]
 
 
 def setup(app: Any) -> None:
     """Connect the functions of this file."""
     app.connect("autodoc-process-docstring", add_version)
+    app.connect("autodoc-process-signature", shorten_signature)

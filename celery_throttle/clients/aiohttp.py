@@ -39,18 +39,18 @@ def throttled(
     :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
 
     Args:
-        limit: see :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
-        key: see there; a function of the ``aiohttp.ClientRequest``.
-        cost: see there; units, or a function of the ``aiohttp.ClientRequest``. Default 1.
-        max_wait: the most seconds that a request waits for its limits; default 0.
-        usage: see there; a function or coroutine function of the ``aiohttp.ClientResponse``, which
+        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+        key: See there; a function of the ``aiohttp.ClientRequest``.
+        cost: See there; units, or a function of the ``aiohttp.ClientRequest``. Default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there; a function or coroutine function of the ``aiohttp.ClientResponse``, which
             may ``await response.json()``.
-        unit: see there.
-        retry_429: see there; a body that is not text, bytes, JSON or a form without files counts
+        unit: See there.
+        retry_429: See there; a body that is not text, bytes, JSON or a form without files counts
             as a stream. Default 0.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
 
     Example:
         ::

@@ -30,18 +30,18 @@ class Guard:
     response.
 
     Args:
-        limit: a handle such as ``throttle["stripe"]``, or a list of handles of one limiter.
-        key: a function that returns the key of each limit without one. If it returns None, the
+        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter.
+        key: A function that returns the key of each limit without one. If it returns None, the
             limit itself applies.
-        cost: units, or a dict of units by the name of the limit, or a function that returns either;
+        cost: Units, or a dict of units by the name of the limit, or a function that returns either;
             default 1.
-        max_wait: the most seconds that a call waits for its limits; default 0.
-        usage: a function of the response that returns the actual cost, in the forms of ``cost``,
+        max_wait: The most seconds that a call waits for its limits; default 0.
+        usage: A function of the response that returns the actual cost, in the forms of ``cost``,
             which is then an estimate.
-        retry_429: how often a call that the API refuses is repeated; default 0.
+        retry_429: How often a call that the API refuses is repeated; default 0.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
     """
 
     def __init__(

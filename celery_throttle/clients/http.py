@@ -30,18 +30,18 @@ class HttpGuard(Guard):
     """The limits of one HTTP client's requests.
 
     Args:
-        limit: see :class:`~celery_throttle.clients.guard.Guard`.
-        unit: the unit that the limits count, such as ``"requests"`` (the default) or ``"tokens"``:
+        limit: See :class:`~celery_throttle.clients.guard.Guard`.
+        unit: The unit that the limits count, such as ``"requests"`` (the default) or ``"tokens"``:
             only the remaining quota of this unit counts. For several limits, a dict of units by the
             name of the limit; limits that it leaves out learn nothing. Several limits without
             ``unit`` learn from refusals, but not from remaining quotas.
-        options: the other arguments of :class:`~celery_throttle.clients.guard.Guard`. ``key`` and
+        options: The other arguments of :class:`~celery_throttle.clients.guard.Guard`. ``key`` and
             ``cost`` take the client's request, ``usage`` its response with the whole body in
             memory. A request counts as refused with status 429, and with 503 or 403 and
             ``Retry-After``.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
     """
 
     def __init__(self, limit: LimitHandles, *, unit: Units | None = None, **options: Any) -> None:

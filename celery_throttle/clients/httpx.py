@@ -44,28 +44,28 @@ class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTrans
     """A transport that acquires limits before each request and learns from each response.
 
     Args:
-        limit: a handle such as ``throttle["stripe"]``, or a list of handles of one limiter: all of
+        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: all of
             these limits must allow a request. A slot (``10 at once``) is held until the body of the
             response has been read or closed.
-        transport: the transport that sends the requests; default ``httpx.HTTPTransport()``.
-        key: a function of the ``httpx.Request`` that returns the key of each limit without one. If
+        transport: The transport that sends the requests; default ``httpx.HTTPTransport()``.
+        key: A function of the ``httpx.Request`` that returns the key of each limit without one. If
             it returns None, the limit itself applies. Default: the limit itself.
-        cost: units, or a dict of units by the name of the limit, or a function of the
+        cost: Units, or a dict of units by the name of the limit, or a function of the
             ``httpx.Request`` that returns either; default 1.
-        max_wait: the most seconds that a request waits for its limits; default 0.
-        usage: a function of the ``httpx.Response`` that returns the actual cost, in the forms of
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: A function of the ``httpx.Response`` that returns the actual cost, in the forms of
             ``cost``. The limits are settled to it, and ``cost`` is an estimate. The whole body is
             read first, also that of a streamed response. Default: ``cost`` is the actual cost.
-        unit: the unit that the limit counts, such as ``"tokens"``, if the API reports several
+        unit: The unit that the limit counts, such as ``"tokens"``, if the API reports several
             quotas; default ``"requests"``. For several limits, a dict of units by the name of the
             limit: limits that it leaves out learn nothing. Several limits without ``unit`` learn
             from refusals, but not from remaining quotas.
-        retry_429: how often a request that the API refuses is sent again, each time after the
+        retry_429: How often a request that the API refuses is sent again, each time after the
             limits allow it anew; default 0. A body that is a stream is not sent again. In a task
             that a worker runs, the task joins its line instead, at most this often in all its runs.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
 
     Example:
         ::
@@ -80,14 +80,14 @@ class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTrans
         """Send a request once its limits allow it.
 
         Args:
-            request: the request.
+            request: The request.
 
         Raises:
-            Throttled: the limits do not allow the request within ``max_wait``; nothing was sent. In
+            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
                 a task that a worker runs, the task joins its line.
-            StoreUnavailableError: the server of the limits cannot be reached, and not all of the
+            StoreUnavailableError: The server of the limits cannot be reached, and not all of the
                 limits are ``outage open``; nothing was sent.
-            ThrottleError: a limit is not defined, or ``key`` or ``cost`` returned no valid value.
+            ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
         """
         send = partial(self._transport.handle_request, request)
         exchange = _HttpxExchange(self._guard, request, send)
@@ -104,14 +104,14 @@ class AsyncThrottledTransport(
     """The asyncio twin of :class:`ThrottledTransport`, for ``httpx.AsyncClient``.
 
     Args:
-        limit: see :class:`ThrottledTransport`.
-        transport: the transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
-        key: see :class:`ThrottledTransport`.
-        cost: see there; default 1.
-        max_wait: the most seconds that a request waits for its limits; default 0.
-        usage: see there.
-        unit: see there.
-        retry_429: see there; default 0.
+        limit: See :class:`ThrottledTransport`.
+        transport: The transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
+        key: See :class:`ThrottledTransport`.
+        cost: See there; default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there.
+        unit: See there.
+        retry_429: See there; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport
@@ -120,7 +120,7 @@ class AsyncThrottledTransport(
         """The asyncio twin of :meth:`ThrottledTransport.handle_request`.
 
         Args:
-            request: the request.
+            request: The request.
         """
         send = partial(self._transport.handle_async_request, request)
         exchange = _AsyncHttpxExchange(self._guard, request, send)

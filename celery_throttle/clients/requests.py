@@ -20,19 +20,19 @@ class ThrottledAdapter(BaseAdapter):
     """An adapter that acquires limits before each request and learns from each response.
 
     Args:
-        limit: see :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
-        adapter: the adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
+        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+        adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
             Its own retries (``max_retries``) do not acquire the limits again.
-        key: see there; a function of the ``requests.PreparedRequest``.
-        cost: see there; units, or a function of the ``requests.PreparedRequest``. Default 1.
-        max_wait: the most seconds that a request waits for its limits; default 0.
-        usage: see there; a function of the ``requests.Response``. The whole body is read first,
+        key: See there; a function of the ``requests.PreparedRequest``.
+        cost: See there; units, or a function of the ``requests.PreparedRequest``. Default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there; a function of the ``requests.Response``. The whole body is read first,
             also with ``stream=True``.
-        unit: see there.
-        retry_429: see there; a file or a generator as the body counts as a stream. Default 0.
+        unit: See there.
+        retry_429: See there; a file or a generator as the body counts as a stream. Default 0.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
 
     Example:
         ::
@@ -64,16 +64,16 @@ class ThrottledAdapter(BaseAdapter):
         """Send a request once its limits allow it.
 
         Args:
-            request: the request.
-            args: passed to the ``send()`` of the adapter.
-            options: passed to the ``send()`` of the adapter, such as ``timeout``.
+            request: The request.
+            args: Passed to the ``send()`` of the adapter.
+            options: Passed to the ``send()`` of the adapter, such as ``timeout``.
 
         Raises:
-            Throttled: the limits do not allow the request within ``max_wait``; nothing was sent. In
+            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
                 a task that a worker runs, the task joins its line.
-            StoreUnavailableError: the server of the limits cannot be reached, and not all of the
+            StoreUnavailableError: The server of the limits cannot be reached, and not all of the
                 limits are ``outage open``; nothing was sent.
-            ThrottleError: a limit is not defined, or ``key`` or ``cost`` returned no valid value.
+            ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
         """
         send = partial(self._adapter.send, request, *args, **options)
         exchange = _RequestsExchange(self._guard, request, send)

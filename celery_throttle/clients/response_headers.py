@@ -108,10 +108,10 @@ def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:
     """Read what one response says about limits. It does no I/O, and never raises for odd headers.
 
     Args:
-        status: the status code.
-        headers: the header fields, of any client or a plain dict; their names may be in any case. A
+        status: The status code.
+        headers: The header fields, of any client or a plain dict; their names may be in any case. A
             repeated field is joined with commas (RFC 9110, section 5.3).
-        now: the time of this machine in seconds since the epoch, for a response without ``Date``.
+        now: The time of this machine in seconds since the epoch, for a response without ``Date``.
 
     Example:
         ::

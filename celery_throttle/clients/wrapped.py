@@ -35,16 +35,16 @@ def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: 
     same.
 
     Args:
-        limit: a handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
+        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
             these limits must allow a call.
-        function: see :meth:`~celery_throttle.handle.LimitHandle.wrap`.
-        refused: see there.
-        options: the arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
+        function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
+        refused: See there.
+        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
             there. ``cost`` and the result of ``usage`` may be a dict of units by the name of the
             limit.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
 
     Example:
         ::

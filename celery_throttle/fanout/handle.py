@@ -66,8 +66,8 @@ class FanOut:
         """Return the progress of the fan-out.
 
         Raises:
-            UnknownFanOutError: there is no record of the fan-out, or the record has expired.
-            StoreUnavailableError: the server cannot be reached.
+            UnknownFanOutError: There is no record of the fan-out, or the record has expired.
+            StoreUnavailableError: The server cannot be reached.
         """
         return Progress.read(self.name, *self._read_record())
 
@@ -75,13 +75,13 @@ class FanOut:
         """Pause the fan-out: none of its waiting tasks starts. Tasks that have started continue.
 
         Args:
-            seconds: the length of the pause; default until :meth:`resume`. A pause in force is
+            seconds: The length of the pause; default until :meth:`resume`. A pause in force is
                 extended, never shortened.
 
         Raises:
             LimitValueError: ``seconds`` is negative or not a number.
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: see :meth:`progress`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         pause = self._throttle.plans.pause(self._ref, seconds, self._record)
         if self._throttle.run_plan(pause) < 0:
@@ -91,8 +91,8 @@ class FanOut:
         """Lift the pause of the fan-out, if there is one.
 
         Raises:
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: see :meth:`progress`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         self._read_record()
         self._throttle.run_plan(self._throttle.plans.resume(self._ref))
@@ -105,14 +105,14 @@ class FanOut:
         tasks of the fan-out stops. If the call is interrupted, repeat it.
 
         Args:
-            seen: a function that is called now and then with the number of tasks revoked so far.
+            seen: A function that is called now and then with the number of tasks revoked so far.
 
         Returns:
             The number of tasks that were revoked.
 
         Raises:
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: see :meth:`progress`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         self._read_record()
         cancelled, names = 0, [self._record, self._throttle.keys.totals()]
@@ -166,8 +166,8 @@ class FanOut:
             ``bound_by`` ``"pause"``.
 
         Raises:
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: see :meth:`progress`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         progress, throttle = self.progress(), self._throttle
         for _ in range(_FORECAST_TRIES):
@@ -185,13 +185,13 @@ class FanOut:
         Needs the extra ``bar``.
 
         Args:
-            timeout: see :meth:`wait`.
+            timeout: See :meth:`wait`.
 
         Raises:
-            click.ClickException: the extra is not installed.
-            celery.exceptions.TimeoutError: see :meth:`wait`.
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: see :meth:`wait`.
+            click.ClickException: The extra is not installed.
+            celery.exceptions.TimeoutError: See :meth:`wait`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`wait`.
         """
         with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
@@ -204,13 +204,13 @@ class FanOut:
         """Wait until the fan-out is complete, and return its progress then.
 
         Args:
-            timeout: the most seconds to wait; default no limit.
-            seen: a function that is called with the progress, about five times a second.
+            timeout: The most seconds to wait; default no limit.
+            seen: A function that is called with the progress, about five times a second.
 
         Raises:
-            celery.exceptions.TimeoutError: the fan-out was not complete by then.
-            UnknownFanOutError: see :meth:`progress`.
-            StoreUnavailableError: the server could not be reached for a minute.
+            celery.exceptions.TimeoutError: The fan-out was not complete by then.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: The server could not be reached for a minute.
         """
         polls = _polls(timeout, f"fan-out {self.name!r} is not complete")
         while True:
@@ -229,13 +229,13 @@ class FanOut:
         ``Ignore``, there is no result and ``get()`` never returns.
 
         Args:
-            timeout: the most seconds to wait for the next result; default no limit.
+            timeout: The most seconds to wait for the next result; default no limit.
 
         Raises:
-            ConfigurationError: the app has no result backend that any process can read.
-            celery.exceptions.TimeoutError: no task ended for that long; from the iterator.
-            UnknownFanOutError: see :meth:`progress`; from the iterator.
-            StoreUnavailableError: see :meth:`wait`; from the iterator.
+            ConfigurationError: The app has no result backend that any process can read.
+            celery.exceptions.TimeoutError: No task ended for that long; from the iterator.
+            UnknownFanOutError: See :meth:`progress`; from the iterator.
+            StoreUnavailableError: See :meth:`wait`; from the iterator.
         """
         if not self._has_results():
             backend = type(self._throttle.app.backend).__name__

@@ -88,7 +88,7 @@ class Admitter:
         """Check the arguments of a user; see :class:`~celery_throttle.inbound.ThrottledWSGI`.
 
         Raises:
-            ThrottleError: an argument is wrong.
+            ThrottleError: An argument is wrong.
         """
         rules = Rules.read(limits, key, cost)
         if outage not in OUTAGE_MODES:
@@ -112,7 +112,7 @@ class Admitter:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
-            ThrottleError: the key or cost function returned no valid key or cost.
+            ThrottleError: The key or cost function returned no valid key or cost.
         """
         return run_steps(self._admit(request))
 

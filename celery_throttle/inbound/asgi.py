@@ -34,19 +34,19 @@ class ThrottledASGI(Middleware[ASGIApp]):
     ``"celery_throttle.decision"``; it is None if no limit applied.
 
     Args:
-        app: the app to limit.
-        limits: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: see there; a function of the scope, or a dict of such functions.
-        cost: see there; a function takes the scope. Default 1.
-        max_wait: the most seconds that a request waits for the limits; default 0.
-        lease: seconds after which a slot is free if this process dies, 1 to 3600; default 30.
-        outage: see there; ``"open"`` or ``"closed"``, default ``"open"``.
-        headers: see there; default True.
-        refused: an ASGI app that answers refused HTTP requests instead of the problem document; the
+        app: The app to limit.
+        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        key: See there; a function of the scope, or a dict of such functions.
+        cost: See there; a function takes the scope. Default 1.
+        max_wait: The most seconds that a request waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: See there; ``"open"`` or ``"closed"``, default ``"open"``.
+        headers: See there; default True.
+        refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
             headers of a refusal are added to its answer. Default: the problem document.
 
     Raises:
-        ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
 
     Example:
         ::
@@ -58,9 +58,9 @@ class ThrottledASGI(Middleware[ASGIApp]):
         """Answer a request or a websocket. Other scopes are passed on to the app.
 
         Args:
-            scope: as ASGI defines it.
-            receive: as ASGI defines it.
-            send: as ASGI defines it.
+            scope: As ASGI defines it.
+            receive: As ASGI defines it.
+            send: As ASGI defines it.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.

@@ -52,20 +52,20 @@ def throttled(
     until its answer has been sent.
 
     Args:
-        limits: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: see there; a function takes arguments of the view by their names, such as
+        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        key: See there; a function takes arguments of the view by their names, such as
             ``lambda request: request.user.id``.
-        cost: see there; a function takes arguments of the view, as that of ``key`` does. Default 1.
-        max_wait: the most seconds that a call waits for the limits; default 0.
-        lease: seconds after which a slot is free if this process dies, 1 to 3600; default 30.
-        outage: while the server of the limits cannot be reached, ``"open"`` calls the view and
+        cost: See there; a function takes arguments of the view, as that of ``key`` does. Default 1.
+        max_wait: The most seconds that a call waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: While the server of the limits cannot be reached, ``"open"`` calls the view and
             ``"closed"`` refuses; default ``"open"``.
-        refused: a function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
+        refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
             the response of the view; for an async view it may be async. Default: an error is
             raised.
 
     Raises:
-        ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
+        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
             for an object that is not a view, and for a view without an argument that ``key`` or
             ``cost`` names.
 

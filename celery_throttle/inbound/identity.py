@@ -39,15 +39,15 @@ def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
     ``"unknown"``.
 
     Args:
-        proxies: the number of your own proxies in front of the app, 0 to 100; default 0. Each proxy
+        proxies: The number of your own proxies in front of the app, 0 to 100; default 0. Each proxy
             appends an entry to ``X-Forwarded-For``, so the address of the client is the entry at
             this position from the right; entries to its left may be forged. With fewer entries, and
             with 0, the address of the connection counts.
-        ipv6_prefix: the bits of an IPv6 address that count, 1 to 128; default 64, the network that
+        ipv6_prefix: The bits of an IPv6 address that count, 1 to 128; default 64, the network that
             one client usually has to itself.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: A number is out of range.
     """
     _check_number("proxies", proxies, 0, 100)
     _check_number("ipv6_prefix", ipv6_prefix, 1, 128)
@@ -96,10 +96,10 @@ def by_header(
     address as well.
 
     Args:
-        name: the name of the header.
-        valid: a function of a value that returns whether it is valid. An invalid value counts as
+        name: The name of the header.
+        valid: A function of a value that returns whether it is valid. An invalid value counts as
             absent. Default: all values are valid.
-        otherwise: the key function for requests in which the header is absent, or was sent more
+        otherwise: The key function for requests in which the header is absent, or was sent more
             than once; default ``by_address()``.
 
     Raises:
@@ -133,7 +133,7 @@ def by_user(*, otherwise: ByRequest | None = None) -> ByRequest:
     ``username``. For WSGI it is ``REMOTE_USER``, if the server or a proxy sets it.
 
     Args:
-        otherwise: the key function for requests without a user; default ``by_address()``.
+        otherwise: The key function for requests without a user; default ``by_address()``.
 
     Raises:
         ConfigurationError: ``otherwise`` is not a function.
@@ -172,13 +172,13 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
     """Return a key function that identifies the route of a request.
 
     Args:
-        routes: paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*``
+        routes: Paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*``
             matches any text. The first one that matches is the key.
-        others: the key that all other requests share; default ``"other"``. With None they are not
+        others: The key that all other requests share; default ``"other"``. With None they are not
             limited.
 
     Raises:
-        ConfigurationError: no route is given, or one does not have that form.
+        ConfigurationError: No route is given, or one does not have that form.
     """
     if not routes:
         raise ConfigurationError("no route is given; allowed: such as '/search' or 'POST /login'")
@@ -203,10 +203,10 @@ def by_parts(*functions: ByRequest) -> ByRequest:
     If one of them returns None, the request is not limited.
 
     Args:
-        functions: the key functions, one or more.
+        functions: The key functions, one or more.
 
     Raises:
-        ConfigurationError: no function is given, or one is not a function.
+        ConfigurationError: No function is given, or one is not a function.
 
     Example:
         ::

@@ -22,30 +22,30 @@ class ThrottledWSGI(Middleware[WSGIApp]):
     ``"celery_throttle.decision"``; it is None if no limit applied.
 
     Args:
-        app: the app to limit.
-        limits: a handle such as ``throttle["web"]`` or ``throttle["web", "key"]``, or a list of
+        app: The app to limit.
+        limits: A handle such as ``throttle["web"]`` or ``throttle["web", "key"]``, or a list of
             handles of one limiter: all of these limits must allow a request, and a refused request
             takes nothing from any. A slot (``"10 at once"``) is held until the answer has been sent
             or its body has been closed.
-        key: a function of the environ that returns the key of each limit without one, or a dict of
+        key: A function of the environ that returns the key of each limit without one, or a dict of
             such functions by the name of the limit; limits that the dict leaves out have no key. If
             a function returns None, the request is not limited; in a dict, not by that limit.
             Default: no keys.
-        cost: units, or a dict of units by the name of the limit, or a function of the environ that
+        cost: Units, or a dict of units by the name of the limit, or a function of the environ that
             returns either; default 1.
-        max_wait: the most seconds that a request waits for the limits; default 0.
-        lease: seconds after which a slot is free if this process dies, 1 to 3600; default 30.
-        outage: while the server of the limits cannot be reached, ``"open"`` passes all requests on
+        max_wait: The most seconds that a request waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: While the server of the limits cannot be reached, ``"open"`` passes all requests on
             and ``"closed"`` answers with 503; default ``"open"``.
-        headers: whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
+        headers: Whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
             ``X-RateLimit-...``; default True. Fields that the app sets itself are kept.
-        refused: a WSGI app that answers refused requests instead of the problem document; the
+        refused: A WSGI app that answers refused requests instead of the problem document; the
             headers of a refusal are added to its answer. Default: the problem document.
 
     Raises:
-        ConfigurationError: an argument is not as above.
-        UnknownLimitError: the code does not define a limit of that name.
-        LimitError: a limit is named twice, or the cost, the wait or the lease is out of range.
+        ConfigurationError: An argument is not as above.
+        UnknownLimitError: The code does not define a limit of that name.
+        LimitError: A limit is named twice, or the cost, the wait or the lease is out of range.
 
     Example:
         ::
@@ -57,8 +57,8 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         """Answer a request.
 
         Args:
-            environ: the environ of the request.
-            start_response: as WSGI defines it.
+            environ: The environ of the request.
+            start_response: As WSGI defines it.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.

@@ -35,11 +35,13 @@ class Author:
         """Return the author of a change.
 
         Args:
-            by: text of at most 500 characters; default the user of this process and its host.
-            reason: text of at most 500 characters; default none.
+            by: Text of at most 500 characters; default the user of this process and its host.
+            reason: Text of at most 500 characters; default none.
 
         Raises:
-            LimitValueError: an argument is not such text.
+            LimitValueError: An argument is not such text.
+
+        :meta private:
         """
         for name, text in (("by", by), ("reason", reason)):
             if text is not None and not (isinstance(text, str) and len(text) <= _MAX_LENGTH):

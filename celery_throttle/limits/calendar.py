@@ -28,16 +28,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Windows of a day, a week (from Monday) or a month that begin at ``hour:minute`` in a zone.
+    """Windows of a day, a week (from Monday) or a month that begin at a time of day in a time zone.
 
-    Where clocks are set back over that time, the window begins at its first occurrence.
+    If clocks are set back over that time, the window begins at its first occurrence. Immutable.
 
     Attributes:
-        zone: name in the IANA time zone database, such as ``"America/Los_Angeles"``.
-        hour, minute: local time; default midnight.
+        zone: The name of the zone in the IANA time zone database, such as
+            ``"America/Los_Angeles"``; default ``"UTC"``.
+        hour: The hour of the local time, 0 to 23; default 0.
+        minute: The minute, 0 to 59; default 0.
 
     Raises:
-        LimitValueError: the zone is unknown, or the time is not a time of a day.
+        LimitValueError: The zone is unknown, or the time is not a time of day.
+
+    Example:
+        >>> limit = Limit(Rate.parse("5000/day"), algorithm="fixed-window",
+        ...               window=Calendar("America/Los_Angeles", 7, 30))
+        >>> str(limit)
+        '5000/d using fixed-window at 07:30 in America/Los_Angeles'
     """
 
     zone: str = "UTC"
@@ -54,11 +62,15 @@ class Calendar:
 
     @classmethod
     def parse(cls, zone: str, at: str) -> Calendar:
-        """Parse the name of a zone and a time such as ``"07:30"``.
+        """Parse the name of a zone and a time of day.
+
+        Args:
+            zone: The name of the zone.
+            at: The local time, such as ``"07:30"``.
 
         Raises:
-            LimitSyntaxError: the time does not have that form.
-            LimitValueError: the zone is unknown.
+            LimitSyntaxError: The time does not have that form.
+            LimitValueError: The zone is unknown.
         """
         match = _TIME.fullmatch(at)
         if match is None:
@@ -72,7 +84,10 @@ class Calendar:
         return f"{self.hour:02}:{self.minute:02}"
 
     def check(self, period: str) -> None:
-        """Raise LimitValueError if daylight saving time skips the start of a coming window."""
+        """Raise LimitValueError if daylight saving time skips the start of a coming window.
+
+        :meta private:
+        """
         today = datetime.now(timezone.utc)
         skipped = _first_skipped(self, period, today.year, today.month)
         if skipped is not None:
@@ -85,6 +100,8 @@ class Calendar:
         """Return the starts of ``count`` windows and the end of the last, in ascending order.
 
         The time ``around`` lies in the second window. Times are microseconds since the epoch.
+
+        :meta private:
         """
         local = (_EPOCH + timedelta(microseconds=around)).astimezone(_zone(self.zone))
         day = datetime(local.year, local.month, local.day)  # noqa: DTZ001  # local on purpose

@@ -11,15 +11,21 @@ DEFAULT_STOP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Feedback from one answer. It can stop or tighten limits, never loosen them.
+    """Feedback from one answer of an API. It can stop or tighten limits, never loosen them.
 
     Attributes:
-        refused: Whether the API refused the request.
-        stop: Seconds for which the API asked for no more requests; None if it did not say. After a
-            refusal None means ``DEFAULT_STOP_SECONDS``, or the stop that an adaptive limit chooses.
-        left: Whole units that the API says are left of its own quota; None if it did not say. For
-            several limits a mapping of limit name to units.
-        took: Seconds from the request to the answer.
+        refused: Whether the API refused the request. Default False.
+        stop: Seconds for which the API asked for no more requests. None (the default): it did not
+            say. After a refusal, None stops the limit for one second, or for the time that an
+            adaptive limit chooses.
+        left: Whole units that the API says are left of its own quota; for several limits a mapping
+            of limit name to units. None (the default): it did not say.
+        took: Seconds from the request to the answer; default 0.0. Only adaptive limits use it.
+
+    Example:
+        >>> limiter = Limiter("memory://", {"api": "10/s"})
+        >>> limiter["api"].learn(Heard(refused=True, stop=3.0))
+        3.0
     """
 
     refused: bool = False
@@ -28,5 +34,9 @@ class Heard:
     took: float = 0.0
 
     def left_of(self, name: str) -> int | None:
-        """Return the units left of the API's quota for the limit ``name``; None if unknown."""
+        """Return the units that are left of the API's quota for a limit; None if it did not say.
+
+        Args:
+            name: The name of the limit.
+        """
         return self.left.get(name) if isinstance(self.left, Mapping) else self.left

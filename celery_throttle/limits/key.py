@@ -33,7 +33,12 @@ _ESCAPES = [chr(byte) if _PLAIN.fullmatch(chr(byte)) else f"%{byte:02X}" for byt
 
 
 class LimitRef(NamedTuple):
-    """The name of a limit and an encoded key of it; key None is the limit itself."""
+    """The name of a limit and an encoded key.
+
+    Attributes:
+        name: The name of the limit.
+        key: The key, encoded as text; None for the limit itself.
+    """
 
     name: str
     key: str | None

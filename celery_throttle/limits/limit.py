@@ -57,35 +57,47 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rate and its algorithm, or a number of slots.
+    """A limit: a rate and its algorithm, or a number of slots. Immutable.
+
+    ``str(limit)`` is its text, which :meth:`parse` reads.
 
     Attributes:
-        rate: A :class:`Rate`, or :class:`Concurrency` for a number of slots.
-        burst: The capacity: the units that can pass at once. For algorithms without the clause it
-            is the count of the rate. For the others the default is 1: units pass evenly spaced, one
-            every emission interval. For ``leaky-queue`` it is the length of the queue.
-        algorithm: One of ``ALGORITHMS``, default ``"gcra"``; or ``"adaptive"``.
+        rate: A :class:`Rate`, or a :class:`Concurrency` for a number of slots.
+        burst: The capacity: the units that can pass at once, 1 to 1e9. For algorithms without the
+            clause it is the count of the rate. For the others the default is 1: units pass evenly
+            spaced, one every emission interval. For ``leaky-queue`` it is the length of the queue.
+        algorithm: ``"gcra"`` (the default), ``"token-bucket"``, ``"leaky-bucket"``,
+            ``"leaky-queue"``, ``"fixed-window"``, ``"sliding-log"``, ``"sliding-window"`` or
+            ``"adaptive"``; ``"concurrency"`` for a number of slots.
         window: Where the windows of ``fixed-window`` begin: ``"epoch"`` (multiples of the period
             since 1970, the default), ``"first-request"``, or a :class:`Calendar`.
-        parts: The number of sub-windows of ``sliding-window``, default 1.
-        oldest: Whether the sub-window before them counts, too: ``"weighted"`` (the default) by the
-            part of it that is still within one period, ``"dropped"`` not at all.
-        max_keys: The number of keys of the name that may be in use at once; None for any number.
-        max_waiting: The number of tasks that may wait in lines for the name, or for one key of it;
-            None for any number. Of several limits of a name the least value counts, as for
-            ``max_keys``.
-        lowest: The count to which the rate of an adaptive limit may fall, in the same period.
-        latency_us: Answers that take longer than this, in microseconds, reduce the rate of an
-            adaptive limit; None if only refusals do.
-        outage: What workers do with tasks of the limit while the server cannot be reached: one of
-            ``OUTAGE_MODES``, default ``"local"``.
-        shadow: Whether the limit only counts what it would refuse, and refuses nothing.
-        shadows: The shadow limits of the name, beside its first limit that is none; see
-            :func:`~celery_throttle.limits.requirement.parse_limits`.
+        parts: The number of sub-windows of ``sliding-window``, 1 to 100; default 1.
+        oldest: How the sub-window before them counts: ``"weighted"`` (the default) by the part of
+            it that is still within one period, ``"dropped"`` not at all.
+        max_keys: The number of keys of the name that may be in use at once, 1 to 1e9. None (the
+            default): any number. The least value counts if a name has several limits.
+        max_waiting: The number of tasks that may wait in lines for the name, or for one key of it,
+            1 to 1e9. None (the default): any number. The least value counts if a name has several
+            limits.
+        lowest: The count to which the rate of an adaptive limit may fall, in the same period: at
+            least a thousandth of the count of the rate. None for other algorithms.
+        latency_us: Microseconds, up to an hour. Answers that take longer reduce the rate of an
+            adaptive limit. None (the default): only refusals do.
+        outage: What workers do with tasks of the limit while the server cannot be reached:
+            ``"local"`` (the default), ``"open"`` or ``"closed"``.
+        shadow: Whether the limit only counts what it would refuse, and refuses nothing. Default
+            False.
+        shadows: The shadow limits of the same name. The package sets it; leave it empty.
 
     Raises:
-        LimitValueError: the algorithm is unknown, a clause does not apply to it, or a number is out
+        LimitValueError: The algorithm is unknown, a clause does not apply to it, or a number is out
             of range or too large to be counted exactly.
+
+    Example:
+        >>> Limit(Rate(100, 1_000_000), burst=20) == Limit.parse("100/s burst 20")
+        True
+        >>> str(Limit(Concurrency(10), max_waiting=500))
+        '10 at once max-waiting 500'
     """
 
     rate: Rate | Concurrency
@@ -225,10 +237,11 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Parse a rate and its clauses (``"100/s burst 20"``), or a number of slots.
+        """Parse the text of a limit.
 
-        A number of slots is ``"10 at once"``. A rate that adapts between two bounds is ``"adaptive
-        10..100/s"``. The clauses may come in any order, each at most once:
+        The text is a rate (``"100/s"``, ``"5/10s"``), a rate between two bounds (``"adaptive
+        10..100/s"``) or a number of slots (``"10 at once"``), followed by clauses. The clauses may
+        come in any order, each at most once:
 
         - ``using <algorithm>``
         - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive
@@ -237,12 +250,19 @@ class Limit:
         - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
         - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
         - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
-          ``outage closed``: all, also after ``at once``
+          ``outage closed``: all limits, also numbers of slots
         - ``shadow``: gcra, token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-window
 
+        Args:
+            text: The text of the limit.
+
         Raises:
-            LimitSyntaxError: ``text`` does not have that form.
-            LimitValueError: see :class:`Limit`.
+            LimitSyntaxError: ``text`` does not have that form. The message suggests a correction.
+            LimitValueError: A part is not allowed; see :class:`Limit`.
+
+        Example:
+            >>> Limit.parse("5000/day using fixed-window in America/Los_Angeles").window.zone
+            'America/Los_Angeles'
         """
         if not isinstance(text, str):
             raise LimitSyntaxError(f"{shown(text)} is not a limit; {GRAMMAR}")
@@ -259,12 +279,19 @@ class Limit:
 
     @classmethod
     def of(cls, limit: str | Limit) -> Limit:
-        """Return ``limit`` itself, or parse its text. Raises as :meth:`parse`."""
+        """Return ``limit`` itself, or parse its text.
+
+        Args:
+            limit: A limit, or its text. Raises the errors of :meth:`parse`.
+        """
         return limit if isinstance(limit, Limit) else cls.parse(limit)
 
     @property
     def calendar_period(self) -> str | None:
-        """The period if it is a day, a week or a month: ``"d"``, ``"w"``, ``"month"``; or None."""
+        """The period if it is a day, a week or a month: ``"d"``, ``"w"``, ``"month"``; or None.
+
+        :meta private:
+        """
         if isinstance(self.rate, Concurrency):
             return None
         return next((unit for unit in CALENDAR_PERIODS if UNITS[unit] == self.rate.period_us), None)
@@ -276,6 +303,8 @@ class Limit:
         Algorithms that drain count in ticks, fractions of a microsecond. The quotient of the two
         numbers is the emission interval in microseconds. A unit is a multiple of a million ticks,
         so that a millionth of a unit is a whole number of them, if that can be counted exactly.
+
+        :meta private:
         """
         if isinstance(self.rate, Concurrency):
             return 0, 1
@@ -291,7 +320,10 @@ class Limit:
 
     @property
     def lowest_share(self) -> int:
-        """The lowest rate of an adaptive limit, in millionths of its highest, rounded up."""
+        """The lowest rate of an adaptive limit, in millionths of its highest, rounded up.
+
+        :meta private:
+        """
         assert isinstance(self.rate, Rate) and self.lowest  # noqa: PT018, S101  # it is adaptive
         return -(-self.lowest * MILLION // self.rate.count)
 
@@ -301,7 +333,9 @@ class Limit:
         ``name`` is the name of this limit, for the message. A peek may have a cost of 0.
 
         Raises:
-            CostError: it is not a number, not above 0, or above the burst.
+            CostError: It is not a number, not above 0, or above the burst.
+
+        :meta private:
         """
         amount = to_millionths(cost, allow_zero=allow_zero)
         if amount > self.burst * MILLION and self.algorithm != CONCURRENCY:

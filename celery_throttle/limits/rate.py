@@ -62,11 +62,18 @@ GRAMMAR = (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``count`` units in every ``period_us`` microseconds.
+    """A rate: ``count`` units in every ``period_us`` microseconds. Immutable.
+
+    Attributes:
+        count: Units in each period, 1 to 1e9.
+        period_us: The period in microseconds, from 1 to 366 days.
 
     Raises:
-        LimitValueError: ``count`` is not from 1 to 1e9, or the period not from 1 microsecond to 366
-            days.
+        LimitValueError: A number is not whole, or out of range.
+
+    Example:
+        >>> Rate.parse("5/10s")
+        Rate(count=5, period_us=10000000)
     """
 
     count: int
@@ -80,12 +87,13 @@ class Rate:
     def parse(cls, text: str) -> Rate:
         """Parse ``"<count>/<period>"``: ``"100/s"``, ``"5/10s"``, ``"1/500ms"``, ``"5000/day"``.
 
-        Time units are us, ms, s, m, h, d, w and month, or words such as min, hours, day, in any
-        case.
+        Args:
+            text: The text of the rate. Time units are us, ms, s, m, h, d, w and month, or words
+                such as min, hours and day, in any case.
 
         Raises:
             LimitSyntaxError: ``text`` does not have that form.
-            LimitValueError: a number is out of range.
+            LimitValueError: A number is out of range.
         """
         match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
@@ -97,7 +105,7 @@ class Rate:
 
     @property
     def interval(self) -> tuple[int, int]:
-        """The emission interval in microseconds, as a reduced fraction: ``(10000, 1)`` at 100/s."""
+        """The emission interval in microseconds, a reduced fraction; ``(10000, 1)`` at 100/s."""
         divisor = gcd(self.period_us, self.count)
         return self.period_us // divisor, self.count // divisor
 
@@ -108,10 +116,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """A number of slots: how many operations may be in progress at once, ``"10 at once"``.
+    """A number of slots: how many operations may be in progress at once, as in ``"10 at once"``.
+
+    Attributes:
+        slots: The number of slots, 1 to 100,000.
 
     Raises:
-        LimitValueError: it is not from 1 to 100,000.
+        LimitValueError: The number is not whole, or out of range.
     """
 
     slots: int

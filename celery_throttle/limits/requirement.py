@@ -37,6 +37,8 @@ class Requirement:
 
     Immutable. Callers cache requirements that recur, so a requirement caches its hash and the
     ``calls`` that were built for it, by mode and prefix.
+
+    :meta private:
     """
 
     __slots__ = ("_hash", "calls", "costs", "refs", "units")

@@ -47,7 +47,10 @@ class GateRequest:
 
 
 class Acquisition(NamedTuple):
-    """The result of taking units or slots."""
+    """The result of taking units or slots.
+
+    :meta private:
+    """
 
     requirement: Requirement
     decision: Decision

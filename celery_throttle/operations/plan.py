@@ -48,12 +48,20 @@ Attempt = Generator[Call | Confirm, Any, T]
 
 
 class Clock(Protocol):
-    """A clock that replaces the server's; see :class:`celery_throttle.testing.ManualClock`."""
+    """A clock that replaces the server's; :class:`celery_throttle.testing.ManualClock` is one.
+
+    Attributes:
+        now: The time in microseconds.
+    """
 
     now: int  #: microseconds
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, in place of a sleep."""
+        """Advance the clock; a call does it in place of a sleep.
+
+        Args:
+            seconds: Seconds, 0 or more.
+        """
 
 
 @dataclass(frozen=True, slots=True)

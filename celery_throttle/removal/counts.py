@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitingCount:
-    """The tasks that wait for a limit now.
+    """The tasks that wait for a limit now; the result of ``throttle.count_waiting()``.
 
     Attributes:
-        waiting: tasks in lines, which a removal takes out of them.
-        claimed: tasks that workers have claimed, which a removal leaves alone: they run, or wait
+        waiting: Tasks in lines; a removal takes them out of their lines.
+        claimed: Tasks that workers have claimed; a removal leaves them alone. They run, or wait
             again once the lease of a dead worker has run out.
-        elsewhere: tasks in lines of another broker's queues, which a removal leaves alone.
-        queues: the waiting tasks of each queue.
+        elsewhere: Tasks in lines of another broker's queues; a removal leaves them alone.
+        queues: The number of waiting tasks of each queue, by its name.
     """
 
     waiting: int
@@ -26,13 +26,13 @@ class WaitingCount:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The tasks that a removal took out of lines, and that it left alone.
+    """What a removal did; the result of ``throttle.drain()``, ``move()`` and ``drop()``.
 
     Attributes:
-        removed: tasks that left their lines.
-        failed: tasks that are back in their lines, as their messages cannot be sent.
-        claimed: tasks that were claimed when it ended; see :class:`WaitingCount`.
-        elsewhere: tasks in lines of another broker's queues when it began.
+        removed: Tasks that left their lines.
+        failed: Tasks that are back in their lines, as their messages cannot be read or sent.
+        claimed: Tasks that were claimed when it ended; see :class:`WaitingCount`.
+        elsewhere: Tasks in lines of another broker's queues when it began.
     """
 
     removed: int

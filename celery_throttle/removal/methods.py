@@ -22,8 +22,12 @@ class RemovalMethods(AppLimits):
         """Return how many tasks :meth:`drain`, :meth:`move` or :meth:`drop` would remove now.
 
         Args:
-            limit: see :meth:`drain`.
-            key: see :meth:`drain`.
+            limit: See :meth:`drain`. Default: all limits.
+            key: See :meth:`drain`. Default: all keys.
+
+        Raises:
+            UnknownLimitError: No task waits for the limit, and it is not defined.
+            StoreUnavailableError: The server cannot be reached.
         """
         # Imported late, as most processes never need it.
         from celery_throttle.removal.remove import count_waiting  # noqa: PLC0415
@@ -41,27 +45,33 @@ class RemovalMethods(AppLimits):
     ) -> Removal:
         """Send waiting tasks back to the broker, to the queues in whose lines they wait.
 
-        For a rollback, or before this package is uninstalled. The tasks of a line are sent in its
-        order, one line after the other, with the headers, properties and bodies that they had.
-        Tasks that begin to wait after the call began, and claimed tasks, are left alone. Workers
-        may run meanwhile: those that still have limits let the tasks wait again.
+        Use it for a rollback, or before you uninstall this package. The tasks of a line are sent in
+        its order, one line after the other, with the headers, properties and bodies that they had.
+        Tasks that begin to wait during the call, and claimed tasks, stay. Workers may run
+        meanwhile: if they still have the limits, they let the tasks wait again.
 
-        If the call is interrupted, tasks that were not sent wait again as before: at once, or if
-        the process was killed, when a lease (``throttle_lease``) has run out and a worker, or the
-        next such call, finds that. Up to 100 tasks may then be sent twice.
+        If the call is interrupted, the tasks that it has not sent wait again: at once, or, if the
+        process was killed, when a lease (``throttle_lease``) has run out. Up to 100 tasks may then
+        be sent twice.
 
         Args:
-            limit: only tasks that need this limit, whatever other limits they need; None: all.
-            key: only tasks that need this key of the limit; None: of all keys.
-            reason: why, in words; noted in the log of changes.
-            by: who; default the user of this process and its host.
-            progress: called with the number of tasks that were looked at, and of all tasks.
+            limit: Only tasks that need this limit, whatever other limits they need. None (the
+                default): all tasks.
+            key: Only tasks that need this key of the limit. None (the default): those of all keys.
+            reason: Why, up to 500 characters; recorded in the log of changes.
+            by: Who, up to 500 characters. Default: the user of this process and its host.
+            progress: A function that is called after each batch with two numbers: the tasks that
+                the call has handled, and all tasks. Default: none.
+
+        Returns:
+            The numbers of tasks that were removed, and that were not.
 
         Raises:
-            UnknownLimitError: no task waits for the limit, and no limit of that name is defined.
-            QueueNotFoundError: RabbitMQ has no such queue any more.
-            StoreUnavailableError: the server of the limits could not be reached for a minute.
-            Others: errors of the broker's client.
+            LimitValueError: A key is given without a limit.
+            UnknownLimitError: No task waits for the limit, and it is not defined.
+            QueueNotFoundError: RabbitMQ does not have the queue any more.
+            StoreUnavailableError: The server of the limits could not be reached for a minute. The
+                errors of the broker's client are raised as they are.
         """
         return self._send_to_broker(None, limit, key, Author.of(by, reason), progress)
 
@@ -78,16 +88,19 @@ class RemovalMethods(AppLimits):
         """Send waiting tasks to another queue of the broker; otherwise as :meth:`drain`.
 
         Args:
-            limit: see :meth:`drain`.
-            queue: one of the app's, or one that Celery may create.
-            key: see :meth:`drain`.
-            reason: see :meth:`drain`.
-            by: see :meth:`drain`.
-            progress: see :meth:`drain`.
+            limit: See :meth:`drain`. None: all tasks.
+            queue: The name of a queue of the app, or of one that Celery may create.
+            key: See :meth:`drain`. Default: all keys.
+            reason: See :meth:`drain`.
+            by: See :meth:`drain`.
+            progress: See :meth:`drain`.
+
+        Returns:
+            The numbers of tasks that were removed, and that were not.
 
         Raises:
-            QueueNotFoundError: the app has no such queue, and ``task_create_missing_queues`` is
-                off. Others as :meth:`drain`.
+            QueueNotFoundError: The app has no such queue, and ``task_create_missing_queues`` is
+                off. The errors of :meth:`drain` are raised as well.
         """
         return self._send_to_broker(queue, limit, key, Author.of(by, reason), progress)
 
@@ -100,23 +113,28 @@ class RemovalMethods(AppLimits):
         by: str | None = None,
         progress: ReportProgress | None = None,
     ) -> Removal:
-        """Discard waiting tasks. Their results have the state REVOKED from now on.
+        """Discard waiting tasks. Their results have the state REVOKED.
 
-        As when a worker meets a revoked task, the chord of a task fails, and a fan-out counts it
-        as revoked. The signal ``task_revoked`` and the event of that name, which only workers send,
-        are not sent. If the call is interrupted, repeat it: some tasks with the state REVOKED may
-        wait again.
+        As when a worker meets a revoked task, the chord of a task fails, and a fan-out counts the
+        task as revoked. The signal ``task_revoked`` and the event ``task-revoked`` are not sent, as
+        only workers send them. If the call is interrupted, repeat it: some tasks with the state
+        REVOKED may wait again.
 
         Args:
-            limit: see :meth:`drain`.
-            key: see :meth:`drain`.
-            reason: the message of the ``TaskRevokedError`` in the results; noted as well.
-            by: see :meth:`drain`.
-            progress: see :meth:`drain`.
+            limit: See :meth:`drain`. None: all tasks.
+            key: See :meth:`drain`. Default: all keys.
+            reason: Why; the message of the ``TaskRevokedError`` in the results, also recorded in
+                the log of changes. Default ``"dropped"``.
+            by: See :meth:`drain`.
+            progress: See :meth:`drain`.
+
+        Returns:
+            The numbers of tasks that were removed, and that were not.
 
         Raises:
-            UnknownLimitError, StoreUnavailableError: as :meth:`drain`.
-            Others: errors of the result backend.
+            UnknownLimitError: No task waits for the limit, and it is not defined.
+            StoreUnavailableError: The server of the limits could not be reached for a minute. The
+                errors of the result backend are raised as they are.
         """
         from celery_throttle.removal.remove import remove  # noqa: PLC0415  # see above
         from celery_throttle.removal.revoker import Revoker  # noqa: PLC0415

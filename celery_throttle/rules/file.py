@@ -11,17 +11,22 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 
-#: The content of a file; text is the reason why it cannot be read.
 __all__ = ["load_rules"]
 
+#: The content of a file; text is the reason why it cannot be read.
 _Content = bytes | str
 
 
 def load_rules(path: str, code: Mapping[str, Limits] | None = None) -> Rules:
-    """Read the rules file at ``path``; ``code``: as for :func:`read_rules`.
+    """Read a rules file.
+
+    Args:
+        path: The path of the file.
+        code: The limits of the code, by name, to which the file may refer. None (the default): they
+            are unknown, and a limit that the file does not define is taken for one of them.
 
     Raises:
-        RulesError: the file cannot be read, or there are mistakes in it.
+        RulesError: The file cannot be read, or has mistakes.
     """
     content, _ = _read(path)
     return _parse(content, path, code)

@@ -16,15 +16,15 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits, weights and routes. Rules are equal if their digests are.
+    """The limits, weights and routes of a rules file. Rules are equal if their digests are.
 
     Attributes:
         limits: The limits of names and of single keys.
         weights: The weights of names and of single keys.
-        routes: The name of a task, or a pattern with ``*``, and its limits as written. A name goes
-            before all patterns; of several patterns that match, the first counts.
-        digest: Hex digits that depend on what the rules say; not on spelling, comments or order,
-            except for the order of patterns.
+        routes: The limits of tasks as written, by the name of the task or a pattern with ``*``. A
+            name goes before all patterns; of several patterns that match, the first counts.
+        digest: Hex digits that depend on what the rules say, not on spelling, comments or order,
+            except for the order of patterns. It is computed.
     """
 
     limits: Mapping[LimitRef, Limits] = field(default_factory=dict, compare=False)

@@ -15,22 +15,31 @@ from celery_throttle.tasks.task_limits import CostSpec
 
 
 class ThrottledTask(Task):
-    """Base of tasks with limits; ``Throttle(app)`` makes it the app's default base.
+    """The base class of tasks with limits. ``Throttle(app)`` makes it the app's default base class.
+
+    The attributes are options of ``@app.task(...)``, or attributes of a class.
 
     Attributes:
-        throttle: the limits: ``"stripe"``, ``"mail:{tenant_id}"`` (the key comes from the task's
-            arguments), or a list of these. None: the app's ``throttle_routes`` decide.
-        throttle_cost: units that the task takes from each of its limits; or ``"{tokens}"``, the
-            argument that has the number; or a dict of these by limit name, 1 for limits that it
-            does not name. A task takes one slot of a concurrency limit, whatever its cost.
-            Default 1.
-        throttle_max_wait: seconds; a task that would have to wait longer does not join its line.
-            None (the default): any wait.
-        throttle_on_max_wait: what becomes of such a task. ``"fail"`` (the default): it fails at
-            once with :class:`~celery_throttle.errors.WaitTooLongError`. ``"drop"``: it is
-            discarded, and its state becomes REVOKED.
-        throttle_track: whether a waiting task shows the state THROTTLED in the result backend,
-            with ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
+        throttle: The limits: ``"stripe"``; ``"mail:{tenant_id}"``, whose key is the argument of
+            that name; or a list of these, all of which must allow the task. None (the default): the
+            app's ``throttle_routes`` decide.
+        throttle_cost: Units that the task takes from each of its limits, above 0, whole or not. Or
+            ``"{tokens}"``, the argument that has the number; or a dict of limit name to one of
+            these, with 1 for names that it does not have. A task takes one slot of a limit with
+            slots, whatever its cost. Default 1.
+        throttle_max_wait: Seconds, 0 to 1e9. A task that is expected to wait longer does not join
+            its line. None (the default): any wait.
+        throttle_on_max_wait: What becomes of such a task. ``"fail"`` (the default): it fails at
+            once with :class:`WaitTooLongError`. ``"drop"``: it is discarded, and its state becomes
+            REVOKED. The same applies to :class:`QueueFullError` and :class:`KeysFullError`.
+        throttle_track: Whether a waiting task shows the state THROTTLED in the result backend, with
+            ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
+
+    Example:
+        ::
+
+            @app.task(throttle="openai", throttle_cost="{tokens}", throttle_max_wait=600)
+            def summarize(text, tokens): ...
     """
 
     abstract = True
@@ -50,6 +59,8 @@ class ThrottledTask(Task):
 
         Nothing is raised here: Celery defines many tasks in one go, and an error would stop that.
         Wrong limits are an error when the task is sent, and when a worker starts.
+
+        :meta private:
         """
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
@@ -65,10 +76,16 @@ class ThrottledTask(Task):
     def apply_async(
         self, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        """Send the task as Celery does; with ``throttle_publish = "line"`` to the end of its line.
+        """Send the task as Celery does; with ``throttle_publish = "line"``, to the end of its line.
+
+        Args:
+            args: As for Celery's ``Task.apply_async``.
+            kwargs: As for Celery's ``Task.apply_async``.
+            *positional: As for Celery's ``Task.apply_async``.
+            **options: As for Celery's ``Task.apply_async``.
 
         Raises:
-            ThrottleError: the limits of the task are wrong.
+            ThrottleError: The limits of the task are wrong.
         """
         limits = limits_to_send(self.app, self)
         if limits is None or positional or self.app.conf.task_always_eager:
