@@ -16,6 +16,8 @@ from celery_throttle.store.counters import (
     WAIT_BUCKETS,
 )
 
+__all__ = ["WAIT_BOUNDS", "Totals"]
+
 #: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds.
 #: They are 0.1, 0.2, 0.4 and so on, each twice the one before; the last one is infinity.
 WAIT_BOUNDS: tuple[float, ...] = (
