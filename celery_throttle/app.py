@@ -234,7 +234,7 @@ class Throttle(RemovalMethods):
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Acquisition]:
-        """See :meth:`~celery_throttle.Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
+        """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
 
         A refusal that would raise Throttled lets the task step into its line. Without ``max_wait``
         the call takes units anew: it uses none that the run began with.
@@ -245,7 +245,7 @@ class Throttle(RemovalMethods):
         return run.taking(requirement, max_wait, mode=mode, holder=holder)
 
     def return_slots(self, acquisition: Acquisition) -> None:
-        """See :meth:`~celery_throttle.Limiter.return_slots`."""
+        """See :meth:`Limiter.return_slots`."""
         run = current_run(self) if acquisition.task_items else None
         if run is not None:
             run.give_back(acquisition.task_items)
@@ -253,7 +253,7 @@ class Throttle(RemovalMethods):
     def may_resend(
         self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
     ) -> bool:
-        """See :meth:`~celery_throttle.Limiter.may_resend`; a task in a worker joins its line instead."""
+        """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
         run = current_run(self)
         if run is not None:
             run.resend(requirement, acquisition, stop, most)

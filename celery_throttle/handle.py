@@ -27,8 +27,9 @@ _MAX_CACHED_COST = 1000
 class LimitHandle(HandleCore):
     """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
 
-    Its methods are those of the limiter for this limit alone. They raise :class:`~celery_throttle.UnknownLimitError`
-    if the limit is not defined, and :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
+    Its methods are those of the limiter for this limit alone. They raise
+    :class:`~celery_throttle.UnknownLimitError` if the limit is not defined, and
+    :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
 
     Attributes:
         limiter: The limiter, or the ``Throttle``.
@@ -112,7 +113,9 @@ class LimitHandle(HandleCore):
         return await self.limiter.arun_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """Take an estimated cost now, to settle it later; see :meth:`~celery_throttle.Limiter.reserve`.
+        """Take an estimated cost now, to settle it later.
+
+        See :meth:`~celery_throttle.Limiter.reserve`.
 
         Args:
             cost: The estimate in units, above 0.
@@ -133,13 +136,15 @@ class LimitHandle(HandleCore):
         return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
-        """Return a context manager that holds a slot of the limit; see :meth:`~celery_throttle.Limiter.slot`.
+        """Return a context manager that holds a slot of the limit.
+
+        See :meth:`~celery_throttle.Limiter.slot`.
 
         Args:
             cost: Units to take from limits with a rate, if the name has some besides its slots;
                 default 1. It takes one slot, whatever the cost.
-            max_wait: Seconds to wait at most; default 0. The ``with`` raises :class:`~celery_throttle.Throttled` if
-                the limit does not allow it in that time.
+            max_wait: Seconds to wait at most; default 0. The ``with`` raises
+                :class:`~celery_throttle.Throttled` if the limit does not allow it in that time.
             lease: Seconds after which the slot is free again if this process dies, 1 to 3600;
                 default 30.
         """
@@ -158,8 +163,8 @@ class LimitHandle(HandleCore):
     ) -> F:
         """Return a function that acquires the limit before each call of ``function``; for SDKs.
 
-        A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In a task that a
-        worker runs, the error makes the task join its line.
+        A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In
+        a task that a worker runs, the error makes the task join its line.
 
         Args:
             function: A function, or coroutine function, that calls an API.
@@ -170,8 +175,8 @@ class LimitHandle(HandleCore):
                 Then ``cost`` is an estimate.
             refused: The types of exceptions by which the API refuses a call; they stop the limit
                 for all clients. ``Retry-After`` is read from ``error.response.headers`` or
-                ``error.headers``. Or a function of an exception that returns a :class:`~celery_throttle.Heard`, or
-                None. Default: none.
+                ``error.headers``. Or a function of an exception that returns a
+                :class:`~celery_throttle.Heard`, or None. Default: none.
             retry_429: How many times the function is called again, with the same arguments, after
                 such an exception: after the stop, and with units taken anew. In a task that a
                 worker runs, the task joins its line instead, at most this many times in all its
@@ -198,7 +203,9 @@ class LimitHandle(HandleCore):
         )
 
     def learn(self, heard: Heard) -> float:
-        """Apply the feedback of an API's answer to the limit; see :meth:`~celery_throttle.Limiter.learn`.
+        """Apply the feedback of an API's answer to the limit.
+
+        See :meth:`~celery_throttle.Limiter.learn`.
 
         Args:
             heard: The feedback.

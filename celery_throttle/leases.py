@@ -76,9 +76,9 @@ class Reservation:
 class Slot:
     """A slot for the duration of a ``with`` or ``async with``. ``slot()`` returns it.
 
-    The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to ``as``, and releases
-    the slot when it ends. A thread renews the lease meanwhile. If the server cannot be reached for
-    longer than the lease, another holder may take the slot.
+    The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to
+    ``as``, and releases the slot when it ends. A thread renews the lease meanwhile. If the server
+    cannot be reached for longer than the lease, another holder may take the slot.
 
     A slot that was released can be taken again by another ``with``. While it is held, a second
     ``with`` raises :class:`~celery_throttle.ThrottleError`.

@@ -1,23 +1,34 @@
-"""Signals, sent in the worker's main process.
+"""Signals of a worker, sent in its main process. They need Celery.
 
-``task_throttled``: a task waits in its line now, as a limit refused it, or no process is free.
-    sender: the task. request: its :class:`celery.worker.request.Request`. limit: name of the limit
-    that refused, or that the task would wait for longest. key: its key or None. retry_after:
-    seconds until that limit has room again, 0.0 if it has.
-    position: position in the line, from 1. expected: seconds until the task is expected to run.
-    retry_after and expected are None if a limit is paused until it is resumed.
+A receiver takes the arguments by name, and further ones as ``**kwargs``. It runs in the worker's
+loop, so it must return quickly; Celery logs an error that it raises, and goes on.
 
-``task_released``: a task was claimed from its line, with its quota, and is about to start.
-    sender: the task. request: its request. waited: seconds that it spent in the line.
+``task_throttled``: A task waits now.
+    sender: The task.
+    request: Its :class:`celery.worker.request.Request`.
+    limit: The name of the limit that refused the task, or for which it would wait longest.
+    key: The encoded key of the limit, or None.
+    retry_after: Seconds until that limit has room; 0.0 if it has. None if a limit of the task is
+        paused until it is resumed.
+    position: The position in the line, from 1; 0 with ``throttle_waiting = "broker"``.
+    expected: Seconds until the task is expected to start; None as for ``retry_after``.
 
-``throttle_mode_changed``: the server of the limits was lost, or is back.
-    sender: the app. mode: ``"outage"`` or ``"normal"``. count: the number of outages that this
-    worker has seen.
+``task_released``: A task was claimed from its line, with its units, and is about to start.
+    sender: The task.
+    request: Its request.
+    waited: Seconds that it spent in the line.
+
+``throttle_mode_changed``: The server of the limits was lost, or is back.
+    sender: The app.
+    mode: ``"outage"`` or ``"normal"``.
+    count: The number of outages that this worker has seen, this one included.
 """
 
 from __future__ import annotations
 
 from celery.utils.dispatch import Signal
+
+__all__ = ["task_released", "task_throttled", "throttle_mode_changed"]
 
 task_throttled = Signal(
     name="task_throttled",

@@ -29,8 +29,9 @@ class Decision(NamedTuple):
             Infinity while one of the limits is paused until it is resumed.
         bound_by: The name of the limit for which the request would wait longest. None if allowed;
             then "stripe".
-        granted: The units that were taken: the cost, or 0. After :meth:`~celery_throttle.Limiter.acquire_up_to`, the
-            units that were available. 4, then 0.
+        granted: The units that were taken: the cost, or 0. After
+            :meth:`~celery_throttle.Limiter.acquire_up_to`, the units that were available. 4, then
+            0.
         delay: The time after which the request may start. Above 0 for a ``leaky-queue``, which
             takes units for later starts; with ``max_wait`` that time has passed already. 0.0, and
             0.0.

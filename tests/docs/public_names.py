@@ -11,9 +11,9 @@ Public are
 * of a public class its attributes without a leading underscore, and its special methods with a
   docstring; those that it inherits from classes of this package included.
 
-Not public is a name whose docstring has the field ``:meta private:``, and an attribute that such a
-class was the first to define. So is the constructor of a class that a page shows as
-``autoclass:: Name()``: other public names return its instances.
+Not public is a name whose docstring has the field ``:meta private:``, an attribute that such a
+class was the first to define, and what overrides one of these. Nor is the constructor of a class that a page shows as
+``autoclass:: Name()``, as other public names return its instances.
 """
 
 from __future__ import annotations
@@ -131,11 +131,8 @@ def _attributes(cls: type) -> Iterator[PublicName]:
     bases = [base for base in cls.__mro__ if _is_ours(base)]
     names = {each: None for base in bases for each in (*inspect.get_annotations(base), *vars(base))}
     for each in names:
-        introduced = [
-            base for base in bases if each in vars(base) or each in inspect.get_annotations(base)
-        ][-1]
         value = inspect.getattr_static(cls, each, None)
-        if (each.startswith("_") and not _is_special(each, value)) or _is_private(introduced):
+        if (each.startswith("_") and not _is_special(each, value)) or _is_plumbing(bases, each):
             continue
         if isinstance(value, (classmethod, staticmethod)):
             value = value.__func__
@@ -146,6 +143,17 @@ def _attributes(cls: type) -> Iterator[PublicName]:
             continue  # no annotation: an attribute of a base of another project
         owner = _first_public_owner(cls, each)
         yield PublicName(f"{owner.__module__}.{owner.__qualname__}.{each}", value, owner, is_field)
+
+
+def _is_plumbing(bases: list[type], attribute: str) -> bool:
+    """Whether an attribute, or one that it overrides, is private, or of a private base class."""
+    owners = [
+        base
+        for base in bases
+        if attribute in vars(base) or attribute in inspect.get_annotations(base)
+    ]
+    overridden = (inspect.getattr_static(base, attribute, None) for base in owners)
+    return _is_private(owners[-1]) or any(map(_is_private, overridden))
 
 
 def _is_special(name: str, value: Any) -> bool:
