@@ -1,22 +1,23 @@
-"""What an HTTP response says about the limits of its API.
+"""Reads what an HTTP response says about the limits of its API.
 
-:func:`read` takes the status, the headers and the time. It does no I/O and never raises, whatever
-the text. It understands these headers; if several give a quota in the same unit, the first wins:
+:func:`read` understands these headers. If several of them give a quota in the same unit, the first
+one in this order counts:
 
-1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 08 to 10 of the IETF's
-   draft-ietf-httpapi-ratelimit-headers, and 07. Each member is a quota of its own.
-2. ``RateLimit-Remaining`` and ``-Reset``: drafts 00 to 06; GitLab, with an epoch.
-3. ``X-RateLimit-Remaining-Requests`` and ``-Tokens``, ``-Reset-`` likewise: OpenAI, Azure, Groq.
-4. ``X-RateLimit-Remaining`` and ``-Reset``: GitHub, Discord, Reddit and most others.
-5. ``X-Rate-Limit-Remaining`` and ``-Reset``: X (Twitter).
+1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 07 to 10 of the IETF's
+   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a quota of its own.
+2. ``RateLimit-Remaining`` and ``RateLimit-Reset``: drafts 00 to 06; and GitLab, with an epoch.
+3. ``X-RateLimit-Remaining-Requests``, ``X-RateLimit-Remaining-Tokens`` and their ``Reset`` twins:
+   OpenAI, Azure, Groq.
+4. ``X-RateLimit-Remaining`` and ``X-RateLimit-Reset``: GitHub, Discord, Reddit and most others.
+5. ``X-Rate-Limit-Remaining`` and ``X-Rate-Limit-Reset``: X (Twitter).
 6. ``X-Shopify-Shop-Api-Call-Limit``: used/limit, without a reset.
 
 ``Retry-After`` counts with status 429, 503 and 403 only. ``Retry-After-Ms`` and
-``X-Ms-Retry-After-Ms`` (OpenAI, Azure) take precedence. Stripe sends a 429 with
-``Stripe-Rate-Limited-Reason`` and documents nothing else, so only its refusals count. Limits
-themselves (``X-RateLimit-Limit``) are not read: the remaining quota is enough.
+``X-Ms-Retry-After-Ms`` (OpenAI, Azure) take precedence. Stripe documents no header about quotas, so
+only its refusals count. Headers with the limit itself (``X-RateLimit-Limit``) are not read.
 
-Epochs and dates are compared with the ``Date`` of the response, so no clock here has to be right.
+Epochs and dates are compared with the ``Date`` of the response, so the clock of this machine need
+not be right.
 """
 
 from __future__ import annotations
