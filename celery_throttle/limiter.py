@@ -36,8 +36,8 @@ class Limiter(LimitChanges, LimitsStatus):
 
     Args:
         url: The URL of the server: ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
-            Sentinels, or a cluster. ``"memory://"`` needs no server: the limits are in the memory
-            of this limiter, with the same decisions. It is for tests.
+            Sentinels, or a cluster; see :doc:`/how-to/servers`. ``"memory://"`` needs no server:
+            the limits are in the memory of this limiter, with the same decisions. It is for tests.
         limits: The limits of the code, by name. Each is text (``"100/s burst 20"``), a
             :class:`Limit`, or a list of these, all of which must allow. A definition at run time or
             in the rules file takes precedence. Default: none.

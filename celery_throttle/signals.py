@@ -1,7 +1,7 @@
 """Signals of a worker, sent in its main process. They need Celery.
 
-A receiver takes the arguments by name, and further ones as ``**kwargs``. It runs in the worker's
-loop, so it must return quickly; Celery logs an error that it raises, and goes on.
+A receiver takes the arguments by name, and further ones as ``**kwargs``. It runs in the thread that
+sends the signal, so it must return quickly. Celery logs an error that it raises, and goes on.
 
 ``task_throttled``: A task waits now.
     sender: The task.

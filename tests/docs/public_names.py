@@ -12,8 +12,8 @@ Public are
   docstring; those that it inherits from classes of this package included.
 
 Not public is a name whose docstring has the field ``:meta private:``, an attribute that such a
-class was the first to define, and what overrides one of these. Nor is the constructor of a class that a page shows as
-``autoclass:: Name()``, as other public names return its instances.
+class was the first to define, and what overrides one of these. Nor is the constructor of a class
+that a page shows as ``autoclass:: Name()``: other public names return its instances.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 from collections.abc import Iterator
@@ -12,16 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import _state
 
+import celery_throttle
 from tests.docs import public_names
 from tests.docs.public_names import DOCS, PublicName
 
 pytest.importorskip("sphinx")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Sphinx's extensions
 
 NAMES = public_names.find_all()
 
 #: The first line of the other twin, which names the one with the arguments.
 _TWIN = re.compile(r"The asyncio twin of :meth:`(\w+)`")
+
+
+def _own_doc(value: Any) -> str:
+    if isinstance(value, (classmethod, staticmethod)):
+        value = value.__func__
+    doc = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    return inspect.cleandoc(doc or "")
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +96,24 @@ def test_a_docstring_names_all_arguments(name: str) -> None:
     assert not missing, f"the docstring of {name} does not name {', '.join(missing)}"
 
 
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name for name in NAMES if not NAMES[name].is_field and ">>>" in _own_doc(NAMES[name].value)
+    ),
+)
+def test_the_example_of_a_docstring(name: str) -> None:
+    names = {each: getattr(celery_throttle, each) for each in celery_throttle.__all__}
+    app = _state.get_current_app()
+    try:
+        test = doctest.DocTestParser().get_doctest(
+            _own_doc(NAMES[name].value), names, name, None, None
+        )
+        assert not doctest.DocTestRunner().run(test).failed
+    finally:
+        app.set_current()
+
+
 def test_the_rule_finds_names_of_all_kinds() -> None:
     assert {
         "celery_throttle.limiter.Limiter.acquire",
@@ -99,29 +128,20 @@ def test_the_rule_finds_names_of_all_kinds() -> None:
 
 
 def _paths(one: PublicName) -> Iterator[str]:
-    """Yield the names by which a page may define a public name."""
-    yield one.name
-    parts = one.name.split(".")
-    for index in range(1, len(parts)):
-        for module in _modules_above(parts[:index]):
-            yield ".".join([module, *parts[index:]])
-
-
-def _modules_above(parts: list[str]) -> Iterator[str]:
-    for end in range(1, len(parts)):
-        yield ".".join(parts[:end])
+    """Yield the names by which a page may define a public name: of its module, or one above."""
+    definer = one.value if one.owner is None else one.owner
+    module = getattr(definer, "__module__", "")
+    if not one.name.startswith(f"{module}."):  # a signal: an instance of Celery's class
+        module = one.name.rpartition(".")[0]
+    own = one.name.removeprefix(f"{module}.")
+    while module:
+        yield f"{module}.{own}"
+        module = module.rpartition(".")[0]
 
 
 def _without_constructor() -> set[str]:
     shown = public_names.classes_without_constructor()
     return {name for name in NAMES if {*_paths(NAMES[name])} & shown}
-
-
-def _own_doc(value: Any) -> str:
-    if isinstance(value, (classmethod, staticmethod)):
-        value = value.__func__
-    doc = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
-    return inspect.cleandoc(doc or "")
 
 
 def _docs_of_class(cls: type) -> str:
