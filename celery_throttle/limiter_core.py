@@ -209,7 +209,7 @@ class HandleCore:
         self.ref = ref
 
 
-#: One limit of a limiter, or several that all have to allow.
+#: A handle such as ``limiter["stripe"]``, or a sequence of handles of one limiter.
 LimitHandles = HandleCore | Sequence[HandleCore]
 
 

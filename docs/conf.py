@@ -33,15 +33,21 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 # Names that signatures show in place of unions; docs/reference/api/values.md explains them.
 autodoc_type_aliases = {
+    "ByRequest": "celery_throttle.inbound.rules.KeyFunction",
     "Cost": "celery_throttle.limits.cost.Cost",
     "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
     "Costs": "celery_throttle.limits.requirement.Costs",
     "FanOut": "celery_throttle.fanout.handle.FanOut",  # app.py imports it late
+    "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
+    "KeySpec": "celery_throttle.inbound.rules.KeySpec",
+    "LimitHandles": "celery_throttle.limiter_core.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
     "RefLike": "celery_throttle.limits.reference.RefLike",
     "Refused": "celery_throttle.clients.wrapped.Refused",
     "ReportProgress": "celery_throttle.removal.remove.ReportProgress",
+    "RequestCost": "celery_throttle.inbound.rules.RequestCost",
     "Spec": "celery_throttle.settings.Spec",
+    "Units": "celery_throttle.clients.http.Units",
 }
 napoleon_use_rtype = False
 
@@ -72,6 +78,9 @@ _ALIAS = re.compile(
 )
 
 
+_QUALIFIED = re.compile(r"(?<![\w.~])[a-z]\w*\.[\w.]+")
+
+
 def shorten_aliases(text: str | None) -> str | None:
     """Show the last part of the names of ``autodoc_type_aliases``, as of other types."""
 
@@ -79,6 +88,11 @@ def shorten_aliases(text: str | None) -> str | None:
         return f"~{found[1] or found[2] or autodoc_type_aliases[found[3]]}"
 
     return text and _ALIAS.sub(short, text)
+
+
+def shorten_types(line: str) -> str:
+    """Show the last part of the names of types, as in signatures."""
+    return _QUALIFIED.sub(r"~\g<0>", shorten_aliases(line) or "")
 
 
 def shorten_signature(
@@ -100,7 +114,7 @@ def add_version(
     """Say since which version a class, function or exception is there."""
     if what in ("class", "function", "exception") and "versionadded" not in "".join(lines):
         lines += ["", f".. versionadded:: {FIRST}"]
-    lines[:] = [shorten_aliases(line) or "" if ":type:" in line else line for line in lines]
+    lines[:] = [shorten_types(line) if ":type:" in line else line for line in lines]
 
 
 def setup(app: Any) -> None:

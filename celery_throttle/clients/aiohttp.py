@@ -32,20 +32,30 @@ def throttled(
     unit: Units | None = None,
     retry_429: int = 0,
 ) -> ClientMiddlewareType:
-    """``aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])``.
+    """Return a client middleware that acquires limits for requests and learns from responses.
+
+    Each request raises :exc:`~celery_throttle.Throttled` or
+    :exc:`~celery_throttle.StoreUnavailableError` under the conditions of
+    :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
 
     Args:
-        limit: see :class:`celery_throttle.clients.httpx.ThrottledTransport`.
-        key: see there; a function of the ``aiohttp.ClientRequest``.
-        cost: see there; units, or such a function.
-        max_wait: seconds that a request may wait for its limits; default 0.
-        usage: see there; a function or coroutine function of the ``aiohttp.ClientResponse``, which
+        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+        key: See there; a function of the ``aiohttp.ClientRequest``.
+        cost: See there; units, or a function of the ``aiohttp.ClientRequest``. Default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there; a function or coroutine function of the ``aiohttp.ClientResponse``, which
             may ``await response.json()``.
-        unit: see there.
-        retry_429: see there; a body that is not text, bytes, JSON or a form without files counts
-            as a stream.
+        unit: See there.
+        retry_429: See there; a body that is not text, bytes, JSON or a form without files counts
+            as a stream. Default 0.
 
-    Raises (for each request): see there.
+    Raises:
+        LimitError: An argument is not as above.
+
+    Example:
+        ::
+
+            stripe = aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])
     """
     options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
     guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)

@@ -26,22 +26,22 @@ _LOGGED_EXTENSION_SECONDS = 0.5
 class Guard:
     """The limits of one client's calls.
 
-    ``key``, ``cost`` and ``usage`` take what the client knows of a call: its request, its
-    arguments, its response.
+    ``key`` and ``cost`` take the request, or the arguments of the call; ``usage`` takes the
+    response.
 
     Args:
-        limit: ``throttle["stripe"]``, or a list of such limits of one limiter.
-        key: a function that returns the key of each limit that has none of its own. If it returns
-            None, the limit itself applies.
-        cost: units of each limit, a mapping of limit names to units, or a function that returns
-            one of these; default 1.
-        max_wait: seconds that a call may wait for its limits; default 0.
-        usage: a function of the response that returns the true cost, in the forms of ``cost``,
-            which is only an estimate then.
-        retry_429: how often a call that the API refused is repeated; default 0.
+        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter.
+        key: A function that returns the key of each limit without one. If it returns None, the
+            limit itself applies.
+        cost: Units, or a dict of units by the name of the limit, or a function that returns either;
+            default 1.
+        max_wait: The most seconds that a call waits for its limits; default 0.
+        usage: A function of the response that returns the actual cost, in the forms of ``cost``,
+            which is then an estimate.
+        retry_429: How often a call that the API refuses is repeated; default 0.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Guard:
             self._fixed = self.requirement()
 
     def requirement(self, *args: Any, **kwargs: Any) -> Requirement:
-        """Return what a call needs; the arguments are those of ``key`` and ``cost``."""
+        """Return the requirement of a call; the arguments are passed to ``key`` and ``cost``."""
         if self._fixed is not None:
             return self._fixed
         refs = [limit.ref for limit in self._limits]

@@ -184,7 +184,7 @@ class GuardedCall(Generic[R]):
         Returns None if the limits do not allow it: then the refusal is the caller's.
 
         Raises:
-            TaskThrottled: a task that runs in a worker waits in its line instead.
+            TaskThrottled: A task that runs in a worker waits in its line instead.
         """
         pause = self._pause
         if pause is None:

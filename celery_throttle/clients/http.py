@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two log lines about headers that cannot be used.
 WARNING_INTERVAL_SECONDS = 60.0
 
-#: What the limits count: the same for all of them, or by the name of the limit.
+#: The type of ``unit``. It is one unit for all limits, such as ``"tokens"``, or a mapping of units
+#: by the name of the limit.
 Units = str | Mapping[str, str]
 
 
@@ -29,17 +30,18 @@ class HttpGuard(Guard):
     """The limits of one HTTP client's requests.
 
     Args:
-        limit, key, cost, max_wait, usage: see :class:`Guard`. ``key`` and ``cost`` take the
-            client's request, ``usage`` its response with the whole body in memory.
-        retry_429: how often a request is sent again if it was refused (429, or 503 or 403 with
-            ``Retry-After``) and its body can be sent again.
-        unit: what the limits count, such as ``"requests"`` (the default) or ``"tokens"``: only the
-            remaining quota of this unit counts. For several limits, a mapping of their names to
-            units; limits that it leaves out are not the API's own and learn nothing. Without it,
-            several limits learn from refusals, but not from remaining quotas.
+        limit: See :class:`~celery_throttle.clients.guard.Guard`.
+        unit: The unit that the limits count, such as ``"requests"`` (the default) or ``"tokens"``:
+            only the remaining quota of this unit counts. For several limits, a dict of units by the
+            name of the limit; limits that it leaves out learn nothing. Several limits without
+            ``unit`` learn from refusals, but not from remaining quotas.
+        options: The other arguments of :class:`~celery_throttle.clients.guard.Guard`. ``key`` and
+            ``cost`` take the client's request, ``usage`` its response with the whole body in
+            memory. A request counts as refused with status 429, and with 503 or 403 and
+            ``Retry-After``.
 
     Raises:
-        LimitError: an argument is not as above.
+        LimitError: An argument is not as above.
     """
 
     def __init__(self, limit: LimitHandles, *, unit: Units | None = None, **options: Any) -> None:

@@ -41,64 +41,93 @@ class _GuardedTransport(Generic[T]):
 
 
 class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTransport):
-    """``httpx.Client(transport=ThrottledTransport(throttle["stripe"]))``.
+    """A transport that acquires limits before each request and learns from each response.
 
     Args:
-        limit: one limit, or a list of limits that all have to allow. Slots (``10 at once``) are
-            held until the body of the response has been read or closed.
-        transport: sends the requests; default ``httpx.HTTPTransport()``.
-        key: a function of the ``httpx.Request`` that returns the key of each limit that has none
-            of its own. If it returns None, the limit itself applies.
-        cost: units, also by the name of the limit, or a function of the ``httpx.Request`` that
-            returns them; default 1.
-        max_wait: seconds that a request may wait for its limits; default 0.
-        usage: a function of the ``httpx.Response`` that returns the true cost; ``cost`` is only an
-            estimate then. The whole body is read first, also that of a streamed response.
-        unit: what the limits count; see :class:`~celery_throttle.clients.http.HttpGuard`.
-        retry_429: how often a refused request is sent again. It waits until its limits go on, and
-            acquires them anew. Its body must be in memory: a stream can be read only once. A task
-            that runs in a worker waits in its line instead, at most so often in all its runs.
-            Default 0.
+        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: all of
+            these limits must allow a request. A slot (``10 at once``) is held until the body of the
+            response has been read or closed.
+        transport: The transport that sends the requests; default ``httpx.HTTPTransport()``.
+        key: A function of the ``httpx.Request`` that returns the key of each limit without one. If
+            it returns None, the limit itself applies. Default: the limit itself.
+        cost: Units, or a dict of units by the name of the limit, or a function of the
+            ``httpx.Request`` that returns either; default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: A function of the ``httpx.Response`` that returns the actual cost, in the forms of
+            ``cost``. The limits are settled to it, and ``cost`` is an estimate. The whole body is
+            read first, also that of a streamed response. Default: ``cost`` is the actual cost.
+        unit: The unit that the limit counts, such as ``"tokens"``, if the API reports several
+            quotas; default ``"requests"``. For several limits, a dict of units by the name of the
+            limit: limits that it leaves out learn nothing. Several limits without ``unit`` learn
+            from refusals, but not from remaining quotas.
+        retry_429: How often a request that the API refuses is sent again, each time after the
+            limits allow it anew; default 0. A body that is a stream is not sent again. In a task
+            that a worker runs, the task joins its line instead, at most this often in all its runs.
 
-    Raises (for each request):
-        Throttled: the limits do not allow it in time. In a task that runs in a worker, this lets
-            the task wait in its line.
-        StoreUnavailableError: the server of the limits cannot be reached, and not all of the
-            limits are ``outage open``.
+    Raises:
+        LimitError: An argument is not as above.
+
+    Example:
+        ::
+
+            stripe = httpx.Client(transport=ThrottledTransport(throttle["stripe"]))
+            stripe.post("https://api.stripe.com/v1/charges", data={"amount": 2000})
     """
 
     _default = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request once its limits allow it."""
+        """Send a request once its limits allow it.
+
+        Args:
+            request: The request.
+
+        Raises:
+            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
+                a task that a worker runs, the task joins its line.
+            StoreUnavailableError: The server of the limits cannot be reached, and not all of the
+                limits are ``outage open``; nothing was sent.
+            ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
+        """
         send = partial(self._transport.handle_request, request)
         exchange = _HttpxExchange(self._guard, request, send)
         return run_steps(call_steps(self._guard, exchange, request))
 
     def close(self) -> None:
-        """Close the transport that sends."""
+        """Close the transport that sends the requests."""
         self._transport.close()
 
 
 class AsyncThrottledTransport(
     _GuardedTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
 ):
-    """``httpx.AsyncClient(transport=AsyncThrottledTransport(throttle["stripe"]))``.
+    """The asyncio twin of :class:`ThrottledTransport`, for ``httpx.AsyncClient``.
 
-    As :class:`ThrottledTransport`, for asyncio. ``transport`` is ``httpx.AsyncHTTPTransport()`` by
-    default.
+    Args:
+        limit: See :class:`ThrottledTransport`.
+        transport: The transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
+        key: See :class:`ThrottledTransport`.
+        cost: See there; default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there.
+        unit: See there.
+        retry_429: See there; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request once its limits allow it."""
+        """The asyncio twin of :meth:`ThrottledTransport.handle_request`.
+
+        Args:
+            request: The request.
+        """
         send = partial(self._transport.handle_async_request, request)
         exchange = _AsyncHttpxExchange(self._guard, request, send)
         return await arun_steps(call_steps(self._guard, exchange, request))
 
     async def aclose(self) -> None:
-        """Close the transport that sends."""
+        """Close the transport that sends the requests."""
         await self._transport.aclose()
 
 

@@ -17,20 +17,28 @@ from celery_throttle.steps import run_steps
 
 
 class ThrottledAdapter(BaseAdapter):
-    """``session.mount("https://api.stripe.com", ThrottledAdapter(throttle["stripe"]))``.
+    """An adapter that acquires limits before each request and learns from each response.
 
     Args:
-        limit: see :class:`celery_throttle.clients.httpx.ThrottledTransport`.
-        adapter: sends the requests; default ``requests.adapters.HTTPAdapter()``. Its own retries
-            (``max_retries``) do not acquire the limits again.
-        key, cost: see there; functions of the ``requests.PreparedRequest``.
-        max_wait: seconds that a request may wait for its limits; default 0.
-        usage: see there; a function of the ``requests.Response``. The whole body is read first,
+        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+        adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
+            Its own retries (``max_retries``) do not acquire the limits again.
+        key: See there; a function of the ``requests.PreparedRequest``.
+        cost: See there; units, or a function of the ``requests.PreparedRequest``. Default 1.
+        max_wait: The most seconds that a request waits for its limits; default 0.
+        usage: See there; a function of the ``requests.Response``. The whole body is read first,
             also with ``stream=True``.
-        unit: see there.
-        retry_429: see there; a file or a generator as the body counts as a stream.
+        unit: See there.
+        retry_429: See there; a file or a generator as the body counts as a stream. Default 0.
 
-    Raises (for each request): see there.
+    Raises:
+        LimitError: An argument is not as above.
+
+    Example:
+        ::
+
+            session = requests.Session()
+            session.mount("https://api.stripe.com", ThrottledAdapter(throttle["stripe"]))
     """
 
     def __init__(
@@ -53,14 +61,27 @@ class ThrottledAdapter(BaseAdapter):
     def send(
         self, request: requests.PreparedRequest, *args: Any, **options: Any
     ) -> requests.Response:
-        """Send a request once its limits allow it."""
+        """Send a request once its limits allow it.
+
+        Args:
+            request: The request.
+            args: Passed to the ``send()`` of the adapter.
+            options: Passed to the ``send()`` of the adapter, such as ``timeout``.
+
+        Raises:
+            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
+                a task that a worker runs, the task joins its line.
+            StoreUnavailableError: The server of the limits cannot be reached, and not all of the
+                limits are ``outage open``; nothing was sent.
+            ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
+        """
         send = partial(self._adapter.send, request, *args, **options)
         exchange = _RequestsExchange(self._guard, request, send)
         exchange.loads_body = not options.get("stream")
         return run_steps(call_steps(self._guard, exchange, request))
 
     def close(self) -> None:
-        """Close the adapter that sends."""
+        """Close the adapter that sends the requests."""
         self._adapter.close()
 
 

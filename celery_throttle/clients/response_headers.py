@@ -1,22 +1,23 @@
-"""What an HTTP response says about the limits of its API.
+"""Reads what an HTTP response says about the limits of its API.
 
-:func:`read` takes the status, the headers and the time. It does no I/O and never raises, whatever
-the text. It understands these headers; if several give a quota in the same unit, the first wins:
+:func:`read` understands these headers. If several of them give a quota in the same unit, the first
+one in this order counts:
 
-1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 08 to 10 of the IETF's
-   draft-ietf-httpapi-ratelimit-headers, and 07. Each member is a quota of its own.
-2. ``RateLimit-Remaining`` and ``-Reset``: drafts 00 to 06; GitLab, with an epoch.
-3. ``X-RateLimit-Remaining-Requests`` and ``-Tokens``, ``-Reset-`` likewise: OpenAI, Azure, Groq.
-4. ``X-RateLimit-Remaining`` and ``-Reset``: GitHub, Discord, Reddit and most others.
-5. ``X-Rate-Limit-Remaining`` and ``-Reset``: X (Twitter).
+1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 07 to 10 of the IETF's
+   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a quota of its own.
+2. ``RateLimit-Remaining`` and ``RateLimit-Reset``: drafts 00 to 06; and GitLab, with an epoch.
+3. ``X-RateLimit-Remaining-Requests``, ``X-RateLimit-Remaining-Tokens`` and their ``Reset`` twins:
+   OpenAI, Azure, Groq.
+4. ``X-RateLimit-Remaining`` and ``X-RateLimit-Reset``: GitHub, Discord, Reddit and most others.
+5. ``X-Rate-Limit-Remaining`` and ``X-Rate-Limit-Reset``: X (Twitter).
 6. ``X-Shopify-Shop-Api-Call-Limit``: used/limit, without a reset.
 
 ``Retry-After`` counts with status 429, 503 and 403 only. ``Retry-After-Ms`` and
-``X-Ms-Retry-After-Ms`` (OpenAI, Azure) take precedence. Stripe sends a 429 with
-``Stripe-Rate-Limited-Reason`` and documents nothing else, so only its refusals count. Limits
-themselves (``X-RateLimit-Limit``) are not read: the remaining quota is enough.
+``X-Ms-Retry-After-Ms`` (OpenAI, Azure) take precedence. Stripe documents no header about quotas, so
+only its refusals count. Headers with the limit itself (``X-RateLimit-Limit``) are not read.
 
-Epochs and dates are compared with the ``Date`` of the response, so no clock here has to be right.
+Epochs and dates are compared with the ``Date`` of the response, so the clock of this machine need
+not be right.
 """
 
 from __future__ import annotations
@@ -72,33 +73,53 @@ _T = TypeVar("_T")
 
 
 class ApiQuota(NamedTuple):
-    """What remains of one quota of an API."""
+    """What remains of one quota of an API.
 
-    remaining: int  #: whole units, 0 to 10**15 - 1
-    reset_after: float | None  #: seconds after the response; None if unknown
-    unit: str = REQUESTS  #: what it counts: "requests", "tokens", "content-bytes", ...
+    Attributes:
+        remaining: Whole units, 0 to 10**15 - 1.
+        reset_after: Seconds from the response to the reset of the quota; None if unknown.
+        unit: The unit that the quota counts, such as ``"requests"`` or ``"tokens"``; default
+            ``"requests"``.
+    """
+
+    remaining: int
+    reset_after: float | None
+    unit: str = REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitInfo:
-    """What one response says about limits."""
+    """What one response says about limits.
 
-    #: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``: without one they say
-    #: nothing about limits.
+    Attributes:
+        refused: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``.
+        retry_after: Seconds to wait, 0 to 3600; None if unknown.
+        quotas: The remaining quotas. If several headers give a quota in one unit, the first of them
+            in the list above counts.
+        warnings: A message for each header that was ignored or cut to the range.
+    """
+
     refused: bool
-    retry_after: float | None  #: seconds to wait, 0 to `MAX_DELAY_SECONDS`; None if unknown
-    quotas: tuple[ApiQuota, ...]  #: one per unit and header
-    warnings: tuple[str, ...]  #: a message for each header that was ignored or bounded
+    retry_after: float | None
+    quotas: tuple[ApiQuota, ...]
+    warnings: tuple[str, ...]
 
 
 def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:
-    """Read one response.
+    """Read what one response says about limits. It does no I/O, and never raises for odd headers.
 
     Args:
         status: The status code.
-        headers: Those of any client: each name is lowered, so a plain dict in any case will do. A
-            repeated header is joined with commas (RFC 9110, 5.3).
-        now: Seconds since the epoch by this machine's clock, for a response without ``Date``.
+        headers: The header fields, of any client or a plain dict; their names may be in any case. A
+            repeated field is joined with commas (RFC 9110, section 5.3).
+        now: The time of this machine in seconds since the epoch, for a response without ``Date``.
+
+    Example:
+        ::
+
+            info = read(response.status, response.headers, time.time())
+            if info.refused:
+                throttle["stripe"].learn(Heard(refused=True, stop=info.retry_after))
     """
     # Most responses have no such header, and need not wait for more than this.
     if _REQUIRED.isdisjoint(map(str.lower, headers)):

@@ -20,7 +20,8 @@ from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Types of exceptions that are refusals, or a function that returns the feedback of an exception.
+#: The type of ``refused``. It is one or more types of exceptions that mean that the API refused a
+#: call, or a function of an exception that returns a :class:`~celery_throttle.Heard`, or None.
 Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
 
 #: Returns the feedback of an exception, or None. The float: seconds since the call began.
@@ -28,7 +29,33 @@ ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
-    """See :meth:`celery_throttle.handle.LimitHandle.wrap`; ``options`` are those of a Guard."""
+    """Return a function that acquires one limit or several before each call of another function.
+
+    For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
+    same.
+
+    Args:
+        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
+            these limits must allow a call.
+        function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
+        refused: See there.
+        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
+            there. ``cost`` and the result of ``usage`` may be a dict of units by the name of the
+            limit.
+
+    Raises:
+        LimitError: An argument is not as above.
+
+    Example:
+        ::
+
+            chat = wrap(
+                [throttle["openai-requests"], throttle["openai-tokens"]],
+                client.chat.completions.create,
+                cost=lambda **call: {"openai-tokens": call["max_tokens"]},
+                refused=openai.RateLimitError,
+            )
+    """
     guard = Guard(limit, **options)
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")

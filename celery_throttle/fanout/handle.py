@@ -42,10 +42,15 @@ _FORECAST_TRIES, _FORECAST_INTERVAL_SECONDS = 3, 0.05
 
 
 class FanOut:
-    """A fan-out. Made by ``throttle.fan_out(...)`` and ``throttle.fan_out_named(name)``.
+    """A handle of a fan-out, in any process of the app.
+
+    :meth:`~celery_throttle.Throttle.fan_out` and :meth:`~celery_throttle.Throttle.fan_out_named`
+    return one. All methods block; in asyncio, call them by ``asyncio.to_thread()``. While limits
+    are disabled, :meth:`pause`, :meth:`resume` and :meth:`cancel` have no effect, since no task
+    waits.
 
     Attributes:
-        name: its name.
+        name: The name of the fan-out.
     """
 
     def __init__(self, throttle: AppLimits, name: str) -> None:
@@ -58,37 +63,56 @@ class FanOut:
         return f"FanOut({self.name!r})"
 
     def progress(self) -> Progress:
-        """Return its progress.
+        """Return the progress of the fan-out.
 
         Raises:
-            UnknownFanOutError: there is no record of it, or it has expired.
-            StoreUnavailableError: the server cannot be reached.
+            UnknownFanOutError: There is no record of the fan-out, or the record has expired.
+            StoreUnavailableError: The server cannot be reached.
         """
         return Progress.read(self.name, *self._read_record())
 
     def pause(self, seconds: float | None = None) -> None:
-        """Let none of its waiting tasks start, for some seconds or until :meth:`resume`.
+        """Pause the fan-out: none of its waiting tasks starts. Tasks that have started continue.
 
-        Started tasks continue. A pause never shortens another. Raises as :meth:`progress`, and
-        LimitValueError for seconds below 0.
+        Args:
+            seconds: The length of the pause; default until :meth:`resume`. A pause in force is
+                extended, never shortened.
+
+        Raises:
+            LimitValueError: ``seconds`` is negative or not a number.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         pause = self._throttle.plans.pause(self._ref, seconds, self._record)
         if self._throttle.run_plan(pause) < 0:
             raise self._unknown()
 
     def resume(self) -> None:
-        """End a pause. Raises as :meth:`progress`."""
+        """Lift the pause of the fan-out, if there is one.
+
+        Raises:
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
+        """
         self._read_record()
         self._throttle.run_plan(self._throttle.plans.resume(self._ref))
 
     def cancel(self, seen: Callable[[int], None] | None = None) -> int:
-        """Discard all its waiting tasks and return how many there were.
+        """Revoke all waiting tasks of the fan-out.
 
-        ``seen``: called with how many have been discarded so far, from time to time.
+        Their results, if the app stores any, become ``REVOKED``; the signal ``task_revoked`` is not
+        sent. Tasks that have started continue, and so do their retries. A process that still sends
+        tasks of the fan-out stops. If the call is interrupted, repeat it.
 
-        They are revoked: their results, if the app stores any, say so, but no worker reports it.
-        Started tasks continue, and so do their retries; a process that still sends stops. If the
-        call is interrupted, repeat it. Raises as :meth:`progress`.
+        Args:
+            seen: A function that is called now and then with the number of tasks revoked so far.
+
+        Returns:
+            The number of tasks that were revoked.
+
+        Raises:
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         self._read_record()
         cancelled, names = 0, [self._record, self._throttle.keys.totals()]
@@ -132,11 +156,18 @@ class FanOut:
         return list(zip(texts[::2], texts[1::2], strict=True))
 
     def forecast(self) -> Forecast:
-        """Return when the last of its waiting tasks will have started.
+        """Return when the last waiting task of the fan-out will have started.
 
-        With limits that have slots, or too few processes, it uses the rate at which tasks ended
-        lately. For a pause without an end ``seconds`` is None, and ``bound_by`` is ``"pause"``.
-        Raises as :meth:`progress`.
+        If the tasks need slots, or there are too few processes, the forecast uses the rate at which
+        tasks ended lately.
+
+        Returns:
+            A forecast; while the fan-out is paused until resumed, with ``seconds`` None and
+            ``bound_by`` ``"pause"``.
+
+        Raises:
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`progress`.
         """
         progress, throttle = self.progress(), self._throttle
         for _ in range(_FORECAST_TRIES):
@@ -149,7 +180,19 @@ class FanOut:
         return replace(forecast, bound_by=PAUSE) if forecast.bound_by == FAN_OUT_LIMIT else forecast
 
     def watch(self, timeout: float | None = None) -> Progress:
-        """:meth:`wait` with a bar on the terminal (standard error)."""
+        """Wait as :meth:`wait` does, with a progress bar on standard error.
+
+        Needs the extra ``bar``.
+
+        Args:
+            timeout: See :meth:`wait`.
+
+        Raises:
+            click.ClickException: The extra is not installed.
+            celery.exceptions.TimeoutError: See :meth:`wait`.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: See :meth:`wait`.
+        """
         with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
 
@@ -158,14 +201,16 @@ class FanOut:
     def wait(
         self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None
     ) -> Progress:
-        """Wait until it is complete.
+        """Wait until the fan-out is complete, and return its progress then.
 
         Args:
-            timeout: seconds to wait at most; None for any time.
-            seen: called with its progress, five times a second.
+            timeout: The most seconds to wait; default no limit.
+            seen: A function that is called with the progress, about five times a second.
 
         Raises:
-            celery.exceptions.TimeoutError: it took longer. Others as :meth:`progress`.
+            celery.exceptions.TimeoutError: The fan-out was not complete by then.
+            UnknownFanOutError: See :meth:`progress`.
+            StoreUnavailableError: The server could not be reached for a minute.
         """
         polls = _polls(timeout, f"fan-out {self.name!r} is not complete")
         while True:
@@ -177,17 +222,20 @@ class FanOut:
             next(polls)
 
     def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
-        """Yield the results of its tasks in the order in which they end, until it is complete.
+        """Return an iterator over the results of the tasks, in the order in which the tasks end.
 
-        Each task has ended: ``get()`` does not wait, and raises the error of the task. But if there
-        is no result, as the task raised Ignore or ignores it, ``get()`` never returns.
+        It ends when the fan-out is complete. Each task has ended, so ``get()`` on its result
+        returns at once or raises the error of the task. But if a task ignores its result, or raised
+        ``Ignore``, there is no result and ``get()`` never returns.
 
         Args:
-            timeout: seconds to wait at most for the next result; None for any time.
+            timeout: The most seconds to wait for the next result; default no limit.
 
         Raises:
-            ConfigurationError: the app has no result backend that any process can read.
-            celery.exceptions.TimeoutError: the next took longer. Others as :meth:`progress`.
+            ConfigurationError: The app has no result backend that any process can read.
+            celery.exceptions.TimeoutError: No task ended for that long; from the iterator.
+            UnknownFanOutError: See :meth:`progress`; from the iterator.
+            StoreUnavailableError: See :meth:`wait`; from the iterator.
         """
         if not self._has_results():
             backend = type(self._throttle.app.backend).__name__

@@ -16,21 +16,23 @@ RATE_STALE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a fan-out.
+    """The progress of a fan-out. ``sent`` is the sum of all tasks that wait, run or have ended.
 
     Attributes:
-        name: the name of the fan-out.
-        sent: tasks that were put into lines.
-        waiting: tasks that wait in lines.
-        running: tasks that have left their lines and not ended: they run, or will be retried, or
-            their worker was killed after it had acknowledged them.
-        done, failed: tasks that have ended, with or without success.
-        revoked: tasks that were cancelled, were revoked, or have expired.
-        rate: tasks per second that ended in the last 5 to 10 seconds, pauses included; None if it
-            is unknown.
-        paused: seconds that it is paused, 0 if it is not, infinity until it is resumed.
-        closed: whether all tasks have been sent.
-        cancelled: whether it was cancelled.
+        name: The name of the fan-out.
+        sent: The tasks that were put into lines.
+        waiting: The tasks that wait in lines.
+        running: The tasks that have left their lines and have not ended. They run, will be retried,
+            or were lost with a worker that had acknowledged them.
+        done: The tasks that have ended with success.
+        failed: The tasks that have ended with an error.
+        revoked: The tasks that were cancelled, were revoked, or have expired.
+        rate: The tasks per second that ended in the last 5 to 10 seconds, pauses included; None if
+            unknown: before the first end, 10 seconds after the last end, and after a cancel.
+        paused: The seconds for which the fan-out is paused: 0.0 if it is not paused, infinity if it
+            is paused until resumed.
+        closed: Whether all tasks have been sent.
+        cancelled: Whether the fan-out was cancelled.
     """
 
     name: str
@@ -47,17 +49,20 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """Tasks that have ended: ``done``, ``failed`` and ``revoked``."""
+        """The tasks that have ended, that is the sum of ``done``, ``failed`` and ``revoked``."""
         return self.done + self.failed + self.revoked
 
     @property
     def complete(self) -> bool:
-        """Whether it is closed or cancelled, and all tasks that were sent have ended."""
+        """Whether the fan-out is closed or cancelled, and all tasks that were sent have ended."""
         return (self.closed or self.cancelled) and self.ended >= self.sent
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
-        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds."""
+        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds.
+
+        :meta private:
+        """
         sent, waiting, done, failed, revoked = (
             max(0, int(record.get(count, 0)))
             for count in ("sent", "waiting", "done", "failed", "revoked")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
-from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, Rules
+from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, Rules
 from celery_throttle.leases import Slot, enter_step, exit_step
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
@@ -79,7 +79,7 @@ class Admitter:
         limits: LimitHandles,
         *,
         key: KeySpec | None = None,
-        cost: CostSpec = 1,
+        cost: RequestCost = 1,
         max_wait: float = 0.0,
         lease: float = 30.0,
         outage: str = "open",
@@ -88,7 +88,7 @@ class Admitter:
         """Check the arguments of a user; see :class:`~celery_throttle.inbound.ThrottledWSGI`.
 
         Raises:
-            ThrottleError: an argument is wrong.
+            ThrottleError: An argument is wrong.
         """
         rules = Rules.read(limits, key, cost)
         if outage not in OUTAGE_MODES:
@@ -112,7 +112,7 @@ class Admitter:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
-            ThrottleError: the key or cost function returned no valid key or cost.
+            ThrottleError: The key or cost function returned no valid key or cost.
         """
         return run_steps(self._admit(request))
 

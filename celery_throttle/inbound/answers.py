@@ -40,14 +40,14 @@ _MAX_INTEGER = 999_999_999_999_999
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a request that does not reach the app.
+    """The answer to a request that does not reach the app.
 
     Attributes:
-        status: 429, or 503 while the server of the limits cannot be reached.
-        headers: names and values; each name once.
-        body: a problem document in JSON.
-        retry_after: whole seconds, at least 1: the header ``Retry-After``.
-        limit: the name of the limit that refused; None for 503.
+        status: The status code: 429, or 503 while the server of the limits cannot be reached.
+        headers: Pairs of name and value; each name once.
+        body: A problem document in JSON (RFC 9457).
+        retry_after: The header ``Retry-After``: whole seconds, at least 1.
+        limit: The name of the limit that refused the request; None with status 503.
     """
 
     status: int
@@ -58,19 +58,31 @@ class Answer:
 
     @property
     def status_line(self) -> str:
-        """The status in the form of WSGI: ``"429 Too Many Requests"``."""
+        """The status as WSGI has it, such as ``"429 Too Many Requests"``."""
         return f"{self.status} {HTTPStatus(self.status).phrase}"
 
     @property
     def bodyless_headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers that do not depend on the body."""
+        """The headers without those that describe the body (``Content-...``)."""
         return tuple(one for one in self.headers if not one[0].startswith("Content-"))
 
 
 def answer_to(error: Throttled | StoreError) -> Answer:
-    """Return the answer for an error of :func:`~celery_throttle.inbound.throttled`.
+    """Return the answer for an error that :func:`~celery_throttle.inbound.throttled` raised.
 
-    It lacks the header fields of the remaining units, which the error does not know.
+    The answer has no header fields about remaining units, which the error does not contain.
+
+    Args:
+        error: :exc:`~celery_throttle.Throttled` becomes status 429,
+            :exc:`~celery_throttle.StoreError` 503.
+
+    Example:
+        ::
+
+            @app.errorhandler(Throttled)  # Flask
+            def too_many(error):
+                answer = answer_to(error)
+                return Response(answer.body, answer.status, answer.headers)
     """
     if isinstance(error, Throttled):
         return refusal(error.limit, whole_seconds(error.retry_after, error.paused))

@@ -26,26 +26,45 @@ _TRY_AGAIN_LATER = 1013
 
 
 class ThrottledASGI(Middleware[ASGIApp]):
-    """An ASGI app that passes requests on if the limits allow them, and answers others with 429.
+    """An ASGI app that passes allowed requests on to another app, and answers others with 429.
 
-    Requests and websockets are limited, a websocket once, when it opens. A slot is held until the
-    app's call ends. It never blocks the event loop, unless the key or cost function does.
+    HTTP requests and websockets are limited; a websocket counts once, when it opens. A slot is held
+    until the call of the app ends. The event loop is not blocked, unless ``key`` or ``cost`` blocks
+    it. The app finds the :class:`~celery_throttle.Decision` about its request in the scope, under
+    ``"celery_throttle.decision"``; it is None if no limit applied.
 
     Args:
-        app: the app to limit.
-        limits, max_wait, lease, outage, headers: see
-            :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key, cost: see there; functions of the scope.
-        refused: an ASGI app that answers requests instead of the problem document; the
-            headers of a refusal are added. It finds the decision in the scope, as the app does:
-            ``"celery_throttle.decision"``.
+        app: The app to limit.
+        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        key: See there; a function of the scope, or a dict of such functions.
+        cost: See there; a function takes the scope. Default 1.
+        max_wait: The most seconds that a request waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: See there; ``"open"`` or ``"closed"``, default ``"open"``.
+        headers: See there; default True.
+        refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
+            headers of a refusal are added to its answer. Default: the problem document.
 
     Raises:
-        ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+
+    Example:
+        ::
+
+            app = ThrottledASGI(app, throttle["web"], key=by_address())
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request or a websocket. Other scopes pass on to the app."""
+        """Answer a request or a websocket. Other scopes are passed on to the app.
+
+        Args:
+            scope: As ASGI defines it.
+            receive: As ASGI defines it.
+            send: As ASGI defines it.
+
+        Raises:
+            ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
+        """
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return

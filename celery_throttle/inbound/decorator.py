@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admission, Admitter
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import CostSpec, KeyFunction, KeySpec, check_function
+from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, check_function
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
 
@@ -38,35 +38,42 @@ def throttled(
     limits: LimitHandles,
     *,
     key: KeySpec | None = None,
-    cost: CostSpec = 1,
+    cost: RequestCost = 1,
     max_wait: float = 0.0,
     lease: float = 30.0,
     outage: str = "open",
     refused: Callable[[Answer], Any] | None = None,
 ) -> Callable[[View], View]:
-    """Decorate a view so that it runs only if limits allow it.
+    """Return a decorator for a view, sync or async, which then runs only if the limits allow it.
 
-    A slot (``"10 at once"``) is held until the view returns, not until its answer has been sent.
+    Without ``refused``, a call of the view raises :exc:`~celery_throttle.Throttled` if the limits
+    do not allow it, and, with ``outage="closed"``, :exc:`~celery_throttle.StoreError` if the server
+    of the limits cannot be reached. A slot (``"10 at once"``) is held until the view returns, not
+    until its answer has been sent.
 
     Args:
-        limits: see :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: see there; a function takes arguments of the view by their names, such as
+        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+        key: See there; a function takes arguments of the view by their names, such as
             ``lambda request: request.user.id``.
-        cost: see there; a function takes arguments as that of ``key`` does.
-        max_wait: see there.
-        lease: see there.
-        outage: while the server of the limits cannot be reached, ``"open"`` calls the view,
+        cost: See there; a function takes arguments of the view, as that of ``key`` does. Default 1.
+        max_wait: The most seconds that a call waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: While the server of the limits cannot be reached, ``"open"`` calls the view and
             ``"closed"`` refuses; default ``"open"``.
-        refused: turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into the view's
-            response; for an async view it may be async. Default: an error is raised.
+        refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
+            the response of the view; for an async view it may be async. Default: an error is
+            raised.
 
     Raises:
-        ThrottleError: see :class:`~celery_throttle.inbound.ThrottledWSGI`; when a view is
-            decorated, also if it is no view, or lacks an argument that ``key`` or ``cost`` names.
+        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
+            for an object that is not a view, and for a view without an argument that ``key`` or
+            ``cost`` names.
 
-    Raises (when the view is called, without ``refused``):
-        Throttled: the limits refused.
-        StoreError: with ``outage="closed"``, the server of the limits cannot be reached.
+    Example:
+        ::
+
+            @throttled(throttle["search"], key=lambda request: request.user.id)
+            def search(request): ...
     """
     options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait, "lease": lease}
     admitter = Admitter.read(limits, **options, outage=outage)

@@ -16,7 +16,7 @@ from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import check_function
 
-#: A key function of a request.
+#: A function that returns the key of a request, or None if no limit applies to it.
 ByRequest = Callable[[Any], Any]
 
 #: The key of all addresses that cannot be read.
@@ -33,18 +33,21 @@ _USER_IDS = ("pk", "id", "username")
 
 
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
-    """Return a key function: the address of the client.
+    """Return a key function that identifies a client by its address.
+
+    All clients whose address cannot be read, such as those of a Unix socket, share the key
+    ``"unknown"``.
 
     Args:
-        proxies: how many of your own proxies stand in front of the app. Each appends an entry to
-            ``X-Forwarded-For``, so the client's address is the entry at this position from the
-            right; those to its left may be forged. With fewer entries, the request did not come
-            through all proxies, and the address of the connection counts, as by default (0).
-        ipv6_prefix: bits of an IPv6 address that count, 1 to 128; default 64, the network that one
-            client usually has to itself.
+        proxies: The number of your own proxies in front of the app, 0 to 100; default 0. Each proxy
+            appends an entry to ``X-Forwarded-For``, so the address of the client is the entry at
+            this position from the right; entries to its left may be forged. With fewer entries, and
+            with 0, the address of the connection counts.
+        ipv6_prefix: The bits of an IPv6 address that count, 1 to 128; default 64, the network that
+            one client usually has to itself.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: A number is out of range.
     """
     _check_number("proxies", proxies, 0, 100)
     _check_number("ipv6_prefix", ipv6_prefix, 1, 128)
@@ -87,19 +90,26 @@ def by_header(
     valid: Callable[[str], bool] | None = None,
     otherwise: ByRequest | None = None,
 ) -> ByRequest:
-    """Return a key function: the value of a header, such as ``X-Api-Key``.
+    """Return a key function that identifies a client by a header, such as ``X-Api-Key``.
 
-    A client can send any value, and so a new key with each request: check it by ``valid``, or
-    limit the address as well.
+    A client can send a new value, and so a new key, with each request: give ``valid``, or limit the
+    address as well.
 
     Args:
-        name: the header's name.
-        valid: whether a value exists; one that does not counts as absent.
-        otherwise: the key function if the header is absent or was sent twice; default
-            :func:`by_address`.
+        name: The name of the header.
+        valid: A function of a value that returns whether it is valid. An invalid value counts as
+            absent. Default: all values are valid.
+        otherwise: The key function for requests in which the header is absent, or was sent more
+            than once; default ``by_address()``.
 
     Raises:
-        ConfigurationError: the name is no header's, or another argument is not callable.
+        ConfigurationError: ``name`` is not the name of a header, or another argument is not a
+            function.
+
+    Example:
+        ::
+
+            key = by_header("X-Api-Key", valid=known_keys.__contains__)
     """
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
         raise ConfigurationError(f"{shown(name)} is no header; allowed: such as 'X-Api-Key'")
@@ -117,16 +127,16 @@ def by_header(
 
 
 def by_user(*, otherwise: ByRequest | None = None) -> ByRequest:
-    """Return a key function: the user who has signed in.
+    """Return a key function that identifies a client by its user.
 
-    In a view or an ASGI app this is ``request.user``: its ``pk``, ``id`` or ``username``. In a WSGI
-    app it is ``REMOTE_USER``, if the server or a proxy sets it.
+    For a view this is ``request.user``, for ASGI ``scope["user"]``: its ``pk``, ``id`` or
+    ``username``. For WSGI it is ``REMOTE_USER``, if the server or a proxy sets it.
 
     Args:
-        otherwise: the key function for anonymous users; default :func:`by_address`.
+        otherwise: The key function for requests without a user; default ``by_address()``.
 
     Raises:
-        ConfigurationError: ``otherwise`` is not callable.
+        ConfigurationError: ``otherwise`` is not a function.
     """
     anonymous = _anonymous(otherwise)
 
@@ -159,15 +169,16 @@ def _user_id(user: Any) -> Any:
 
 
 def by_route(*routes: str, others: Any = "other") -> ByRequest:
-    """Return a key function: the route of the request.
+    """Return a key function that identifies the route of a request.
 
     Args:
-        routes: paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*`` is
-            any text; the first that matches is the key.
-        others: the key that all other requests share; None if they are not limited.
+        routes: Paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*``
+            matches any text. The first one that matches is the key.
+        others: The key that all other requests share; default ``"other"``. With None they are not
+            limited.
 
     Raises:
-        ConfigurationError: there is no route, or one is not of that form.
+        ConfigurationError: No route is given, or one does not have that form.
     """
     if not routes:
         raise ConfigurationError("no route is given; allowed: such as '/search' or 'POST /login'")
@@ -187,12 +198,20 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
 
 
 def by_parts(*functions: ByRequest) -> ByRequest:
-    """Return a key function: several together, as ``by_parts(by_address(), by_route("/login"))``.
+    """Return a key function that combines the keys of several.
 
     If one of them returns None, the request is not limited.
 
+    Args:
+        functions: The key functions, one or more.
+
     Raises:
-        ConfigurationError: there is no function, or one is not callable.
+        ConfigurationError: No function is given, or one is not a function.
+
+    Example:
+        ::
+
+            key = by_parts(by_address(), by_route("/login"))
     """
     if not functions:
         raise ConfigurationError("no key function is given; allowed: one or more")

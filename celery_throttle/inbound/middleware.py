@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admitter
-from celery_throttle.inbound.rules import CostSpec, KeySpec
+from celery_throttle.inbound.rules import KeySpec, RequestCost
 from celery_throttle.limiter_core import LimitHandles
 
 App = TypeVar("App")
@@ -16,7 +16,7 @@ DECISION = "celery_throttle.decision"
 
 
 class Middleware(Generic[App]):
-    """An app with limits. For the arguments see the subclasses."""
+    """An app with limits; for the arguments, see the subclasses."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Middleware(Generic[App]):
         limits: LimitHandles,
         *,
         key: KeySpec | None = None,
-        cost: CostSpec = 1,
+        cost: RequestCost = 1,
         max_wait: float = 0.0,
         lease: float = 30.0,
         outage: str = "open",

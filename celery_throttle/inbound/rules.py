@@ -19,13 +19,15 @@ from celery_throttle.limits.reference import parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 
-#: Identifies a client: returns anything that can be a key, or None if no limit applies.
+#: A function that returns the key of a request, or None if no limit applies to it.
 KeyFunction = Callable[..., Any]
 
-#: One function for all limits without a key of their own, or functions by the name of the limit.
+#: A key function for all limits without a key, or a mapping of key functions by the name of the
+#: limit.
 KeySpec = KeyFunction | Mapping[str, KeyFunction]
 
-CostSpec = Costs | Callable[..., Costs]
+#: Units, a mapping of units by the name of the limit, or a function that returns either.
+RequestCost = Costs | Callable[..., Costs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,11 @@ class Rules:
     limiter: LimiterCore
     refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
     key: KeySpec | None  #: None if no limit is split by a key of the request
-    cost: CostSpec
+    cost: RequestCost
     _fixed: Requirement | None = None
 
     @classmethod
-    def read(cls, limits: LimitHandles, key: KeySpec | None, cost: CostSpec) -> Rules:
+    def read(cls, limits: LimitHandles, key: KeySpec | None, cost: RequestCost) -> Rules:
         """Check the arguments of a user. The errors are those of the middlewares."""
         handles = check_handles(limits)
         limiter = handles[0].limiter

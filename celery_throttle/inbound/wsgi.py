@@ -16,36 +16,53 @@ WSGIApp = Callable[..., Iterable[bytes]]
 
 
 class ThrottledWSGI(Middleware[WSGIApp]):
-    """A WSGI app that passes requests on if the limits allow them, and answers others with 429.
+    """A WSGI app that passes allowed requests on to another app, and answers others with 429.
+
+    The app finds the :class:`~celery_throttle.Decision` about its request in the environ, under
+    ``"celery_throttle.decision"``; it is None if no limit applied.
 
     Args:
-        app: the app to limit.
-        limits: ``throttle["web"]``, ``throttle["web", "key"]``, or a list of such limits, which
-            all have to allow: units are taken from all of them or from none. A slot
-            (``"10 at once"``) is held until the answer has been sent or its body closed.
-        key: a function of the environ that returns the key of each limit that has none of its own,
-            or a dict of such functions by the name of the limit, which leaves the others whole. If
+        app: The app to limit.
+        limits: A handle such as ``throttle["web"]`` or ``throttle["web", "key"]``, or a list of
+            handles of one limiter: all of these limits must allow a request, and a refused request
+            takes nothing from any. A slot (``"10 at once"``) is held until the answer has been sent
+            or its body has been closed.
+        key: A function of the environ that returns the key of each limit without one, or a dict of
+            such functions by the name of the limit; limits that the dict leaves out have no key. If
             a function returns None, the request is not limited; in a dict, not by that limit.
-        cost: units, also by the name of the limit, or a function of the environ that returns them;
-            default 1.
-        max_wait: seconds that a request may wait for the limits; default 0.
-        lease: seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: while the server of the limits cannot be reached, ``"open"`` passes all requests
-            on, ``"closed"`` answers 503; default ``"open"``.
-        headers: whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
+            Default: no keys.
+        cost: Units, or a dict of units by the name of the limit, or a function of the environ that
+            returns either; default 1.
+        max_wait: The most seconds that a request waits for the limits; default 0.
+        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        outage: While the server of the limits cannot be reached, ``"open"`` passes all requests on
+            and ``"closed"`` answers with 503; default ``"open"``.
+        headers: Whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
             ``X-RateLimit-...``; default True. Fields that the app sets itself are kept.
-        refused: a WSGI app that answers instead of the problem document; the headers of a refusal
-            are added. It finds the decision in the environ, as the app does:
-            ``"celery_throttle.decision"``.
+        refused: A WSGI app that answers refused requests instead of the problem document; the
+            headers of a refusal are added to its answer. Default: the problem document.
 
     Raises:
-        ConfigurationError: an argument is not as above.
-        UnknownLimitError: the code defines no limit of that name.
-        LimitError: a limit is named twice, or the cost, the wait or the lease is not allowed.
+        ConfigurationError: An argument is not as above.
+        UnknownLimitError: The code does not define a limit of that name.
+        LimitError: A limit is named twice, or the cost, the wait or the lease is out of range.
+
+    Example:
+        ::
+
+            application = ThrottledWSGI(application, throttle["web"], key=by_address())
     """
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request."""
+        """Answer a request.
+
+        Args:
+            environ: The environ of the request.
+            start_response: As WSGI defines it.
+
+        Raises:
+            ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
+        """
         admission = self._admitter.admit(environ)
         environ[DECISION] = admission.decision
         if admission.answer is not None:

@@ -20,11 +20,11 @@ API = "API"
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes a limit, and why.
+    """Who makes a change, and why.
 
     Attributes:
-        by: Who, such as ``"ann@web-1"``.
-        reason: Why; None if no reason was given.
+        by: The name of the person or program, such as ``"ann@web-1"``.
+        reason: The reason in words; None if none was given.
     """
 
     by: str
@@ -32,10 +32,14 @@ class Author:
 
     @classmethod
     def of(cls, by: str | None = None, reason: str | None = None) -> Author:
-        """Return the author of a change; ``by`` None: the user of this process, at this host.
+        """Return the author of a change.
+
+        Args:
+            by: Text of at most 500 characters; default the user of this process and its host.
+            reason: Text of at most 500 characters; default none.
 
         Raises:
-            LimitValueError: One of them is not text, or longer than 500 characters.
+            LimitValueError: An argument is not such text.
 
         :meta private:
         """
@@ -47,7 +51,7 @@ class Author:
         return cls(_user_at_host() if by is None else by, reason)
 
     def pack(self) -> str:
-        """Return it as the scripts store it: JSON.
+        """Return the author as the scripts store it, in JSON.
 
         :meta private:
         """
@@ -55,7 +59,7 @@ class Author:
 
     @classmethod
     def unpack(cls, packed: str) -> Author | None:
-        """Return the author that :meth:`pack` packed; None for the empty text of none.
+        """Return the author that :meth:`pack` packed; None for an empty text.
 
         :meta private:
         """

@@ -28,25 +28,26 @@ _LITTLE_USE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was counted of a limit in some time.
+    """What was counted at a limit in some time, and whether the limit is right.
 
     Attributes:
-        name: of the limit.
-        clauses: in force now.
-        periods: equal parts of the time, the oldest first.
-        totals: of the whole time.
-        use: units granted, and not refunded, as a share of those that the limit in force now allows
-            in that time: its burst, and its rate from then on. None for a limit that tasks need
-            with keys, for slots, and for one that only has shadow limits.
-        peak_use: the same in the period in which it was highest.
-        at_limit: the share of the time at the limit: of the periods in which tasks waited at the
-            end, or calls were refused.
-        median_wait: seconds that half of the tasks from lines did not exceed; None if there were
-            none.
-        long_wait: seconds that 95 of 100 of them did not exceed.
-        verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (it never mattered),
-            or ``"unknown"`` (nothing was counted).
-        advice: the verdict as one sentence, with its reason.
+        name: The name of the limit.
+        clauses: The texts of the limits in force now.
+        periods: Equal parts of the time, the oldest first; at most 96.
+        totals: What was counted in the whole time.
+        use: The units granted and not refunded, divided by the units that the limit in force now
+            allows in that time: its burst, and its rate from then on. None for a limit with slots,
+            for shadow limits alone, and while keys have waiting tasks or their own definitions.
+        peak_use: The highest ``use`` of a period; None as for ``use``.
+        at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
+            calls were refused, tasks were dropped, or tasks waited at the end.
+        median_wait: The seconds that half of the claimed tasks waited at most; None if no task was
+            claimed.
+        long_wait: The seconds that 95 of 100 claimed tasks waited at most; None if no task was
+            claimed.
+        verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
+            hardly ever reached) or ``"unknown"`` (nothing was counted).
+        advice: The verdict as one sentence, with its reason.
     """
 
     name: str

@@ -16,7 +16,10 @@ from celery_throttle.store.counters import (
     WAIT_BUCKETS,
 )
 
-#: The longest wait of each bucket in seconds; the last bucket has all others.
+__all__ = ["WAIT_BOUNDS", "Totals"]
+
+#: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds.
+#: They are 0.1, 0.2, 0.4 and so on, each twice the one before; the last one is infinity.
 WAIT_BOUNDS: tuple[float, ...] = (
     *(FIRST_WAIT_SECONDS * 2.0**n for n in range(WAIT_BUCKETS - 1)),
     inf,
@@ -25,34 +28,40 @@ WAIT_BOUNDS: tuple[float, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What was counted at a limit: since ever, or in a part of time.
+    """What was counted at a limit since its totals began, or in a period.
 
-    A task that needs several limits counts at each of them. Totals begin at 0 again after eight
-    days in which nothing was counted or recorded.
+    Totals are of the whole limit with all its keys. A task that needs several limits counts at each
+    of them. Totals begin at 0 again if they were neither increased nor recorded for eight days.
 
     Attributes:
-        granted: units taken, for calls and for tasks.
-        refunded: units of them that settlements have given back.
-        refused: calls refused, by reason: ``"limit"``, ``"slots"``, ``"paused"``, ``"keys"`` (as
-            many keys as may are in use), ``"cost"`` (it can never pass). A call that waits counts
-            if it gives up.
-        parked: tasks that joined a line.
-        claimed: tasks that were claimed from a line with their units.
-        waits: the same by wait: bucket n has those that waited up to ``WAIT_BOUNDS[n]`` seconds,
-            and longer than those of the bucket before.
-        handed_out: tasks taken from a line without units, as they had expired or could never pass.
-        requeued: claimed tasks that went back to their lines, also from quarantine. Their units
-            are spent.
-        lost_claims: claims whose worker was lost: its lease had expired.
-        lost_slots: slots whose lease had expired when another slot was taken. If the last lease of
-            all expires, those that are left are not counted.
-        dropped: tasks that did not join a line, by reason: ``"late"`` (``throttle_max_wait``),
-            ``"full"`` (``max-waiting``), ``"keys"`` and ``"cost"`` as above.
-        revoked, discarded: tasks that were so while they waited.
-        removed: tasks taken out of lines by drain, move or drop.
-        broker_waits: tasks that began to wait at the broker (``throttle_waiting = "broker"``).
-        api_refusals: answers of an API that refused a request, such as 429.
-        shadow_refused: requests that the shadow clauses of the limit would have refused.
+        granted: The units taken, for calls and for tasks.
+        refunded: The granted units that a settlement has given back.
+        refused: Pairs of a reason and the number of calls refused for it: ``"limit"`` (no units
+            left), ``"slots"`` (no slot free), ``"paused"``, ``"keys"`` (``max-keys`` keys are in
+            use) and ``"cost"`` (above the burst, so the call can never be allowed). A call with
+            ``max_wait`` counts once, when it gives up.
+        parked: The tasks that joined a line.
+        waits: The tasks that were claimed with their units, by how long they had waited: number n
+            counts those that waited at most ``WAIT_BOUNDS[n]`` seconds, and longer than
+            ``WAIT_BOUNDS[n - 1]``.
+        handed_out: The tasks that left a line without units: they had expired, or their limit was
+            not defined, or they cost more than the burst.
+        requeued: The claimed tasks that went back to their lines, also from quarantine. Units that
+            they were claimed with stay spent.
+        lost_claims: The claims that ended because the lease of their worker had expired.
+        lost_slots: The slots whose lease had expired when another slot was taken. If all leases had
+            expired by then, none of them is counted.
+        dropped: Pairs of a reason and the number of tasks that did not join a line for it:
+            ``"late"`` (expected to wait longer than ``throttle_max_wait``), ``"full"``
+            (``max-waiting`` tasks wait), ``"keys"`` and ``"cost"`` as for ``refused``.
+        revoked: The tasks that were revoked, or cancelled with their fan-out, while they waited.
+        discarded: The waiting tasks that were discarded by ``celery purge``, or with a queue that
+            the broker deletes.
+        removed: The tasks that ``drain``, ``move`` or ``drop`` took out of lines.
+        broker_waits: The tasks that began to wait at the broker (``throttle_waiting = "broker"``).
+        api_refusals: The responses of an API that refused a request, such as 429.
+        shadow_refused: The requests that were allowed and that the shadow limits of the name would
+            have refused.
     """
 
     granted: float = 0.0
@@ -74,12 +83,15 @@ class Totals:
 
     @property
     def claimed(self) -> int:
-        """How many tasks were claimed from a line with their units."""
+        """The number of tasks that were claimed from a line with their units."""
         return sum(self.waits)
 
     @property
     def waited(self) -> float:
-        """About how long they waited in all, in seconds: each as the middle of its bucket."""
+        """About how many seconds the claimed tasks waited in all.
+
+        Each counts as the middle of its bucket.
+        """
         bounds = (0.0, *WAIT_BOUNDS[:-1], 2 * WAIT_BOUNDS[-2])
         return sum(
             tasks * (bounds[n] + bounds[n + 1]) / 2 for n, tasks in enumerate(self.waits) if tasks
@@ -87,18 +99,22 @@ class Totals:
 
     @property
     def refusals(self) -> int:
-        """How many calls were refused."""
+        """The number of calls that were refused."""
         return sum(calls for _, calls in self.refused)
 
     @property
     def drops(self) -> int:
-        """How many tasks did not join a line."""
+        """The number of tasks that did not join a line."""
         return sum(tasks for _, tasks in self.dropped)
 
     def wait_quantile(self, share: float) -> float | None:
-        """Return the wait in seconds that this share of the claimed tasks did not exceed.
+        """Return the wait that a share of the claimed tasks did not exceed.
 
-        It is between two bounds of buckets, in proportion. None if no task was claimed.
+        Args:
+            share: 0 to 1; 0.5 for the median.
+
+        Returns:
+            Seconds, interpolated within a bucket; None if no task was claimed.
         """
         rest = share * self.claimed
         if not self.claimed:

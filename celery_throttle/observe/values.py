@@ -15,11 +15,11 @@ class Origin:
     """Where the definition of a limit comes from.
 
     Attributes:
-        layer: ``"code"``, ``"rules"`` (the rules file), or ``"run time"`` (``define``).
-        since: when the limits in force replaced others.
-        defined: when this definition was given; None if that is not known.
-        author: who gave it, and why; None if that is not known.
-        until: when it ends by itself; None for never.
+        layer: ``"code"``, ``"rules"`` (the rules file) or ``"run time"`` (``define``).
+        since: When the limits in force replaced others.
+        defined: When this definition was made; None if unknown.
+        author: Who made it, and why; None if unknown.
+        until: When the definition ends by itself; None for never.
     """
 
     layer: str
@@ -34,13 +34,14 @@ class Pause:
     """The pause of a limit, or of one key of it.
 
     Attributes:
-        limit: its name; ``"fan-out"`` for the pause of a fan-out, whose name is the key.
-        key: the key that is paused; None if the whole limit is.
-        seconds: from now until its end; infinity until it is resumed.
-        until: the same as a time; None until it is resumed.
-        since: when it was made or last extended; None if that is not known.
-        author: who made it, and why; None if that is not known. ``by`` is ``"API"`` for a pause
-            that follows from the answer of an API.
+        limit: The name of the limit; ``"fan-out"`` for the pause of a fan-out, whose encoded name
+            is the key.
+        key: The encoded key that is paused; None if the whole limit is paused.
+        seconds: The seconds from now to the end of the pause; infinity if it lasts until resumed.
+        until: The end as a time; None if the pause lasts until resumed.
+        since: When the pause was made or last extended; None if unknown.
+        author: Who made it, and why; None if unknown. ``by`` is ``"API"`` for a pause that follows
+            from the response of an API.
     """
 
     limit: str
@@ -56,11 +57,11 @@ class Usage:
     """How much of one clause of a limit is in use.
 
     Attributes:
-        clause: the text of the limit, such as ``"100/s burst 20"``.
-        used: units in use now; for slots, slots in use.
-        most: units that can be in use at once: its burst.
-        reset_after: seconds until nothing is in use, if nothing is taken.
-        share: the rate in force as a share of the written one; below 1 only for adaptive limits.
+        clause: The text of the clause, such as ``"100/s burst 20"``.
+        used: The units, or slots, in use now.
+        most: The most units that can be in use at once, that is the burst; or the number of slots.
+        reset_after: The seconds until nothing is in use if no more units are taken.
+        share: The rate in force divided by the written rate: 1.0, or less for an adaptive limit.
     """
 
     clause: str
@@ -72,28 +73,32 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class LimitStatus:
-    """One limit, or one key of it.
+    """The status of one limit, or of one key of it.
 
     Attributes:
-        name: of the limit.
-        key: the key as it is stored; None for the limit itself.
-        defined: whether it is. The other attributes are empty if it is not, except for the tasks
-            that wait for it.
-        clauses: the limits in force; all have to allow.
-        origin: where they come from.
-        weight: of lines that need it.
-        usage: of each clause; for a limit, of what is taken without a key.
-        pauses: of the limit, and of the key; empty if it is not paused.
-        paused_keys: how many keys of the limit are paused.
-        own_keys: how many keys of the limit have a definition or a weight of their own.
-        waiting: tasks that wait at it; tasks that need it and wait at another limit are not
-            counted. With those of its keys.
-        waiting_keys: how many keys have waiting tasks.
-        runnable: waiting tasks for which there are units, and that no process takes.
-        oldest: seconds for which the oldest of the waiting tasks has waited; at least, if more than
-            2,000 lines wait. None if none waits.
-        forecast: when they will have started; None if nothing waits, or more than 2,000 lines do.
-        totals: what was counted, for all keys of the limit.
+        name: The name of the limit.
+        key: The encoded key; None for the limit itself.
+        defined: Whether the limit is defined. If not, only the attributes about waiting tasks
+            have a value.
+        clauses: The texts of the limits in force; all of them must allow a request.
+        origin: Where these limits come from; None if the server does not have them yet.
+        weight: The weight of lines that need the limit, 1 to 100.
+        usage: The use of each clause. Without a key: of units taken without a key.
+        pauses: The pause of the limit and, with a key, that of the key; empty if neither is
+            paused.
+        paused_keys: The number of keys of the limit that are paused.
+        own_keys: The number of keys of the limit that have a definition or a weight of their own.
+        waiting: The number of tasks that wait at the limit, or at this key. Without a key, tasks
+            that wait at a key of the limit are included. A task that needs several limits waits at
+            one of them and is counted there only.
+        waiting_keys: The number of keys with waiting tasks.
+        runnable: The number of waiting tasks for which units are available but which no process
+            has taken for half a second.
+        oldest: The seconds that the oldest waiting task has waited; a lower bound if more than
+            2,000 lines wait; None if no task waits.
+        forecast: When the waiting tasks will have started; None if no task waits, or more than
+            2,000 lines wait.
+        totals: What was counted at the limit, for all its keys together.
     """
 
     name: str
@@ -119,9 +124,9 @@ class SlotHolder:
     """A slot in use.
 
     Attributes:
-        holder: the worker that runs the task, or the name of another holder.
-        task_id: None if no task of a worker holds it.
-        lease: seconds until it is free if nobody renews it.
+        holder: The name of the worker that runs the task, or of another holder.
+        task_id: The id of the task; None if the holder is not a task of a worker.
+        lease: The seconds until the slot is free if its lease is not renewed.
     """
 
     holder: str
@@ -134,9 +139,11 @@ class QueueStatus:
     """A queue in which tasks wait at a limit.
 
     Attributes:
-        name: of the queue, without its broker if that is the app's.
-        waiting: tasks that wait at this limit, in the first 2,000 lines.
-        consumed: whether a live worker has reported lately that it consumes the queue.
+        name: The broker and the queue, such as ``"redis/0/celery"``. The commands show the name
+            without the broker of the app.
+        waiting: The number of its tasks that wait at the limit; a lower bound if more than 2,000
+            lines wait.
+        consumed: Whether a live worker has reported in the last minute that it consumes the queue.
     """
 
     name: str
@@ -146,12 +153,13 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """What was counted in a part of time.
+    """What was counted in a period of time.
 
     Attributes:
-        start, end: of the part.
-        totals: the increase of the totals.
-        waiting: tasks that waited at the end.
+        start: The start of the period.
+        end: The end of the period.
+        totals: The increase of the totals in the period.
+        waiting: The number of tasks that waited at the end of the period.
     """
 
     start: datetime
@@ -162,17 +170,19 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class LimitDetails:
-    """All of one limit, or of one key of it.
+    """All about one limit, or one key of it.
 
     Attributes:
-        status: its status.
-        recent: the last 15 minutes in 30 parts, the oldest first; of the whole limit, also for a
+        status: Its status.
+        recent: The last 15 minutes as 30 periods, the oldest first; of the whole limit, also for a
             key.
-        queues: in which tasks wait at it.
-        top_keys: keys with the most waiting tasks and how many wait, up to ten.
-        slots_used: slots in use.
-        slots: holders of slots, up to a hundred.
-        fan_outs: names of the fan-outs whose tasks wait for it, up to a hundred.
+        queues: The queues in which tasks wait at the limit, the one with the most tasks first.
+        top_keys: Pairs of an encoded key and its number of waiting tasks: the ten keys with the
+            most. Empty for a key.
+        slots_used: The number of slots in use.
+        slots: The holders of slots, at most 100.
+        fan_outs: The encoded names of the fan-outs whose waiting tasks need the limit, at most
+            100; empty if more than 2,000 lines wait.
     """
 
     status: LimitStatus
@@ -189,11 +199,12 @@ class Stranded:
     """Waiting tasks that no live worker can start.
 
     Attributes:
-        queue: in which they wait.
-        tasks: how many; None if that was not counted.
-        why: ``"queue"`` (no live worker consumes it), ``"limit"`` (a limit that they need is not
-            defined) or ``"task"`` (no live worker has code for it).
-        what: the queue, the limit, or the name of the task.
+        queue: The queue in which they wait, as in :class:`QueueStatus`; empty if ``why`` is not
+            ``"queue"``.
+        tasks: The number of tasks; None if they were not counted.
+        why: ``"queue"`` (no live worker consumes the queue), ``"limit"`` (a limit that the tasks
+            need is not defined) or ``"task"`` (no live worker has code for the tasks).
+        what: The queue, or the name of the limit; empty if ``why`` is ``"task"``.
     """
 
     queue: str
@@ -207,9 +218,9 @@ class WorkerRules:
     """A live worker whose rules file is not the one in force.
 
     Attributes:
-        worker: its name.
-        path: of its file.
-        error: the mistakes of the file, one in a line; None if it only differs.
+        worker: The name of the worker.
+        path: The path of its rules file.
+        error: The mistakes in the file, one a line; None if the file only differs.
     """
 
     worker: str
@@ -222,11 +233,11 @@ class RulesStatus:
     """The rules file in force.
 
     Attributes:
-        source: path of the file; None if none is in force yet.
-        modified: when it was modified.
-        applied: when it was put in force.
-        author: who did that, and why.
-        others: live workers whose file is another one, or wrong.
+        source: The path of the file; None if no file is in force yet.
+        modified: When the file was modified; None if no file is in force yet.
+        applied: When the file was put in force; None if no file is in force yet.
+        author: Who put it in force, and why; None if unknown.
+        others: The live workers whose file differs from it or has mistakes.
     """
 
     source: str | None
@@ -238,15 +249,16 @@ class RulesStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All limits of a server, some at a time.
+    """The status of all limits of a server, one page at a time.
 
     Attributes:
-        at: the server's time.
-        limits: by name.
-        next: where the next page begins; None if this is the last one.
-        workers: live workers.
-        stranded: tasks that no worker can start.
-        rules: the rules file in force; None if there never was one.
+        at: The server's time.
+        limits: The limits of this page, in the order of their names.
+        next: The ``after`` of the next page; None if this is the last page.
+        workers: The number of live workers.
+        stranded: The tasks that no live worker can start: those that wait at the limits of this
+            page, and those in quarantine.
+        rules: The rules file in force; None if there never was a rules file.
     """
 
     at: datetime
@@ -259,26 +271,27 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """Where a task is, and why it does not run yet.
+    """Where a task is, and why it does not run yet. Fields that do not apply are None or empty.
 
     Attributes:
-        task_id: of the task.
-        location: ``"line"``: it waits in Redis; ``"claimed"``: a worker has taken it, and runs it
-            now or in a moment; ``"quarantine"``: it waits for a worker that has code for it;
-            ``"unknown"``: it is not here: it is still at the broker, a worker runs it without
-            having waited, it has ended, or it never was.
-        queue: its queue; None for an unknown task.
-        task: the name of the task; None if it is not known.
-        waited: seconds since it joined its line; None outside lines and claims.
-        position: in its line, from 1; None if it is in no line.
-        line_tasks: tasks in its line.
-        limits: what it needs: each limit and key, with its cost in units.
-        blocked_by: the limit, and its key or None, at which its line waits.
-        starts_in: seconds until it is expected to start; None if that is not known.
-        pauses: of its limits and keys.
-        worker: the worker that has claimed it.
-        lease: seconds until the worker counts as lost if it does not renew its lease.
-        expires: when it expires; None for never.
+        task_id: The id of the task.
+        location: ``"line"``: the task waits in its line. ``"claimed"``: a worker has claimed it,
+            and runs it now or in a moment. ``"quarantine"``: it waits for a worker that has code
+            for it. ``"unknown"``: it is none of these. It is still at the broker, runs without
+            having waited, has ended, or does not exist.
+        queue: The queue of the task, as in :class:`QueueStatus`.
+        task: The name of the task; None for a claimed task, and from a
+            :class:`~celery_throttle.Limiter` for a task in a line.
+        waited: The seconds since the task joined its line.
+        position: The position in the line, from 1.
+        line_tasks: The number of tasks in the line.
+        limits: What the task needs: triples of limit, encoded key or None, and cost in units.
+        blocked_by: The limit, and the encoded key or None, at which the line waits.
+        starts_in: The seconds until the expected start; None if unknown.
+        pauses: The pauses of these limits and keys, and of the fan-out of the task.
+        worker: The worker that has claimed the task.
+        lease: The seconds until the worker counts as lost if it does not renew its lease.
+        expires: When the task expires; None for never.
     """
 
     task_id: str
@@ -299,23 +312,33 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """A task that waits in a line."""
+    """A task that waits in a line.
+
+    Attributes:
+        task_id: The id of the task.
+        task: The name of the task; None if it cannot be read, and always from a
+            :class:`~celery_throttle.Limiter`.
+        queue: The queue of the task, as in :class:`QueueStatus`.
+        key: The encoded key of the limit at which the task waits; None if it needs the limit
+            without a key.
+        waited: The seconds since the task joined its line.
+    """
 
     task_id: str
-    task: str | None  #: its name; None if it cannot be read
+    task: str | None
     queue: str
-    key: str | None  #: of the limit at which it waits
-    waited: float  #: seconds
+    key: str | None
+    waited: float
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPage:
-    """Tasks that wait at a limit, some at a time.
+    """Tasks that wait at a limit, one page at a time.
 
     Attributes:
-        waiting: how many wait in all.
-        tasks: line by line, in the order of each line.
-        next: how many to pass over for the next page; None if this is the last one.
+        waiting: The number of tasks that wait at the limit in all.
+        tasks: The tasks of this page, line by line, in the order of each line.
+        next: The ``first`` of the next page; None if this is the last page.
     """
 
     waiting: int
@@ -325,12 +348,13 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a change of limits would mean for the tasks that wait for them.
+    """What a change of limits would mean for the waiting tasks that need them.
 
     Attributes:
-        waiting: tasks in lines that need one of the limits, wherever these lines wait.
-        before: when the last of them starts without the change; None if more than 2,000 lines wait.
-        after: the same with the change.
+        waiting: The number of tasks in lines that need one of the limits, wherever the lines wait.
+        before: When the last of them starts without the change; None if more than 2,000 lines
+            wait.
+        after: The same with the change.
     """
 
     waiting: int
@@ -343,14 +367,17 @@ class Change:
     """One entry of the log of changes.
 
     Attributes:
-        id: of the entry.
-        at: when.
-        action: such as ``"set"``, ``"unset"``, ``"end"``, ``"code"``, ``"rules"``, ``"weight"``,
-            ``"pause"``, ``"resume"``, ``"reset"``, ``"drop"``, ``"move"``, ``"drain"``.
-        limit: name of the limit, and the key behind a colon if it is of one key.
-        old, new: as text: the limits, the weight, the microseconds of a pause, or how many tasks
-            were taken out of lines; empty for none.
-        author: who, and why; None if that is not known.
+        id: The id of the entry, for the argument ``before``.
+        at: When the change was made.
+        action: ``"set"``, ``"unset"`` or ``"end"`` of a definition at run time; ``"code"`` or
+            ``"rules"`` for a definition of these layers; ``"weight"``; ``"pause"``, ``"resume"`` or
+            ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks.
+        limit: The name of the limit, with ``:`` and the encoded key if the change is of one key;
+            ``"fan-out "`` and the encoded name of a fan-out; empty for waiting tasks of all limits.
+        old: The text of the limits, the weight, or the length of a pause in microseconds; before
+            the change. Empty for none.
+        new: The same after the change; or the number of tasks that were taken out of lines.
+        author: Who made the change, and why; None if unknown.
     """
 
     id: str
