@@ -90,9 +90,9 @@ class StoredReader(DefinePlans):
 
         ``more``: other things that must not have been done, each with its seconds.
         """
-        whats = [(what, seconds), *more]
-        names = [self.keys.once(encode_key(one)) for one, _ in whats]
-        args = [self.now(), *(to_us(own) for _, own in whats)]
+        works = [(what, seconds), *more]
+        names = [self.keys.once(encode_key(one)) for one, _ in works]
+        args = [self.now(), *(to_us(own) for _, own in works)]
         began = yield Call(script("begin_once"), names, args)
         return bool(began)
 

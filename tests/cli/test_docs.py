@@ -66,7 +66,7 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
-@pytest.mark.parametrize(("name", "command"), every_command())
+@pytest.mark.parametrize(("name", "command"), list(every_command()))
 def test_the_section_of_a_command_has_its_options(name: str, command: click.Command) -> None:
     section = re.split(rf"^### `{name}`$", PAGE, flags=re.MULTILINE)[1]
     section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery import _state
 
 from tests.docs.code_blocks import Page
 
@@ -23,12 +22,11 @@ DJANGO = ROOT / "docs" / "how-to" / "django.md"
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_url: str) -> Iterator[Path]:
-    """A directory to import from; afterwards Celery's current app and the modules are as before."""
-    app, modules = _state.get_current_app(), {*sys.modules}
+    """A directory to import from; afterwards the modules are as before."""
+    modules = {*sys.modules}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    app.set_current()
     for name in {*sys.modules} - modules:
         module = sys.modules[name]
         # A package without an __init__.py has no __file__.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import _state
 
 import celery_throttle
 from tests.docs import public_names
@@ -104,14 +103,8 @@ def test_a_docstring_names_all_arguments(name: str) -> None:
 )
 def test_the_example_of_a_docstring(name: str) -> None:
     names = {each: getattr(celery_throttle, each) for each in celery_throttle.__all__}
-    app = _state.get_current_app()
-    try:
-        test = doctest.DocTestParser().get_doctest(
-            _own_doc(NAMES[name].value), names, name, None, None
-        )
-        assert not doctest.DocTestRunner().run(test).failed
-    finally:
-        app.set_current()
+    test = doctest.DocTestParser().get_doctest(_own_doc(NAMES[name].value), names, name, None, None)
+    assert not doctest.DocTestRunner().run(test).failed
 
 
 def test_the_rule_finds_names_of_all_kinds() -> None:
