@@ -9,6 +9,7 @@ from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
+from celery_throttle.observe.fleet import Fleet
 from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
 from celery_throttle.observe.preview import PreviewReader
 from celery_throttle.observe.reader import Waiting
@@ -67,7 +68,7 @@ class DetailsReader(PreviewReader):
         return LimitDetails(
             status=status,
             recent=(yield from self.periods(ref.name, RECENT_SECONDS, _PERIODS)),
-            queues=_read_queues(waiting, fleet.consumed),
+            queues=_read_queues(waiting, fleet),
             top_keys=(yield from self._top_keys(ref)),
             slots_used=used,
             slots=holders,
@@ -141,9 +142,12 @@ class DetailsReader(PreviewReader):
         return tuple(sorted(found))[:_MAX_FAN_OUTS]
 
 
-def _read_queues(waiting: Waiting, consumed: dict[str, bool]) -> tuple[QueueStatus, ...]:
-    by_tasks = sorted(waiting.queues.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(QueueStatus(name, tasks, consumed.get(name, False)) for name, tasks in by_tasks)
+def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
+    by_tasks = sorted(waiting.queues.items(), key=lambda item: (-item[1].tasks, item[0]))
+    return tuple(
+        QueueStatus(name, queue.tasks, fleet.consumes(name, queue.oldest))
+        for name, queue in by_tasks
+    )
 
 
 def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:

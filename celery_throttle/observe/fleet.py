@@ -13,6 +13,9 @@ from celery_throttle.store.script import Call, script
 #: every ten seconds at least.
 _CONSUMED_SECONDS = 60.0
 
+#: Seconds until each worker has reported a queue in which a first task waits.
+_REPORT_SECONDS = 15.0
+
 
 class Fleet(NamedTuple):
     """Live workers, and the queues that they consume."""
@@ -21,6 +24,15 @@ class Fleet(NamedTuple):
     workers: int
     quarantined: int  #: tasks
     consumed: dict[str, bool]  #: of queues with tasks that a worker has ever reported
+
+    def consumes(self, queue: str, oldest: float) -> bool:
+        """Return whether a live worker consumes a queue.
+
+        ``oldest``: seconds that its oldest task has waited. Workers report queues with waiting
+        tasks only, so a queue whose first task has just joined a line may not be reported yet.
+        """
+        is_new = self.workers > 0 and oldest < _REPORT_SECONDS
+        return self.consumed.get(queue, is_new)
 
 
 class FleetReader(LimitPlans):

@@ -34,13 +34,24 @@ _MAX_RUNNABLE_REFS = 200
 _END = b"0"
 
 
+class QueueWaiting(NamedTuple):
+    """The tasks of one queue that wait at a limit."""
+
+    tasks: int
+    oldest: float  #: seconds that the oldest of them has waited
+
+
 class Waiting(NamedTuple):
     """The lines that wait at a limit."""
 
-    oldest: float | None  #: seconds; None if nothing waits
     lines: int
     is_truncated: bool  #: whether there were too many lines to look at each
-    queues: dict[str, int]  #: tasks that wait, by queue
+    queues: dict[str, QueueWaiting]
+
+    @property
+    def oldest(self) -> float | None:
+        """Seconds that the oldest task has waited; None if nothing waits."""
+        return max((queue.oldest for queue in self.queues.values()), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +108,23 @@ class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
     def _measure(self, ref: LimitRef, waiting: int) -> Plan[Waiting]:
         """Measure the lines that wait at a limit, or at one key of it."""
         if not waiting:
-            return Waiting(None, 0, is_truncated=False, queues={})
+            return Waiting(0, is_truncated=False, queues={})
         keys, by_key = self.keys, ref.key is not None
         name = keys.waiting_lists(ref) if by_key else keys.waiting_list_index(ref.name)
-        oldest_us, lines, is_truncated = 0, 0, False
-        queues: dict[str, int] = {}
+        lines, is_truncated = 0, False
+        queues: dict[str, QueueWaiting] = {}
         cursor, head = b"" if by_key else b"0", keys.queue("").due
         while True:
-            cursor, oldest, count, flag, found = yield Call(
+            cursor, count, flag, found = yield Call(
                 script("measure_waiting"), [name], [self.now(), cursor]
             )
-            oldest_us, lines = max(oldest_us, oldest), lines + count
-            for due, tasks in zip(found[::2], found[1::2], strict=True):
+            lines += count
+            for due, tasks, oldest_us in zip(found[::3], found[1::3], found[2::3], strict=True):
                 queue = due.decode().removeprefix(head)
-                queues[queue] = queues.get(queue, 0) + tasks
+                _add_tasks(queues, queue, QueueWaiting(tasks, oldest_us / MICROSECONDS))
             is_truncated = bool(flag) or (lines >= MAX_LINES and cursor != _END)
             if cursor == _END or lines >= MAX_LINES:
-                oldest_seconds = oldest_us / MICROSECONDS if lines else None
-                return Waiting(oldest_seconds, lines, is_truncated, queues)
+                return Waiting(lines, is_truncated, queues)
 
     def _usage(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, tuple[Usage, ...]]]:
         found: dict[LimitRef, tuple[Usage, ...]] = {}
@@ -153,19 +163,25 @@ class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
     ) -> Plan[tuple[Stranded, ...]]:
         """Return the waiting tasks that no live worker can start."""
         yield from ()
-        queues: dict[str, int] = {}
+        queues: dict[str, QueueWaiting] = {}
         stranded = []
         for status, waiting in found:
-            for queue, tasks in waiting.queues.items():
-                queues[queue] = queues.get(queue, 0) + tasks
+            for queue, more in waiting.queues.items():
+                _add_tasks(queues, queue, more)
             if not status.defined and status.waiting:
                 stranded.append(Stranded("", status.waiting, "limit", status.name))
-        for queue, tasks in sorted(queues.items()):
-            if not fleet.consumed.get(queue, False):
+        for queue, (tasks, oldest) in sorted(queues.items()):
+            if not fleet.consumes(queue, oldest):
                 stranded.append(Stranded(queue, tasks, "queue", queue))
         if fleet.quarantined:
             stranded.append(Stranded("", fleet.quarantined, "task", ""))
         return tuple(stranded)
+
+
+def _add_tasks(queues: dict[str, QueueWaiting], queue: str, more: QueueWaiting) -> None:
+    """Add waiting tasks of a queue to what is known of all queues."""
+    tasks, oldest = queues.get(queue, (0, 0.0))
+    queues[queue] = QueueWaiting(tasks + more.tasks, max(oldest, more.oldest))
 
 
 def _read_usage(limit: Limit, amount: int, reset: int, _wait: int, share: int) -> Usage:

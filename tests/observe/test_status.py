@@ -60,6 +60,24 @@ def test_what_waits(lines: Protocol) -> None:
     assert lines.limiter.status().stranded == (Stranded("q", 5, "queue", "q"),)
 
 
+def test_a_queue_is_stranded_only_after_all_workers_have_reported_theirs(lines: Protocol) -> None:
+    client, keys = lines.client, lines.limiter.keys
+    client.zadd(keys.membership, {"worker": lines.now + 3600 * SECOND})
+    client.expire(keys.membership, 60)
+    lines.limiter["api"].acquire()
+    lines.park("t0", ["api"])
+    lines.now += 14 * SECOND
+    lines.park("t1", ["api"])
+    assert lines.limiter.status().stranded == ()
+    assert lines.limiter["api"].status().queues[0].consumed
+    lines.now += 2 * SECOND
+    assert lines.limiter.status().stranded == (Stranded("q", 2, "queue", "q"),)
+    assert not lines.limiter["api"].status().queues[0].consumed
+    client.zadd(keys.consumed_queues, {keys.queue("q").lines: lines.now})
+    client.expire(keys.consumed_queues, 60)
+    assert lines.limiter.status().stranded == ()
+
+
 def test_what_could_run_and_is_not_taken(lines: Protocol) -> None:
     lines.limiter["api"].acquire()
     for number in range(5):

@@ -3,16 +3,18 @@
 -- KEYS  1   set: keys `waits` of the limit's name; or for one key its `waits`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   cursor: '0' at first, then the one that the last call replied; '' for one key
--- Reply {cursor of the next call, '0' at the end; the longest wait (us) of a task; lines; '1' if there were too many
---        lines to look at each; {key `due` of a queue, tasks of its lines, ...}}
+-- Reply {cursor of the next call, '0' at the end; lines; '1' if there were too many lines to look at each;
+--        {key `due` of a queue, tasks of its lines, the longest wait (us) of one of them, ...}}
 
 local MOST_LINES = 2000
 
-local by_queue, queues, lines, oldest, is_truncated = {}, {}, 0, 0, 0
+local by_queue, queues, lines, is_truncated = {}, {}, 0, 0
 
 local function measure_list(waiting, due)
-  if not by_queue[due] then
-    by_queue[due], queues[#queues + 1] = 0, due
+  local queue = by_queue[due]
+  if not queue then
+    queue = { tasks = 0, oldest = 0 }
+    by_queue[due], queues[#queues + 1] = queue, due
   end
   local found = redis.call('ZRANGE', waiting, 0, MOST_LINES - lines - 1)
   lines = lines + #found
@@ -20,11 +22,11 @@ local function measure_list(waiting, due)
     is_truncated = 1
   end
   for _, line in ipairs(found) do
-    by_queue[due] = by_queue[due] + redis.call('ZCARD', line)
+    queue.tasks = queue.tasks + redis.call('ZCARD', line)
     -- A score is the rank and the age of a task, in units of 64 us; see `task_score.lua`.
     local score = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2]
     if score then
-      oldest = math.max(oldest, now - score % RANK_SPAN * 64)
+      queue.oldest = math.max(queue.oldest, now - score % RANK_SPAN * 64)
     end
   end
 end
@@ -45,6 +47,7 @@ for _, waits in ipairs(all) do
 end
 local reply = {}
 for _, due in ipairs(queues) do
-  reply[#reply + 1], reply[#reply + 2] = due, by_queue[due]
+  reply[#reply + 1], reply[#reply + 2] = due, by_queue[due].tasks
+  reply[#reply + 1] = math.floor(by_queue[due].oldest)
 end
-return { cursor, math.floor(oldest), lines, is_truncated, reply }
+return { cursor, lines, is_truncated, reply }
