@@ -139,6 +139,7 @@ def rules_lines(rules: RulesStatus) -> Iterator[str]:
 def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
     """Return the names and values of ``show``."""
     status = details.status
+    of_all = " (all keys)" if status.key is not None else ""
     pairs = [
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
         ("origin", _origin(status)),
@@ -152,8 +153,9 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in details.top_keys)),
         ("slots", _slots(details)),
         ("fan-outs", ", ".join(details.fan_outs)),
-        ("15 minutes", _recent(details)),
-        ("since ever", _totals(status)),
+        # The server counts by limit, not by key.
+        (f"15 minutes{of_all}", _recent(details)),
+        (f"in total{of_all}", _totals(status)),
     ]
     return [(name, value) for name, value in pairs if value]
 
@@ -169,7 +171,7 @@ def _usage(status: LimitStatus) -> str:
     for one in status.usage:
         text = f"{amount(one.used)} of {one.most:,} ({one.clause})"
         if one.reset_after:
-            text += f", none in {format_seconds(one.reset_after)}"
+            text += f", free again in {format_seconds(one.reset_after)}"
         if one.share < 1:
             text += f"; the rate is at {one.share:.0%}"
         lines.append(text)

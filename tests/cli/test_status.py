@@ -68,7 +68,9 @@ def test_show(shell: Shell) -> None:
     assert re.search(r"top keys +t\d 40, t\d 40, t\d 40", output)
     assert "fan-outs" in output
     assert "90 of 100 (100/d burst 100)" in shell.run("show", "day")
-    assert "40 tasks; the oldest for" in shell.run("show", "mail", "t1")
+    of_key = shell.run("show", "mail", "t1")
+    assert "40 tasks; the oldest for" in of_key
+    assert re.search(r"in total \(all keys\) +120 tasks parked", of_key)
     assert shell.json("show", "mail")["top_keys"][0]["waiting"] == 40
 
 
