@@ -97,7 +97,7 @@ def _can_ask() -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before what cannot be undone, on standard error; without a terminal, refuse.
+    """Ask before a change with consequences, on standard error; without a terminal, refuse.
 
     Raises:
         CommandError: the answer is no, or there is nobody to ask.
@@ -105,6 +105,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not _can_ask():
-        raise CommandError("this cannot be undone, and there is no terminal to ask; give --yes")
+        raise CommandError("this needs an answer, and there is no terminal to ask; give --yes")
     if not click.confirm(question, err=True):
         raise CommandError("nothing was changed")

@@ -32,7 +32,7 @@ _NO_STATE = "PENDING"
 _UNKNOWN = (
     "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
     "or a worker has received it and runs it, or waits until its ETA; or it has ended; or it never "
-    "was sent to this app. Next: celery -A APP inspect query_task TASK_ID shows whether a worker "
+    "was sent to this app. Next: celery -A APP inspect query_task {task_id} shows whether a worker "
     "has it; ls shows whether workers live."
 )
 
@@ -84,7 +84,7 @@ def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
             "its line when a worker that has it starts."
         )
     else:
-        yield f"{named} is unknown here. {_UNKNOWN}"
+        yield f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
     if state is not None:
         yield f"The result backend has stored its state {state}."
 

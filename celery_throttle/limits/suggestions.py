@@ -29,6 +29,7 @@ _REWRITES = tuple(
         (rf"^(\d+)\s*{_UNIT}\b", r"\1"),  # 10 requests/s
         (r"\s+(?:(?:per|every|each|in)\s+)?(?:an?|each|every|per)\s+(?=\d|[a-z])", "/"),
         (r"\b(\d+)\s+burst$", r"burst \1"),
+        (r"^0*(\d*)\.(\d)\s*/\s*(?=[a-z])", r"\1\2/10"),  # 4.9/s
     )
 )
 

@@ -141,7 +141,7 @@ def _advise(
         )
         return "too strict", (
             f"Raise it if the API allows more: it was at the limit for {share} of the time{waits}, "
-            f"and the API refused nothing.{shadow}"
+            f"and no refusal by the API was reported.{shadow}"
         )
     if at_limit < _HARDLY and (peak_use is None or peak_use < _LITTLE_USE):
         peak = "" if peak_use is None else f", and at most {format_share(peak_use)} of it was used"
@@ -150,7 +150,7 @@ def _advise(
             f"of the time{peak}.{shadow}"
         )
     api = (
-        "and the API refused nothing"
+        "and no refusal by the API was reported"
         if not totals.api_refusals
         else f"and the API refused only {count(totals.api_refusals, 'request')}"
     )

@@ -27,6 +27,8 @@ from celery_throttle.limits.requirement import parse_limits
         ("100 an hour", "100/hour"),
         ("1 every 500ms", "1/500ms"),
         ("10rps", "10/s"),
+        ("4.9/s", "49/10s"),
+        ("0.5 / min burst 3", "5/10min burst 3"),
         ("10 RPM", "10/M"),
         ("max 10/s", "10/s"),
         ("5/m burst=10", "5/m burst 10"),
