@@ -151,6 +151,7 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("paused", "\n".join(map(_pause, status.pauses)) or "no"),
         ("queues", "\n".join(map(_queue, details.queues))),
         ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in details.top_keys)),
+        ("paused keys", _paused_keys(details)),
         ("slots", _slots(details)),
         ("fan-outs", ", ".join(details.fan_outs)),
         # The server counts by limit, not by key.
@@ -220,6 +221,15 @@ def _pause(pause: Pause) -> str:
 def _queue(queue: QueueStatus) -> str:
     consumed = "" if queue.consumed else "; no live worker consumes it"
     return f"{queue.name}: {count(queue.waiting, 'task')}{consumed}"
+
+
+def _paused_keys(details: LimitDetails) -> str:
+    named = [
+        f"{format_key(key)} {'until resumed' if end is None else f'until {clock(end)}'}"
+        for key, end in details.paused_keys
+    ]
+    more = details.status.paused_keys - len(named)
+    return ", ".join([*named, f"and {more:,} more"] if named and more > 0 else named)
 
 
 def _slots(details: LimitDetails) -> str:

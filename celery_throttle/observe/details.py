@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.author import Author
-from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.limits.duration import MICROSECONDS, is_endless, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.fleet import Fleet
@@ -70,6 +71,7 @@ class DetailsReader(PreviewReader):
             recent=(yield from self.periods(ref.name, RECENT_SECONDS, _PERIODS)),
             queues=_read_queues(waiting, fleet),
             top_keys=(yield from self._top_keys(ref)),
+            paused_keys=(yield from self._paused_keys(ref, fleet.now)),
             slots_used=used,
             slots=holders,
             fan_outs=(yield from self._fan_outs(ref, waiting)),
@@ -123,6 +125,18 @@ class DetailsReader(PreviewReader):
             return ()
         _, found = yield from self.list_keys(ref.name, "waiting", most=_TOP_KEYS)
         return tuple((key, int(tasks)) for key, tasks in found)
+
+    def _paused_keys(
+        self, ref: LimitRef, now: int
+    ) -> Plan[tuple[tuple[str, datetime | None], ...]]:
+        if ref.key is not None:
+            return ()
+        _, found = yield from self.list_keys(ref.name, "paused", most=_TOP_KEYS)
+        return tuple(
+            (key, None if is_endless(int(end) - now) else at_time(int(end)))
+            for key, end in found
+            if end > now
+        )
 
     def _slots(self, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
         names = [self.keys.entries(ref), self.keys.claims("")]

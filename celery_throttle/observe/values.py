@@ -179,6 +179,8 @@ class LimitDetails:
         queues: The queues in which tasks wait at the limit, the one with the most tasks first.
         top_keys: Pairs of an encoded key and its number of waiting tasks: the ten keys with the
             most. Empty for a key.
+        paused_keys: Pairs of an encoded key and the end of its pause, a UTC datetime; None if it
+            lasts until it is resumed. The ten keys whose pauses end last. Empty for a key.
         slots_used: The number of slots in use.
         slots: The holders of slots, at most 100.
         fan_outs: The encoded names of the fan-outs whose waiting tasks need the limit, at most
@@ -189,6 +191,7 @@ class LimitDetails:
     recent: tuple[Period, ...]
     queues: tuple[QueueStatus, ...]
     top_keys: tuple[tuple[str, int], ...]
+    paused_keys: tuple[tuple[str, datetime | None], ...]
     slots_used: int
     slots: tuple[SlotHolder, ...]
     fan_outs: tuple[str, ...]

@@ -80,9 +80,7 @@ def test_define_and_undefine(shell: Shell) -> None:
     assert "Defined limit mail, for 1 h: 40/m; 1000/h." in output
     assert re.search(r"defined at run time at .*, until .*, by .*: sale", shell.run("ls"))
     refusal = shell.run("undefine", "mail", code=1)
-    assert refusal == (
-        "Error: this needs an answer, and there is no terminal to ask; give --yes\n"
-    )
+    assert refusal == ("Error: this needs an answer, and there is no terminal to ask; give --yes\n")
     assert shell.run("undefine", "mail", "--yes") == "Undefined limit mail: 20/m from now on.\n"
     assert shell.json("show", "mail")["status"]["clauses"] == ["20/m"]
 

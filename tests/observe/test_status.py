@@ -97,6 +97,7 @@ def test_keys(lines: Protocol) -> None:
     assert (mail.waiting, mail.waiting_keys, mail.paused_keys, mail.own_keys) == (5, 2, 1, 1)
     details = lines.limiter["mail"].status()
     assert details.top_keys == (("b", 3), ("a", 2))
+    assert [key for key, _ in details.paused_keys] == ["a"]
     assert [(queue.name, queue.waiting) for queue in details.queues] == [("q", 5)]
     of_key = lines.limiter["mail", "a"].status().status
     assert (of_key.waiting, of_key.key) == (2, "a")
