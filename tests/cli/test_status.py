@@ -72,6 +72,10 @@ def test_show(shell: Shell) -> None:
     assert "40 tasks; the oldest for" in of_key
     assert re.search(r"in total \(all keys\) +120 tasks parked", of_key)
     assert shell.json("show", "mail")["top_keys"][0]["waiting"] == 40
+    assert "paused keys" not in output
+    shell.app.throttle["mail", "t1"].pause(None)
+    assert re.search(r"paused keys +t1 until resumed\n", shell.run("show", "mail"))
+    assert shell.json("show", "mail")["paused_keys"] == [{"key": "t1", "until": None}]
 
 
 def test_a_key_is_written_as_people_write_it(shell: Shell) -> None:
