@@ -35,7 +35,7 @@ class Reservation:
     A reservation that is not settled keeps its estimate.
 
     Attributes:
-        decision: The :class:`~celery_throttle.Decision` by which they were taken.
+        decision: The :class:`~celery_throttle.Decision` that took the units.
     """
 
     def __init__(self, limiter: LimiterCore, acquisition: Acquisition) -> None:
@@ -52,8 +52,8 @@ class Reservation:
         paid off.
 
         Args:
-            actual: The actual cost in units, 0 or more; or a mapping of limit name to units, with 1
-                for names that it does not have.
+            actual: The actual cost in units, 0 or more. Or a mapping of limit names to units; for a
+                limit that it does not contain, the cost is 1.
 
         Raises:
             CostError: The actual cost is not a number, or below 0.

@@ -58,8 +58,8 @@ class RemovalMethods(AppLimits):
             limit: Only tasks that need this limit, whatever other limits they need. None (the
                 default): all tasks.
             key: Only tasks that need this key of the limit. None (the default): those of all keys.
-            reason: Why, up to 500 characters; recorded in the log of changes.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: The reason, up to 500 characters; recorded in the log of changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
             progress: A function that is called after each batch with two numbers: the tasks that
                 the call has handled, and all tasks. Default: none.
 
