@@ -1,4 +1,4 @@
-"""Every exception this package raises, in one tree.
+"""All exceptions that this package raises on purpose, in one tree.
 
 ::
 
@@ -46,7 +46,7 @@ class LimitSyntaxError(LimitError):
 
 
 class LimitValueError(LimitError):
-    """A part of a limit, or an argument, parses but is not allowed: zero, negative, too large."""
+    """A part of a limit, or an argument, parses but is not allowed: zero, negative or too large."""
 
 
 class CostError(LimitError):
@@ -77,7 +77,7 @@ class RulesError(ConfigurationError):
     Attributes:
         source: The path of the file.
         mistakes: The mistakes in the order of lines, each a pair of line number, from 1, and text.
-            The number is None if the mistake is in no single line.
+            The number is None if the mistake does not belong to one line.
     """
 
     def __init__(self, source: str, mistakes: list[tuple[int | None, str]]) -> None:
@@ -111,7 +111,7 @@ class StoreError(ThrottleError):
 class StoreUnavailableError(StoreError):
     """The server cannot be reached, or cannot serve now; a later call may succeed.
 
-    The message contains its URL without user and password.
+    The message contains the URL of the server without user and password.
     """
 
 
@@ -209,7 +209,7 @@ class QueueFullError(Throttled):
     Attributes:
         limit: See :class:`Throttled`.
         key: See :class:`Throttled`.
-        retry_after: None: it is unknown.
+        retry_after: None, because the time is unknown.
         max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
 
@@ -230,13 +230,13 @@ class QueueFullError(Throttled):
 
 
 class KeysFullError(Throttled):
-    """The key of a task is not in use, and ``max-keys`` other keys are.
+    """``max-keys`` other keys are in use, so there is no room for the key of a task.
 
     Attributes:
         limit: See :class:`Throttled`.
         key: See :class:`Throttled`.
-        retry_after: Seconds until the first of the keys is no longer in use, or 1 if all of them
-            have waiting tasks. None if the task names more keys than may ever be in use.
+        retry_after: Seconds until the first of these keys is no longer in use, or 1 if all of them
+            have waiting tasks. None if the task names more keys than may ever be in use at once.
         max_keys: The number of keys that may be in use.
     """
 

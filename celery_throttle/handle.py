@@ -66,8 +66,8 @@ class LimitHandle(HandleCore):
 
         Args:
             cost: Units to take, above 0, whole or not; default 1.
-            max_wait: The most seconds to wait. None (the default): do not wait, and return a refusal
-                as a :class:`~celery_throttle.Decision`.
+            max_wait: The most seconds to wait. None (the default): do not wait, and return a
+                refusal as a :class:`~celery_throttle.Decision`.
 
         Returns:
             The decision.
@@ -215,7 +215,7 @@ class LimitHandle(HandleCore):
             heard: The feedback.
 
         Returns:
-            The seconds until the limit allows requests again; 0.0 if it does not stop.
+            The seconds for which the limit stops; 0.0 if it does not stop.
         """
         return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), heard))
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Reservation:
     """Units that were taken as an estimate. ``reserve()`` returns it; :meth:`settle` ends it.
 
-    A reservation that is not settled keeps its estimate.
+    If a reservation is not settled, its estimate counts.
 
     Attributes:
         decision: The :class:`~celery_throttle.Decision` that took the units.
@@ -46,10 +46,10 @@ class Reservation:
     def settle(self, actual: Costs) -> None:
         """Settle the reservation, once, with its actual cost.
 
-        If the actual cost is less than the estimate, the difference is refunded, as far as it is
-        still in use: no window admits more than if the actual cost had been known. If it is more,
-        the difference is taken now, even above the burst: the limit admits nothing until that is
-        paid off.
+        If the actual cost is below the estimate, the part of the difference that is still in use is
+        refunded. No window admits more than it would have admitted with the actual cost. If the
+        actual cost is above the estimate, the difference is taken now, even above the burst. The
+        limit then admits nothing until it has room again.
 
         Args:
             actual: The actual cost in units, 0 or more. Or a mapping of limit names to units; for a

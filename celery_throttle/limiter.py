@@ -268,8 +268,8 @@ class Limiter(LimitChanges, LimitsStatus):
             heard: The feedback.
 
         Returns:
-            The seconds until all limits allow requests again; 0.0 if none of them stops. Infinity
-            if one of them is paused until it is resumed.
+            The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
+            of them stops. Infinity if one of them is paused until it is resumed.
 
         Raises:
             UnknownLimitError: A limit is not defined.

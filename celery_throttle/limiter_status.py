@@ -51,7 +51,8 @@ class LimitsStatus(LimiterCore):
         """Return where a task is, and why it does not run yet.
 
         Args:
-            task_id: The id of the task. An unknown id is not an error: the location is ``"unknown"``.
+            task_id: The id of the task. An unknown id is not an error; its location is
+                ``"unknown"``.
 
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.

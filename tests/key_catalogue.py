@@ -340,7 +340,11 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
                 "outcome of each task, or the number of its queue; n is 0 to 63",
             ),
             (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
-            (_KEYS.pause(_FAN_OUT_LIMIT), "string", "end of the pause of the fan-out, and the time at which it was written"),
+            (
+                _KEYS.pause(_FAN_OUT_LIMIT),
+                "string",
+                "end of the pause of the fan-out, and the time at which it was written",
+            ),
             (
                 _KEYS.pause_origin(_FAN_OUT_LIMIT),
                 "string",

@@ -50,7 +50,7 @@ def throttled(
             as a stream. Default 0.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

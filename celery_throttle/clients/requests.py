@@ -27,12 +27,12 @@ class ThrottledAdapter(BaseAdapter):
         cost: See there; units, or a function of the ``requests.PreparedRequest``. Default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
         usage: See there; a function of the ``requests.Response``. The whole body is read first,
-            also with ``stream=True``.
+            even with ``stream=True``.
         unit: See there.
         retry_429: See there; a file or a generator as the body counts as a stream. Default 0.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

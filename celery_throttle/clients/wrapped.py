@@ -29,13 +29,13 @@ ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
-    """Return a function that acquires one limit or several before each call of another function.
+    """Return a function that acquires one or more limits before each call of another function.
 
     For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
     same.
 
     Args:
-        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
+        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
             these limits must allow a call.
         function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
         refused: See there.
@@ -44,7 +44,7 @@ def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: 
             limit.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

@@ -39,7 +39,7 @@ class ThrottledASGI(Middleware[ASGIApp]):
         key: See there; a function of the scope, or a dict of such functions.
         cost: See there; a function takes the scope. Default 1.
         max_wait: The most seconds that a request waits for the limits; default 0.
-        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
         outage: See there; ``"open"`` or ``"closed"``, default ``"open"``.
         headers: See there; default True.
         refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
