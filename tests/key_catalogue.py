@@ -143,7 +143,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.key_cap("<limit>"),
                 "zset",
-                "keys in use (`max-keys`), by the end of their use, plus 2^53 for each of their lines",
+                "keys in use (`max-keys`), by the end of use plus 2^53 for each line of the key",
             ),
         ),
         *_kinds(
@@ -214,7 +214,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _LINE,
                 "zset",
-                "line: task ids by priority and age; the digest identifies the queue, limits and keys",
+                "line: task ids by priority and age; the digest identifies queue, limits and keys",
             ),
             (_QUEUE.lines, "hash", "packed descriptors of the lines"),
             (

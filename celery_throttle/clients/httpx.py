@@ -108,11 +108,11 @@ class AsyncThrottledTransport(
         limit: See :class:`ThrottledTransport`.
         transport: The transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
         key: See :class:`ThrottledTransport`.
-        cost: See there; default 1.
+        cost: As for ``ThrottledTransport``; default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: See there.
-        unit: See there.
-        retry_429: See there; default 0.
+        usage: As for ``ThrottledTransport``.
+        unit: As for ``ThrottledTransport``.
+        retry_429: As for ``ThrottledTransport``; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport

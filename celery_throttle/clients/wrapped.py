@@ -38,10 +38,10 @@ def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: 
         limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
             these limits must allow a call.
         function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
-        refused: See there.
-        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
-            there. ``cost`` and the result of ``usage`` may be a dict of units by the name of the
-            limit.
+        refused: As for ``LimitHandle.wrap()``.
+        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429`` of
+            ``LimitHandle.wrap()``. ``cost`` and the result of ``usage`` may be a dict of units by
+            the name of the limit.
 
     Raises:
         LimitError: An argument is invalid.

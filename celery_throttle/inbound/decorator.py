@@ -53,9 +53,10 @@ def throttled(
 
     Args:
         limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: See there; a function takes arguments of the view by their names, such as
-            ``lambda request: request.user.id``.
-        cost: See there; a function takes arguments of the view, as for ``key``. Default 1.
+        key: As for ``ThrottledWSGI``; a function takes arguments of the view by their names, such
+            as ``lambda request: request.user.id``.
+        cost: As for ``ThrottledWSGI``; a function takes arguments of the view, as for ``key``.
+            Default 1.
         max_wait: The most seconds that a call waits for the limits; default 0.
         lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
         outage: While the server of the limits cannot be reached, ``"open"`` calls the view and
