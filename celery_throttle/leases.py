@@ -77,10 +77,10 @@ class Slot:
     """A slot for the duration of a ``with`` or ``async with``. ``slot()`` returns it.
 
     The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to
-    ``as``, and releases the slot when it ends. A thread renews the lease meanwhile. If the server
+    ``as``, and releases the slot when it ends. Until then, a thread renews the lease. If the server
     cannot be reached for longer than the lease, another holder may take the slot.
 
-    A slot that was released can be taken again by another ``with``. While it is held, a second
+    After its release, another ``with`` can take the slot again. While the slot is held, a second
     ``with`` raises :class:`~celery_throttle.ThrottleError`.
     """
 

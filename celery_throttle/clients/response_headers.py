@@ -4,7 +4,7 @@
 one in this order counts:
 
 1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 07 to 10 of the IETF's
-   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a quota of its own.
+   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a separate quota.
 2. ``RateLimit-Remaining`` and ``RateLimit-Reset``: drafts 00 to 06; and GitLab, with an epoch.
 3. ``X-RateLimit-Remaining-Requests``, ``X-RateLimit-Remaining-Tokens`` and their ``Reset`` twins:
    OpenAI, Azure, Groq.

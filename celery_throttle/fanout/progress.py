@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """The tasks that have ended: the sum of ``done``, ``failed`` and ``revoked``."""
+        """The number of tasks that have ended, the sum of ``done``, ``failed`` and ``revoked``."""
         return self.done + self.failed + self.revoked
 
     @property

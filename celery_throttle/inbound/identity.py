@@ -35,7 +35,7 @@ _USER_IDS = ("pk", "id", "username")
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
     """Return a key function that identifies a client by its address.
 
-    All clients whose address cannot be read, such as those of a Unix socket, share the key
+    All clients whose address cannot be read, such as clients on a Unix socket, share the key
     ``"unknown"``.
 
     Args:
@@ -173,7 +173,7 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
 
     Args:
         routes: Paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*``
-            matches any text. The first one that matches is the key.
+            matches any text. The first route that matches is the key.
         others: The key that all other requests share; default ``"other"``. With None, they are not
             limited.
 

@@ -13,8 +13,8 @@ class Decision(NamedTuple):
     which has its full burst at the start. The first takes 4 units; the second requests 3 more at
     the same moment. Times are seconds from the decision by the server's clock, rounded up to the
     microsecond, so that a request repeated after that time is not early. If several limits decide
-    together, ``limit`` and ``remaining`` are those of the limit that refuses, or, if all allow, of
-    the limit with the least remaining.
+    together, ``limit`` and ``remaining`` belong to the limit that refuses, or, if all allow, to the
+    limit with the least remaining.
 
     Attributes:
         allowed: Whether the units were taken (of a peek: whether they could be). True, then False.

@@ -84,10 +84,10 @@ class LimitStatus:
         origin: Where these limits come from; None if the server does not have them yet.
         weight: The weight of lines that need the limit, 1 to 100.
         usage: The usage of each clause. Without a key, it covers only units taken without a key.
-        pauses: The pause of the limit and, with a key, that of the key; empty if neither is
+        pauses: The pause of the limit and, with a key, the pause of the key; empty if neither is
             paused.
         paused_keys: The number of keys of the limit that are paused.
-        own_keys: The number of keys of the limit that have a definition or a weight of their own.
+        own_keys: The number of keys of the limit that have their own definition or weight.
         waiting: The number of tasks that wait at the limit, or at this key. Without a key, tasks
             that wait at a key of the limit are included. A task that needs several limits waits at
             one of them and is counted there only.
@@ -176,7 +176,7 @@ class LimitDetails:
         status: The status of the limit, or of the key.
         recent: The last 15 minutes as 30 periods, the oldest first. They cover the whole limit,
             also in the details of a key.
-        queues: The queues in which tasks wait at the limit, the one with the most tasks first.
+        queues: The queues in which tasks wait at the limit, the queue with the most tasks first.
         top_keys: Pairs of an encoded key and its number of waiting tasks: the ten keys with the
             most tasks. Empty in the details of a key.
         slots_used: The number of slots in use.
@@ -215,7 +215,7 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRules:
-    """A live worker whose rules file is not the one in force.
+    """A live worker whose rules file differs from the rules in force, or has mistakes.
 
     Attributes:
         worker: The name of the worker.
