@@ -7,7 +7,7 @@
     │   ├── LimitSyntaxError                text that does not parse
     │   ├── LimitValueError                 a number that is zero, negative or too large
     │   ├── CostError                       a cost that can never pass its limit
-    │   └── KeyTemplateError                a key template, or an argument name in it
+    │   └── KeyTemplateError                a wrong key template, or argument name in it
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
@@ -17,7 +17,7 @@
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
-    └── Throttled                           a limit refused
+    └── Throttled                           a limit refused a call or a task
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
         ├── QueueFullError                  the line, or the queue of a ``leaky-queue``, is full
         └── KeysFullError                   ``max-keys`` other keys are in use
@@ -116,7 +116,7 @@ class StoreUnavailableError(StoreError):
 
 
 class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mistake
-    """A limit refused.
+    """A limit refused a call or a task.
 
     The attributes are also the ``args`` of the exception, in this order: Celery rebuilds an
     exception in another process from its class and ``args``.

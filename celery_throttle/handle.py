@@ -177,10 +177,10 @@ class LimitHandle(HandleCore):
             max_wait: The most seconds that a call waits for the limit; default 0.
             usage: A function of the result that returns its actual cost, such as tokens or bytes.
                 Then ``cost`` is an estimate.
-            refused: The types of exceptions by which the API refuses a call; they stop the limit
-                for all clients. ``Retry-After`` is read from ``error.response.headers`` or
-                ``error.headers``. Or a function of an exception that returns a
-                :class:`~celery_throttle.Heard`, or None. Default: none.
+            refused: The types of exceptions that mean that the API refused the call. Such an
+                exception stops the limit for all clients. ``Retry-After`` is read from
+                ``error.response.headers`` or ``error.headers``. Or a function of an exception that
+                returns a :class:`~celery_throttle.Heard`, or None. Default: none.
             retry_429: How many times to call the function again after such an exception, with the
                 same arguments. Each further call waits until the stop ends, and takes units again.
                 In a task that a worker runs, the task joins its line instead, at most this many

@@ -16,7 +16,7 @@ class Origin:
 
     Attributes:
         layer: ``"code"``, ``"rules"`` (the rules file) or ``"run time"`` (``define``).
-        since: When the limits in force replaced others.
+        since: When the limits in force replaced the previous limits.
         defined: When this definition was made; None if unknown.
         author: Who made it, and why; None if unknown.
         until: When the definition ends by itself; None for never.
@@ -37,8 +37,8 @@ class Pause:
         limit: The name of the limit; ``"fan-out"`` for the pause of a fan-out, whose encoded name
             is the key.
         key: The encoded key that is paused; None if the whole limit is paused.
-        seconds: The seconds from now to the end of the pause; infinity if it lasts until resumed.
-        until: The end as a time; None if the pause lasts until resumed.
+        seconds: The seconds from now to the end of the pause; infinity if it has no end.
+        until: The end of the pause as a time; None if it has no end.
         since: When the pause was made or last extended; None if unknown.
         author: Who made it, and why; None if unknown. ``by`` is ``"API"`` for a pause that the
             response of an API caused.
