@@ -37,11 +37,12 @@ class Throttle(RemovalMethods):
     A ``Throttle`` is a :class:`Limiter` with the settings of the app, and has all methods of a
     limiter. It connects to the server when it is first used. The constructor sets ``app.throttle``.
 
-    Every argument but ``app`` has a setting of the same name in ``app.conf`` (``throttle_limits``,
-    ``throttle_url``, ...), which is read at first use. An argument overrides the setting.
+    Every argument except for ``app`` has a setting of the same name in ``app.conf``
+    (``throttle_limits``, ``throttle_url``, ...), which is read at first use. An argument overrides
+    the setting.
 
     Args:
-        app: The app. An app has one ``Throttle``; make it before its tasks are sent.
+        app: The app. An app has one ``Throttle``. Create it before you send tasks.
         limits: The limits of the code, by name; see :class:`Limiter`. Default: none.
         routes: The limits of tasks by task name, or by a pattern with ``*``, in the form of the
             task attribute ``throttle``. They apply to tasks without that attribute. Default: none.

@@ -249,11 +249,11 @@ class LimitHandle(HandleCore):
         return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
 
     def report(self, seconds: float = 86_400.0) -> Report:
-        """Return a report on the last seconds of the limit, with all its keys, and advice.
+        """Return a report on the use of the limit and all its keys, with advice.
 
         Args:
-            seconds: The length of the period, 1 second to a week; default a day. Above 15 minutes,
-                the counts have a resolution of ten minutes.
+            seconds: The length of the period until now, 1 second to a week; default a day. Above 15
+                minutes, the counts have a resolution of ten minutes.
 
         Raises:
             LimitValueError: The duration is out of range.

@@ -43,8 +43,8 @@ class LimitChanges(LimiterCore):
             limit: Text, a :class:`Limit`, or a list of these, all of which must allow. None (the
                 default): change only the weight.
             key: Define only this key of the limit. None (the default): define the limit itself.
-            weight: The weight of lines that need the limit, or this key, 1 to 100. For each task
-                that a line of weight 1 dispatches, a line of weight 3 dispatches three. A key
+            weight: The weight of lines that need the limit, or this key, 1 to 100. Workers take
+                three times as many tasks from a line of weight 3 as from a line of weight 1. A key
                 without its own weight has the weight of its name; the default for a name is 1. If a
                 line needs several limits, the greatest weight counts. None (the default): do not
                 change the weight.
@@ -136,7 +136,7 @@ class LimitChanges(LimiterCore):
                 modified later, the call changes nothing. None (the default): now, so that the call
                 always replaces the rules in force.
             by: The author, up to 500 characters. Default: the user and host of this process.
-            reason: Why, up to 500 characters. Default: the name of the file.
+            reason: The reason, up to 500 characters. Default: the name of the file.
 
         Returns:
             Whether the rules are in force.

@@ -1,6 +1,6 @@
 """Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
 
-The ``Throttle`` of an app is a limiter, too. ``x()`` and ``ax()`` execute the same plan of
+The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the same plan of
 :mod:`celery_throttle.operations`.
 """
 
@@ -90,8 +90,8 @@ class Limiter(LimitChanges, LimitsStatus):
                 tuple: ``limiter["mail", (42, "eu")]``. The limit need not be defined yet.
 
         Raises:
-            LimitError: The name is not a name that a limit can have.
-            KeyValueError: The key has a type that a key cannot have.
+            LimitError: The text is not a valid name of a limit.
+            KeyValueError: The key has a type that is not allowed.
         """
         if not isinstance(item, str):
             return LimitHandle(self, parse_ref(item))
@@ -117,7 +117,7 @@ class Limiter(LimitChanges, LimitsStatus):
                 wait, and return a refusal as a :class:`Decision`.
 
         Returns:
-            The decision. With ``max_wait`` it is always an allowance.
+            The decision. With ``max_wait``, the request is always allowed.
 
         Raises:
             Throttled: Only with ``max_wait``: the limits do not allow it in that time. If a
@@ -241,9 +241,9 @@ class Limiter(LimitChanges, LimitsStatus):
                 30. A thread renews the lease while the slot is held.
 
         Returns:
-            The :class:`~celery_throttle.leases.Slot`. The beginning of the ``with`` takes it, and
-            raises :class:`Throttled` if the limits do not allow it in that time, or another error
-            of :meth:`acquire`.
+            The :class:`~celery_throttle.leases.Slot`. The ``with`` takes the slot when it begins.
+            If the limits do not allow it in that time, the ``with`` raises :class:`Throttled`. It
+            also raises the other errors of :meth:`acquire`.
 
         Raises:
             LimitValueError: ``max_wait`` or ``lease`` is out of range.
