@@ -45,7 +45,7 @@ class FanOut:
     """A handle of a fan-out, in any process of the app.
 
     :meth:`~celery_throttle.Throttle.fan_out` and :meth:`~celery_throttle.Throttle.fan_out_named`
-    return one. All methods block; in asyncio, call them with ``asyncio.to_thread()``. While limits
+    return it. All methods block; in asyncio, call them with ``asyncio.to_thread()``. While limits
     are disabled, :meth:`pause`, :meth:`resume` and :meth:`cancel` have no effect, since no task
     waits.
 
@@ -202,7 +202,7 @@ class FanOut:
     def wait(
         self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None
     ) -> Progress:
-        """Wait until the fan-out is complete, and return its progress then.
+        """Wait until the fan-out is complete, and return its final progress.
 
         Args:
             timeout: The most seconds to wait; default no limit.
