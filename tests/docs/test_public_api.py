@@ -38,25 +38,22 @@ def _own_doc(value: Any) -> str:
 @pytest.fixture(scope="session")
 def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names that the pages of the reference define, once by each of their paths."""
+    built: Path = tmp_path_factory.mktemp("site")
+    run_in_child(lambda: _build_site(built))  # it reads Task.app, which binds the base class
+    return {*(built / "names").read_text(encoding="utf-8").split()}
+
+
+def _build_site(built: Path) -> None:
     from sphinx.application import Sphinx  # noqa: PLC0415  # it may be missing
     from sphinx.util.docutils import docutils_namespace, patch_docutils  # noqa: PLC0415
 
-    built: Path = tmp_path_factory.mktemp("site")
-    source = str(DOCS)
-    with patch_docutils(source), docutils_namespace():
-        app = Sphinx(
-            source,
-            source,
-            str(built),
-            str(built),
-            "dummy",
-            status=None,
-            warning=None,
-            freshenv=True,
-        )
+    places = str(DOCS), str(DOCS), str(built), str(built)
+    with patch_docutils(str(DOCS)), docutils_namespace():
+        app = Sphinx(*places, "dummy", status=None, warning=None, freshenv=True)
         app.build()
     objects = app.env.get_domain("py").objects  # type: ignore[attr-defined]  # of this domain
-    return {name for name, entry in objects.items() if entry.docname.startswith("reference/")}
+    names = (name for name, entry in objects.items() if entry.docname.startswith("reference/"))
+    (built / "names").write_text("\n".join(names), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
