@@ -110,7 +110,7 @@ def _url_for(request: pytest.FixtureRequest, asked: set[str]) -> str | None:
 def throttle_off(_throttle_switch: Switch) -> None:
     """Fixture: every limit allows everything in this test, and no server is needed.
 
-    A test cannot use it together with ``throttle_clock`` or ``throttle_limits``.
+    A test that also uses ``throttle_clock`` or ``throttle_limits`` fails with ``UsageError``.
     """
 
 

@@ -40,6 +40,7 @@ def test_the_page_shows_all_that_matters() -> None:
     assert {name for name, _ in BLOCKS} == {
         *("shop/__init__.py", "shop/settings.py", "shop/celery.py", "shop/settings_test.py"),
         *("orders/tasks.py", "orders/views.py", "orders/balance.py", "orders/tests.py"),
+        "shop/urls.py",
         "pyproject.toml",
     }
 

@@ -31,9 +31,11 @@ def test_the_balance_is_limited(client, throttle_limits, path):
 @pytest.fixture
 def worker(throttle_server, transactional_db):
     app.conf.task_always_eager = False
-    with start_worker(app, pool="solo", perform_ping_check=False):
-        yield
-    app.conf.task_always_eager = True
+    try:
+        with start_worker(app, pool="solo", perform_ping_check=False):
+            yield
+    finally:
+        app.conf.task_always_eager = True
 
 
 def test_a_worker_charges_in_time(worker, client, throttle_limits, throttle_runs):
@@ -42,4 +44,5 @@ def test_a_worker_charges_in_time(worker, client, throttle_limits, throttle_runs
         client.post("/orders/acme/")
     throttle_runs.wait_for_starts(5, name="orders.tasks.charge")
     throttle_runs.assert_throttled("orders.tasks.charge")
+    # The burst of 1, plus 20/s in 0.1 s.
     throttle_runs.assert_most_starts(3, seconds=0.1, name="orders.tasks.charge")
