@@ -18,7 +18,7 @@ sends the signal, so it must return quickly. Celery logs an error that it raises
     request: Its request.
     waited: Seconds that it spent in the line.
 
-``throttle_mode_changed``: The server of the limits was lost, or is back.
+``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.
     mode: ``"outage"`` or ``"normal"``.
     count: The number of outages that this worker has seen, this one included.

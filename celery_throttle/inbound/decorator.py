@@ -58,7 +58,7 @@ def throttled(
         cost: See there; a function takes arguments of the view, as that of ``key`` does. Default 1.
         max_wait: The most seconds that a call waits for the limits; default 0.
         lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
-        outage: While the server of the limits cannot be reached, ``"open"`` calls the view and
+        outage: While the limits server cannot be reached, ``"open"`` calls the view and
             ``"closed"`` refuses; default ``"open"``.
         refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
             the response of the view; for an async view it may be async. Default: an error is
