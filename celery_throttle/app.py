@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 class Throttle(RemovalMethods):
-    """The limits of a Celery app. Makes the app's workers enforce them.
+    """The limits of a Celery app. The workers of the app enforce them.
 
-    It is a :class:`Limiter` with the settings of the app, and has all its methods. It connects to
-    no server before it is used. ``app.throttle`` is this object from then on.
+    A ``Throttle`` is a :class:`Limiter` with the settings of the app, and has all methods of a
+    limiter. It connects to the server when it is first used. The constructor sets ``app.throttle``.
 
-    Every argument but ``app`` has a setting of the same name in ``app.conf`` (``throttle_limits``,
-    ``throttle_url``, ...), which is read at first use. An argument that is given overrides the
-    setting.
+    Every argument except for ``app`` has a setting of the same name in ``app.conf``
+    (``throttle_limits``, ``throttle_url``, ...), which is read at first use. An argument overrides
+    the setting.
 
     Args:
-        app: The app. An app has one ``Throttle``; make it before its tasks are sent.
+        app: The app. An app has one ``Throttle``. Create it before you send tasks.
         limits: The limits of the code, by name; see :class:`Limiter`. Default: none.
         routes: The limits of tasks by task name, or by a pattern with ``*``, in the form of the
             task attribute ``throttle``. They apply to tasks without that attribute. Default: none.
@@ -53,22 +53,23 @@ class Throttle(RemovalMethods):
         lease: Seconds after which the claims and slots of a lost worker are free again, 1 to 3600;
             default 30.
         timeout: Seconds to connect, and to wait for each reply, 0.01 to 60; default 1.
-        checks: What follows if the server fails a check at the start of a worker: ``"warn"`` (the
-            default), ``"error"`` (the worker does not start) or ``"off"``.
+        checks: What happens if the server fails a check at the start of a worker: ``"warn"`` (the
+            default), ``"error"`` (the worker does not start) or ``"off"`` (no checks).
         waiting: Where tasks wait: ``"lines"`` (the default), or at the ``"broker"``.
-        publish: Where tasks with limits are sent: to the ``"broker"`` (the default), or straight to
-            their ``"line"``.
+        publish: Where to send tasks with limits: to the ``"broker"`` (the default), or to the end
+            of their ``"line"`` if tasks already wait at one of their limits.
         replicas: The number of replicas that must confirm a parked task; default 0.
-        workers: The number of workers to assume in an outage until it is known. Default: none.
-        outage_grace: Seconds, 0 to 3600, for which a worker that starts in an outage starts no task
-            with limits, while it does not know the number of workers; default 30.
+        workers: The number of workers that a worker assumes if it starts in an outage. Default:
+            none.
+        outage_grace: Seconds, 0 to 3600, for which a worker starts no task with limits if it starts
+            in an outage and does not know the number of workers; default 30.
         rules: The path of a rules file, which workers watch. Default: none.
 
     Raises:
         LimitError: A definition in ``limits`` is wrong.
         ConfigurationError: ``app`` is not a Celery app, or has a ``Throttle`` already, or ``lease``
-            or ``routes`` is wrong. Other mistakes in settings are raised at their first use, by
-            :meth:`check`, and when a worker starts.
+            or ``routes`` is wrong. Other mistakes in settings raise this error at their first
+            use, in :meth:`check`, and when a worker starts.
         UnknownLimitError: A route names a limit that is not in ``limits``.
 
     Example:
@@ -162,24 +163,24 @@ class Throttle(RemovalMethods):
     ) -> FanOut:
         """Put many tasks straight into their lines, and return a handle to follow them.
 
-        The tasks do not pass the broker. Their messages are those that Celery would send, with one
-        more header. They wait in lines of their own, which share the limits fairly with other
-        lines. The call takes one signature at a time, so a generator of any length needs no memory,
-        and returns when all tasks are in their lines.
+        The tasks do not pass the broker. Their messages are the messages that Celery would send,
+        with one additional header. They wait in lines of their own, which share the limits fairly
+        with other lines. The call reads one signature at a time, so a generator may have any
+        length. It returns when all tasks are in their lines.
 
         A task that was sent before under the same name and id is not sent again. To continue a
         fan-out that was interrupted, repeat the same call. A task without an id
-        (``charge.s(42).set(task_id=...)``) gets one from its position and arguments: then the
-        repeated call must give the same tasks in the same order, or they are sent again.
+        (``charge.s(42).set(task_id=...)``) gets an id from its position and arguments. In this
+        case, the repeated call must yield the same tasks in the same order, or it sends them again.
 
         Args:
             signatures: Single tasks with limits, without ``eta`` and ``countdown``.
             name: The name of the fan-out, 1 to 200 characters. Default: a random name.
-            max_waiting: The number of its tasks that may wait at any time, 1 or more; above it, the
-                call waits. None (the default): any number. The call also waits if a limit has
-                ``max-waiting`` or ``max-keys`` and is full.
+            max_waiting: The most tasks of the fan-out that may wait at the same time, 1 or more. At
+                this number, the call waits. None (the default): any number. The call also waits
+                while ``max-waiting`` or ``max-keys`` of a limit leaves no room.
             keep: Seconds for which the record of the fan-out is kept once none of its tasks waits,
-                60 or more; default a day. Then its name is free.
+                60 or more; default a day. After that, its name is free.
             bar: Whether to show a progress bar on the terminal (standard error) during the call.
                 Default False. It needs the extra ``bar``.
 
@@ -211,7 +212,7 @@ class Throttle(RemovalMethods):
         return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
 
     def fan_out_named(self, name: str) -> FanOut:
-        """Return the handle of a fan-out that any process has begun.
+        """Return the handle of a fan-out that this or another process has begun.
 
         Args:
             name: The name of the fan-out.
@@ -266,7 +267,7 @@ class Throttle(RemovalMethods):
         does, and calls no server.
 
         Raises:
-            ConfigurationError: There are mistakes; the message has a line for each.
+            ConfigurationError: There are mistakes. The message has a line for each mistake.
         """
         self.app.loader.import_default_modules()
         validation.check(self)

@@ -1,4 +1,4 @@
-"""Every exception this package raises, in one tree.
+"""All exceptions that this package raises on purpose, in one tree.
 
 ::
 
@@ -7,7 +7,7 @@
     │   ├── LimitSyntaxError                text that does not parse
     │   ├── LimitValueError                 a number that is zero, negative or too large
     │   ├── CostError                       a cost that can never pass its limit
-    │   └── KeyTemplateError                a key template, or an argument name in it
+    │   └── KeyTemplateError                a wrong key template, or argument name in it
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
@@ -17,7 +17,7 @@
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
-    └── Throttled                           a limit refused
+    └── Throttled                           a limit refused a call or a task
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
         ├── QueueFullError                  the line, or the queue of a ``leaky-queue``, is full
         └── KeysFullError                   ``max-keys`` other keys are in use
@@ -46,7 +46,7 @@ class LimitSyntaxError(LimitError):
 
 
 class LimitValueError(LimitError):
-    """A part of a limit, or an argument, parses but is not allowed: zero, negative, too large."""
+    """A part of a limit, or an argument, parses but is not allowed: zero, negative or too large."""
 
 
 class CostError(LimitError):
@@ -77,7 +77,7 @@ class RulesError(ConfigurationError):
     Attributes:
         source: The path of the file.
         mistakes: The mistakes in the order of lines, each a pair of line number, from 1, and text.
-            The number is None if the mistake is in no single line.
+            The number is None if the mistake does not belong to one line.
     """
 
     def __init__(self, source: str, mistakes: list[tuple[int | None, str]]) -> None:
@@ -111,12 +111,12 @@ class StoreError(ThrottleError):
 class StoreUnavailableError(StoreError):
     """The server cannot be reached, or cannot serve now; a later call may succeed.
 
-    The message contains its URL without user and password.
+    The message contains the URL of the server without user and password.
     """
 
 
 class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mistake
-    """A limit refused.
+    """A limit refused a call or a task.
 
     The attributes are also the ``args`` of the exception, in this order: Celery rebuilds an
     exception in another process from its class and ``args``.
@@ -209,7 +209,7 @@ class QueueFullError(Throttled):
     Attributes:
         limit: See :class:`Throttled`.
         key: See :class:`Throttled`.
-        retry_after: None: it is unknown.
+        retry_after: None, because the time is unknown.
         max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
 
@@ -230,13 +230,13 @@ class QueueFullError(Throttled):
 
 
 class KeysFullError(Throttled):
-    """The key of a task is not in use, and ``max-keys`` other keys are.
+    """``max-keys`` other keys are in use, so there is no room for the key of a task.
 
     Attributes:
         limit: See :class:`Throttled`.
         key: See :class:`Throttled`.
-        retry_after: Seconds until the first of the keys is no longer in use, or 1 if all of them
-            have waiting tasks. None if the task names more keys than may ever be in use.
+        retry_after: Seconds until the first of these keys is no longer in use, or 1 if all of them
+            have waiting tasks. None if the task names more keys than may ever be in use at once.
         max_keys: The number of keys that may be in use.
     """
 

@@ -27,7 +27,7 @@ _MAX_CACHED_COST = 1000
 class LimitHandle(HandleCore):
     """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
 
-    Its methods are those of the limiter for this limit alone. They raise
+    Its methods do the same as the methods of the limiter, for this limit alone. They raise
     :class:`~celery_throttle.UnknownLimitError` if the limit is not defined, and
     :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
 
@@ -66,8 +66,8 @@ class LimitHandle(HandleCore):
 
         Args:
             cost: Units to take, above 0, whole or not; default 1.
-            max_wait: Seconds to wait at most. None (the default): do not wait, and return a refusal
-                as a :class:`~celery_throttle.Decision`.
+            max_wait: The most seconds to wait. None (the default): do not wait, and return a
+                refusal as a :class:`~celery_throttle.Decision`.
 
         Returns:
             The decision.
@@ -84,13 +84,15 @@ class LimitHandle(HandleCore):
         return await self.limiter.atake(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
-        """Take the units that the limit has; see :meth:`~celery_throttle.Limiter.acquire_up_to`.
+        """Take as many units as the limit allows.
+
+        See :meth:`~celery_throttle.Limiter.acquire_up_to`.
 
         Args:
-            most: The units to take at most, 0 or more.
+            most: The most units to take, 0 or more.
 
         Returns:
-            The decision; ``granted`` is the number of units taken.
+            The decision. ``granted`` is the number of units taken.
         """
         requirement = self.limiter.require_up_to([self.ref], most)
         return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
@@ -119,7 +121,7 @@ class LimitHandle(HandleCore):
 
         Args:
             cost: The estimate in units, above 0.
-            max_wait: Seconds to wait at most; default 0.
+            max_wait: The most seconds to wait; default 0.
 
         Returns:
             The :class:`~celery_throttle.leases.Reservation` to settle.
@@ -141,9 +143,9 @@ class LimitHandle(HandleCore):
         See :meth:`~celery_throttle.Limiter.slot`.
 
         Args:
-            cost: Units to take from limits with a rate, if the name has some besides its slots;
-                default 1. It takes one slot, whatever the cost.
-            max_wait: Seconds to wait at most; default 0. The ``with`` raises
+            cost: Units to take from the rates of the limit, if it has rates besides its slots;
+                default 1. The call takes one slot, whatever the cost.
+            max_wait: The most seconds to wait; default 0. The ``with`` raises
                 :class:`~celery_throttle.Throttled` if the limit does not allow it in that time.
             lease: Seconds after which the slot is free again if this process dies, 1 to 3600;
                 default 30.
@@ -161,26 +163,28 @@ class LimitHandle(HandleCore):
         refused: Refused = (),
         retry_429: int = 0,
     ) -> F:
-        """Return a function that acquires the limit before each call of ``function``; for SDKs.
+        """Return a function that acquires the limit before each call of ``function``.
+
+        Use it for the SDK of an API.
 
         A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In
         a task that a worker runs, the error makes the task join its line.
 
         Args:
             function: A function, or coroutine function, that calls an API.
-            key: A function of the call's arguments that returns the key, if this handle has none.
+            key: A function of the call's arguments that returns the key, if this handle has no key.
             cost: Units, or a function of the call's arguments that returns them; default 1.
-            max_wait: Seconds that a call waits for the limit at most; default 0.
+            max_wait: The most seconds that a call waits for the limit; default 0.
             usage: A function of the result that returns its actual cost, such as tokens or bytes.
                 Then ``cost`` is an estimate.
-            refused: The types of exceptions by which the API refuses a call; they stop the limit
-                for all clients. ``Retry-After`` is read from ``error.response.headers`` or
-                ``error.headers``. Or a function of an exception that returns a
-                :class:`~celery_throttle.Heard`, or None. Default: none.
-            retry_429: How many times the function is called again, with the same arguments, after
-                such an exception: after the stop, and with units taken anew. In a task that a
-                worker runs, the task joins its line instead, at most this many times in all its
-                runs. Default 0.
+            refused: The types of exceptions that mean that the API refused the call. Such an
+                exception stops the limit for all clients. ``Retry-After`` is read from
+                ``error.response.headers`` or ``error.headers``. Or a function of an exception that
+                returns a :class:`~celery_throttle.Heard`, or None. Default: none.
+            retry_429: How many times to call the function again after such an exception, with the
+                same arguments. Each further call waits until the stop ends, and takes units again.
+                In a task that a worker runs, the task joins its line instead, at most this many
+                times in all its runs. Default 0.
 
         Raises:
             LimitValueError: An argument has the wrong type, or is out of range.
@@ -211,7 +215,7 @@ class LimitHandle(HandleCore):
             heard: The feedback.
 
         Returns:
-            The seconds for which the limit stops; 0.0 if it does not.
+            The seconds for which the limit stops; 0.0 if it does not stop.
         """
         return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), heard))
 
@@ -226,7 +230,8 @@ class LimitHandle(HandleCore):
         See :meth:`~celery_throttle.Limiter.forecast`.
 
         Args:
-            measured: Tasks per second that started lately, above 0, if known. Default: not known.
+            measured: The number of tasks that started per second recently, above 0. Default: not
+                known.
         """
         return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
 
@@ -236,7 +241,7 @@ class LimitHandle(HandleCore):
         return await self.limiter.arun_plan(plan)
 
     def status(self) -> LimitDetails:
-        """Return all about the limit, or the key: what is in force, used, waiting and paused.
+        """Return the details of the limit, or of the key: definition, usage, waiting tasks, pauses.
 
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
@@ -244,11 +249,11 @@ class LimitHandle(HandleCore):
         return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
 
     def report(self, seconds: float = 86_400.0) -> Report:
-        """Return what was counted of the limit and all its keys in the last seconds, with advice.
+        """Return a report on the use of the limit and all its keys, with advice.
 
         Args:
-            seconds: The duration, 1 second to a week; default a day. Above 15 minutes it is known
-                in steps of ten minutes.
+            seconds: The length of the period until now, 1 second to a week; default a day. Above 15
+                minutes, the counts have a resolution of ten minutes.
 
         Raises:
             LimitValueError: The duration is out of range.
@@ -268,14 +273,15 @@ class LimitHandle(HandleCore):
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> float:
-        """Pause the limit for all clients and all waiting tasks; without a key, all its keys.
+        """Pause the limit for all clients and all waiting tasks.
 
-        A call never shortens a pause.
+        A handle without a key also pauses all keys of the limit. A call never shortens a pause that
+        is already in force.
 
         Args:
             seconds: The duration, 0 to 1e9. None, or more than 500 million: until :meth:`resume`.
-            reason: Why, up to 500 characters; shown wherever the pause is.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: The reason, up to 500 characters; shown with the pause.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Returns:
             The seconds for which the limit is paused now; infinity until it is resumed.
@@ -296,13 +302,13 @@ class LimitHandle(HandleCore):
     def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """Lift the pause, and do nothing else: units in use stay in use.
 
-        The pause of a limit and the pause of a key are independent. A stop that an API's answer
-        caused is a pause, too. Waiting tasks are decided again at once. If the call is interrupted,
-        call it again.
+        The pause of a limit and the pauses of its keys are independent. A stop that an API's answer
+        caused is also a pause. Workers check waiting tasks again at once. If the call is
+        interrupted, repeat it.
 
         Args:
-            reason: Why, up to 500 characters; recorded with the change.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: The reason, up to 500 characters; recorded with the change.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Returns:
             Whether there was a pause.
@@ -315,16 +321,16 @@ class LimitHandle(HandleCore):
         return await self.limiter.arun_plan(plan)
 
     def reset(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """Clear the units in use, and lift the pause. Waiting tasks are decided again at once.
+        """Clear the units in use, and lift the pause. Workers check waiting tasks again at once.
 
-        It clears everything that the algorithms know of the limit: units in use, windows, and the
-        rate that an adaptive limit has learned. For a limit without a key it clears only what is in
-        use without a key. Slots in use, definitions, weights, waiting tasks, counters and the log
-        of changes stay.
+        It clears the whole state of the algorithms: units in use, windows, and the rate that an
+        adaptive limit has learned. A handle without a key clears only the state of the limit
+        without a key. Slots in use, definitions, weights, waiting tasks, counters and the log of
+        changes stay.
 
         Args:
-            reason: Why, up to 500 characters; recorded with the change.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: The reason, up to 500 characters; recorded with the change.
+            by: The author, up to 500 characters. Default: the user and host of this process.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
 

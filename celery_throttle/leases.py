@@ -32,10 +32,10 @@ T = TypeVar("T")
 class Reservation:
     """Units that were taken as an estimate. ``reserve()`` returns it; :meth:`settle` ends it.
 
-    A reservation that is not settled keeps its estimate.
+    If a reservation is not settled, its estimate counts.
 
     Attributes:
-        decision: The :class:`~celery_throttle.Decision` by which they were taken.
+        decision: The :class:`~celery_throttle.Decision` that took the units.
     """
 
     def __init__(self, limiter: LimiterCore, acquisition: Acquisition) -> None:
@@ -46,14 +46,14 @@ class Reservation:
     def settle(self, actual: Costs) -> None:
         """Settle the reservation, once, with its actual cost.
 
-        If the actual cost is less than the estimate, the difference is refunded, as far as it is
-        still in use: no window admits more than if the actual cost had been known. If it is more,
-        the difference is taken now, even above the burst: the limit admits nothing until that is
-        paid off.
+        If the actual cost is below the estimate, the part of the difference that is still in use is
+        refunded. No window admits more than it would have admitted with the actual cost. If the
+        actual cost is above the estimate, the difference is taken now, even above the burst. The
+        limit then admits nothing until it has room again.
 
         Args:
-            actual: The actual cost in units, 0 or more; or a mapping of limit name to units, with 1
-                for names that it does not have.
+            actual: The actual cost in units, 0 or more. Or a mapping of limit names to units; for a
+                limit that it does not contain, the cost is 1.
 
         Raises:
             CostError: The actual cost is not a number, or below 0.
@@ -77,10 +77,10 @@ class Slot:
     """A slot for the duration of a ``with`` or ``async with``. ``slot()`` returns it.
 
     The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to
-    ``as``, and releases the slot when it ends. A thread renews the lease meanwhile. If the server
+    ``as``, and releases the slot when it ends. Until then, a thread renews the lease. If the server
     cannot be reached for longer than the lease, another holder may take the slot.
 
-    A slot that was released can be taken again by another ``with``. While it is held, a second
+    After its release, another ``with`` can take the slot again. While the slot is held, a second
     ``with`` raises :class:`~celery_throttle.ThrottleError`.
     """
 

@@ -1,7 +1,7 @@
 """Changes of limits at run time: define, undefine, apply rules, pause all and resume all.
 
-Each change is recorded, with who made it and why. :mod:`celery_throttle.handle` has those of one
-limit.
+The server records each change with its author and its reason. :mod:`celery_throttle.handle` has the
+changes of one limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_throttle.rules.rules import Rules
 
 
 class LimitChanges(LimiterCore):
-    """The changes of a :class:`~celery_throttle.limiter.Limiter` that are not of one handle."""
+    """The methods of a :class:`~celery_throttle.limiter.Limiter` that change limits."""
 
     def define(
         self,
@@ -35,26 +35,27 @@ class LimitChanges(LimiterCore):
         """Define a limit at run time, for all clients and all waiting tasks at once.
 
         The definition takes precedence over the rules file and the code until :meth:`undefine`.
-        Units in use stay in use: a meter pays them off at the new rate, and a window counts them as
+        Units in use stay in use: a meter drains them at the new rate, and a window counts them as
         taken now.
 
         Args:
             name: The name of the limit.
-            limit: Text, a :class:`Limit`, or a list of these, all of which must allow. None: change
-                only the weight.
+            limit: Text, a :class:`Limit`, or a list of these, all of which must allow. None (the
+                default): change only the weight.
             key: Define only this key of the limit. None (the default): define the limit itself.
-            weight: The number of dispatches of a line that needs the limit, or this key of it, for
-                each dispatch of a line of weight 1: 1 to 100. A key without a weight of its own has
-                the weight of its name, and the default of a name is 1. If a line needs several
-                limits, the greatest weight counts. None (the default): do not change it.
-            seconds: The duration, 0 to 1e9; then the rules file or the code decides again. None
-                (the default): until :meth:`undefine`.
-            reason: Why, up to 500 characters; recorded with the change.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            weight: The weight of lines that need the limit, or this key, 1 to 100. Workers take
+                three times as many tasks from a line of weight 3 as from a line of weight 1. A key
+                without its own weight has the weight of its name; the default for a name is 1. If a
+                line needs several limits, the greatest weight counts. None (the default): do not
+                change the weight.
+            seconds: The duration of the definition, 0 to 1e9. After that, the rules file or the
+                code decides again. None (the default): until :meth:`undefine`.
+            reason: The reason, up to 500 characters; recorded with the change.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Raises:
             LimitError: The definition is wrong, or switches between a rate and slots.
-            UnknownLimitError: A key, or only a weight, is defined of a limit that is not defined.
+            UnknownLimitError: ``key``, or only ``weight``, is given, and the limit is not defined.
             StoreUnavailableError: The server cannot be reached.
 
         Example:
@@ -88,18 +89,19 @@ class LimitChanges(LimiterCore):
     ) -> None:
         """Remove the definition that :meth:`define` made: the rules file or the code decides again.
 
-        It also removes the weight. A limit that neither the rules file nor the code has is no
-        longer defined; a key has the definition of its name again.
+        It also removes the weight. If neither the rules file nor the code has the limit, the limit
+        is no longer defined. A key has the definition of its name again.
 
-        If :meth:`define` has defined nothing, a limit is removed that only the code of other
-        processes has. One of them that needs the limit defines it again; its units in use are kept.
+        If no call of :meth:`define` is in force, this call removes a limit that only the code of
+        other processes defines. If one of these processes needs the limit, the process defines it
+        again. Units in use stay in use.
 
         Args:
             name: The name of the limit.
-            key: Remove only the definition of this key. None (the default): that of the limit
-                itself.
-            reason: Why, up to 500 characters; recorded with the change.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            key: Remove only the definition of this key. None (the default): remove the definition
+                of the limit itself.
+            reason: The reason, up to 500 characters; recorded with the change.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Raises:
             UnknownLimitError: The limit is not defined.
@@ -131,16 +133,16 @@ class LimitChanges(LimiterCore):
             rules: The rules; :func:`~celery_throttle.rules.file.load_rules` reads them from a file.
             source: The path of the file, recorded with the change.
             modified: When the file was modified, in seconds since 1970. If the rules in force were
-                modified later, the call changes nothing. None (the default): now, so that the rules
-                always replace those in force.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
-            reason: Why, up to 500 characters. Default: the name of the file.
+                modified later, the call changes nothing. None (the default): now, so that the call
+                always replaces the rules in force.
+            by: The author, up to 500 characters. Default: the user and host of this process.
+            reason: The reason, up to 500 characters. Default: the name of the file.
 
         Returns:
             Whether the rules are in force.
 
         Raises:
-            RulesError: A limit would switch between a rate and slots. Nothing has changed.
+            RulesError: A limit would switch between a rate and slots. The call changed nothing.
             StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self._apply(rules, source, modified, by, reason)).accepted
@@ -179,16 +181,16 @@ class LimitChanges(LimiterCore):
 
         Args:
             seconds: The duration, 0 to 1e9; None: until it is resumed. A call never shortens a
-                pause.
-            reason: Why, up to 500 characters; recorded with the changes.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+                pause that is already in force.
+            reason: The reason, up to 500 characters; recorded with the changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Returns:
             The names of the limits.
 
         Raises:
             LimitValueError: ``seconds`` is out of range.
-            StoreUnavailableError: The server cannot be reached. Some limits may be paused.
+            StoreUnavailableError: The server cannot be reached. Some limits may already be paused.
         """
         return self.run_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
 
@@ -201,18 +203,18 @@ class LimitChanges(LimiterCore):
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """Lift the pauses of all limits.
 
-        Pauses of single keys and of fan-outs stay. Pauses that were made before :meth:`pause_all`
-        are lifted as well.
+        Pauses of single keys and of fan-outs stay. The call also lifts pauses that do not come from
+        :meth:`pause_all`.
 
         Args:
-            reason: Why, up to 500 characters; recorded with the changes.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
+            reason: The reason, up to 500 characters; recorded with the changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Returns:
             The names of the limits that were paused.
 
         Raises:
-            StoreUnavailableError: The server cannot be reached. Some limits may be resumed.
+            StoreUnavailableError: The server cannot be reached. Some limits may already be resumed.
         """
         return self.run_plan(self.plans.resume_all(Author.of(by, reason)))
 
@@ -223,8 +225,8 @@ class LimitChanges(LimiterCore):
     def register(self) -> None:
         """Put the limits of the code in force, unless the rules file or a definition replaces them.
 
-        Workers do so when they start. Another process adds limits that the server does not have
-        when it first uses them, and changes existing ones only with this call.
+        Workers do this when they start. Any other process adds missing limits to the server when it
+        first uses them, and changes existing limits only by this call.
 
         Raises:
             StoreUnavailableError: The server cannot be reached.

@@ -1,6 +1,6 @@
 """Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
 
-The ``Throttle`` of an app is a limiter, too. ``x()`` and ``ax()`` execute the same plan of
+The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the same plan of
 :mod:`celery_throttle.operations`.
 """
 
@@ -29,8 +29,8 @@ class Limiter(LimitChanges, LimitsStatus):
     """Limits on one server, shared by all clients that use their names.
 
     ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
-    limit ``mail``. Most code uses these handles; the methods of the limiter are for several limits
-    at once, and for changes.
+    limit ``mail``. Most code uses these handles. The methods of the limiter act on several limits
+    at once, or change limits.
 
     A limiter connects to the server when it is first used.
 
@@ -90,8 +90,8 @@ class Limiter(LimitChanges, LimitsStatus):
                 tuple: ``limiter["mail", (42, "eu")]``. The limit need not be defined yet.
 
         Raises:
-            LimitError: The name is not a name that a limit can have.
-            KeyValueError: The key has a type that a key cannot have.
+            LimitError: The text is not a valid name of a limit.
+            KeyValueError: The key has a type that is not allowed.
         """
         if not isinstance(item, str):
             return LimitHandle(self, parse_ref(item))
@@ -112,16 +112,16 @@ class Limiter(LimitChanges, LimitsStatus):
         Args:
             limits: Names, or pairs of name and key; 1 to 1,000, each once.
             cost: Units to take from each limit, above 0, whole or not; default 1. Or a mapping of
-                limit name to units, with 1 for names that it does not have.
-            max_wait: Seconds to wait for the limits at most, 0 to 1e9. None (the default): do not
+                limit names to units; for a limit that it does not contain, the cost is 1.
+            max_wait: The most seconds to wait for the limits, 0 to 1e9. None (the default): do not
                 wait, and return a refusal as a :class:`Decision`.
 
         Returns:
-            The decision. With ``max_wait`` it is always an allowance.
+            The decision. With ``max_wait``, the request is always allowed.
 
         Raises:
-            Throttled: Only with ``max_wait``: the limits do not allow it in that time. Raised by a
-                :class:`Throttle` in a task that a worker runs, it makes the task join its line.
+            Throttled: Only with ``max_wait``: the limits do not allow it in that time. If a
+                :class:`Throttle` raises it in a task that a worker runs, the task joins its line.
             CostError: The cost is not a number above 0, or above the burst of a limit.
             LimitValueError: A limit has slots, which :meth:`slot` takes; a limit is given twice; or
                 another argument is out of range.
@@ -142,15 +142,15 @@ class Limiter(LimitChanges, LimitsStatus):
         return await self.atake(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
-        """Take the units that all limits have, at most ``most``, and the same number from each.
+        """Take as many units as all limits allow, at most ``most``, the same number from each.
 
         Args:
             limits: See :meth:`acquire`.
-            most: The units to take at most, 0 or more; it may be above the burst.
+            most: The most units to take, 0 or more. It may be above the burst.
 
         Returns:
-            The decision; ``granted`` is the number of units taken, which is whole if ``most`` is.
-            It is a refusal if no units are available.
+            The decision. ``granted`` is the number of units taken, which is whole if ``most`` is
+            whole. If no units are available, the decision is a refusal.
 
         Raises:
             CostError: ``most`` is not a number, or below 0.
@@ -190,7 +190,7 @@ class Limiter(LimitChanges, LimitsStatus):
         Args:
             limits: See :meth:`acquire`.
             cost: The estimate; see :meth:`acquire`.
-            max_wait: Seconds to wait for the limits at most, 0 to 1e9; default 0.
+            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
 
         Returns:
             The :class:`~celery_throttle.leases.Reservation` to settle.
@@ -234,15 +234,16 @@ class Limiter(LimitChanges, LimitsStatus):
 
         Args:
             limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`. It takes one slot of a limit with slots, whatever the cost.
-            max_wait: Seconds to wait for the limits at most, 0 to 1e9; default 0.
+            cost: See :meth:`acquire`. The call takes one slot of each limit with slots, whatever
+                the cost.
+            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
             lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default
                 30. A thread renews the lease while the slot is held.
 
         Returns:
-            The :class:`~celery_throttle.leases.Slot`. It is taken when the ``with`` begins, which
-            raises :class:`Throttled` if the limits do not allow it in that time, and the errors of
-            :meth:`acquire`.
+            The :class:`~celery_throttle.leases.Slot`. The ``with`` takes the slot when it begins.
+            If the limits do not allow it in that time, the ``with`` raises :class:`Throttled`. It
+            also raises the other errors of :meth:`acquire`.
 
         Raises:
             LimitValueError: ``max_wait`` or ``lease`` is out of range.
@@ -258,17 +259,17 @@ class Limiter(LimitChanges, LimitsStatus):
     def learn(self, limits: Iterable[RefLike], heard: Heard) -> float:
         """Apply the feedback of an API's answer to limits.
 
-        A refusal stops the limits for all clients at once. If the API says that fewer units are
-        left of its quota than of a limit, the difference counts as used. The rate of an adaptive
-        limit increases or decreases.
+        A refusal stops the limits for all clients at once. If the API reports that its quota has
+        fewer units left than a limit, the difference counts as used in the limit. The rate of an
+        adaptive limit increases or decreases.
 
         Args:
             limits: The limits that the request passed; see :meth:`acquire`.
             heard: The feedback.
 
         Returns:
-            The seconds for which the limits stop, the longest of several; 0.0 if they do not.
-            Infinity if one of them is paused until it is resumed.
+            The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
+            of them stops. Infinity if one of them is paused until it is resumed.
 
         Raises:
             UnknownLimitError: A limit is not defined.
@@ -284,9 +285,10 @@ class Limiter(LimitChanges, LimitsStatus):
         """Return when the tasks that wait for a limit now will have started.
 
         Args:
-            limit: Its name, for all its keys, or a pair of name and key.
-            measured: Tasks per second that started lately, above 0, if known. It counts where the
-                limits do not determine the pace: with slots, or if there are too few processes.
+            limit: The name of the limit, for all its keys, or a pair of name and key.
+            measured: The number of tasks that started per second recently, above 0, if you know it.
+                The forecast uses it if the limits do not set the pace: for slots, or if there are
+                too few processes.
 
         Raises:
             UnknownLimitError: The limit is not defined.

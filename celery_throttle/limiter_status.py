@@ -33,9 +33,9 @@ class LimitsStatus(LimiterCore):
         """Return the status of all limits, page by page, in the order of their names.
 
         Args:
-            after: The name after which the page begins: ``next`` of the previous page. Default: the
-                first page.
-            most: The number of limits of a page; default 100.
+            after: The name after which the page begins: ``next`` of the previous page. Default:
+                return the first page.
+            most: The most limits on a page; default 100.
 
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
@@ -51,7 +51,8 @@ class LimitsStatus(LimiterCore):
         """Return where a task is, and why it does not run yet.
 
         Args:
-            task_id: The id of the task. An unknown id is no error: the location is ``"unknown"``.
+            task_id: The id of the task. An unknown id is not an error; its location is
+                ``"unknown"``.
 
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
@@ -67,9 +68,9 @@ class LimitsStatus(LimiterCore):
         """Return the tasks that wait at a limit, page by page.
 
         Args:
-            limit: Its name, for all its keys, or a pair of name and key.
+            limit: The name of the limit, for all its keys, or a pair of name and key.
             first: The number of tasks to skip: ``next`` of the previous page. Default 0.
-            most: The number of tasks of a page; default 50.
+            most: The most tasks on a page; default 50.
 
         Raises:
             UnknownLimitError: The limit is not defined.
@@ -88,8 +89,9 @@ class LimitsStatus(LimiterCore):
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
 
         Args:
-            most: The number of changes at most; default 100.
-            before: The ``id`` of a change: return only older ones. Default: begin with the newest.
+            most: The most changes to return; default 100.
+            before: The ``id`` of a change: return only older changes. Default: begin with the
+                newest change.
 
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.

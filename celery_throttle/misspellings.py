@@ -31,11 +31,11 @@ _SETTINGS = {
 
 
 class ThrottleWarning(UserWarning):
-    """Warns of an attribute of a task, or a setting, that does not do what it seems to do.
+    """Warns of a task attribute or a setting that does not have the expected effect.
 
-    Python shows it when the task is defined, or when the settings are first read. The causes are a
-    name that only resembles one of this package, such as ``throtle=`` or
-    ``app.conf.throttle_limit``, and a task that has both limits and Celery's own ``rate_limit``.
+    Python shows the warning when the task is defined, or when the settings are first read. It has
+    two causes: a name that only resembles a name of this package, such as ``throtle=`` or
+    ``app.conf.throttle_limit``; or a task that has both limits and Celery's own ``rate_limit``.
     """
 
 

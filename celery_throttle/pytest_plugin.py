@@ -110,7 +110,7 @@ def _url_for(request: pytest.FixtureRequest, asked: set[str]) -> str | None:
 def throttle_off(_throttle_switch: Switch) -> None:
     """Fixture: every limit allows everything in this test, and no server is needed.
 
-    It excludes ``throttle_clock`` and ``throttle_limits``.
+    A test cannot use it together with ``throttle_clock`` or ``throttle_limits``.
     """
 
 
@@ -126,8 +126,8 @@ def throttle_server(
 
     With the setting ``throttle_off`` no server is started: every limit allows everything, and the
     URL is ``memory://``, a broker for threads. Tests that also use ``throttle_clock`` or
-    ``throttle_limits`` are then skipped. It uses the fixtures ``request`` and ``tmp_path_factory``
-    of pytest.
+    ``throttle_limits`` are then skipped. The fixture needs pytest's fixtures ``request`` and
+    ``tmp_path_factory``.
     """
     if request.config.getini(names.OFF):
         yield MEMORY_URL
@@ -140,7 +140,7 @@ def throttle_server(
 
 @pytest.fixture
 def throttle_clock(_throttle_switch: Switch) -> ManualClock:
-    """Fixture: limits are decided by a clock that only the test and waits for limits move.
+    """Fixture: limits use a clock that moves only by the test, and by waits for limits.
 
     The value is a :class:`~celery_throttle.testing.ManualClock`. Limits are decided in memory, or
     on the server of ``throttle_server`` if the test uses it. A worker does not accept the clock.

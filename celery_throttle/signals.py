@@ -1,7 +1,7 @@
 """Signals of a worker, sent in its main process. They need Celery.
 
-A receiver takes the arguments by name, and further ones as ``**kwargs``. It runs in the thread that
-sends the signal, so it must return quickly. Celery logs an error that it raises, and goes on.
+A receiver takes the arguments by name, and further arguments as ``**kwargs``. It runs in the thread
+that sends the signal, so it must return quickly. If it raises an error, Celery logs the error.
 
 ``task_throttled``: A task waits now.
     sender: The task.
@@ -16,7 +16,7 @@ sends the signal, so it must return quickly. Celery logs an error that it raises
 ``task_released``: A task was claimed from its line, with its units, and is about to start.
     sender: The task.
     request: Its request.
-    waited: Seconds that it spent in the line.
+    waited: Seconds that the task spent in the line.
 
 ``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.

@@ -17,7 +17,7 @@ from celery_throttle.limits.duration import to_us
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that moves only by :meth:`advance`, and by waits: a limiter with it never sleeps.
+    """A clock that moves only by :meth:`advance` and by waits. A limiter with it never sleeps.
 
     Attributes:
         now: The time in microseconds; default 0.
@@ -38,14 +38,14 @@ class ManualClock:
         """Advance the clock.
 
         Args:
-            seconds: 0 or more.
+            seconds: Seconds, 0 or more.
         """
         self.now += to_us(seconds)
 
 
 @dataclass(slots=True)
 class TaskRun:
-    """What a test has seen of one task.
+    """The record of one task in a test.
 
     Attributes:
         name: The name of the task.
@@ -75,11 +75,11 @@ class TaskRun:
 
 
 class TaskRuns:
-    """A record of the tasks that started or were throttled, in the order in which they came.
+    """A record of the tasks that started or were throttled, in the order of their first events.
 
-    The fixture ``throttle_runs`` makes one. It sees the tasks of its own process only: tasks that
-    run in other processes, as with the prefork pool, start unseen. When an assertion fails, its
-    message has a line for each task.
+    The fixture ``throttle_runs`` makes a record. It contains the starts of tasks in its own process
+    only: tasks that start in other processes, as with the prefork pool, are missing. When an
+    assertion fails, its message has a line for each task.
     """
 
     def __init__(self) -> None:
@@ -119,15 +119,15 @@ class TaskRuns:
     def wait_for_starts(
         self, count: int, name: str | None = None, timeout: float = 10.0
     ) -> list[TaskRun]:
-        """Wait until tasks have started, and return the tasks that have.
+        """Wait until tasks have started, and return the tasks that have started.
 
         Args:
-            count: The number of tasks, at least.
+            count: The least number of tasks to wait for.
             name: The name of the tasks; default all tasks.
             timeout: The most seconds to wait; default 10.
 
         Raises:
-            AssertionError: Fewer tasks have started by then.
+            AssertionError: Fewer tasks have started in that time.
         """
         deadline = time.monotonic() + timeout
         while len(started := self.started(name)) < count:
@@ -149,7 +149,7 @@ class TaskRuns:
             count: The exact number of tasks; default any number above 0.
 
         Raises:
-            AssertionError: Limits refused another number of tasks.
+            AssertionError: Limits refused a different number of tasks.
         """
         found = len(self.throttled(name))
         self._check(
@@ -173,7 +173,7 @@ class TaskRuns:
         """Assert that not too many tasks started in any window of time.
 
         Args:
-            most: The greatest number of starts that is allowed in a window.
+            most: The most starts that are allowed in a window.
             seconds: The length of the window.
             name: The name of the tasks; default all tasks.
 

@@ -107,7 +107,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.rules_files,
                 "hash",
-                "rules file of each live worker, as JSON, and the time until which it counts",
+                "rules file of each live worker, as JSON, and the time until which it is valid",
             ),
         ),
     ),
@@ -143,7 +143,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.key_cap("<limit>"),
                 "zset",
-                "keys in use (`max-keys`): time until which each is in use, plus 2^53 a line",
+                "keys in use (`max-keys`), by the end of use plus 2^53 for each line of the key",
             ),
         ),
         *_kinds(
@@ -162,7 +162,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             Expiry.ALWAYS,
             "when the pause ends",
             _PAUSE,
-            (_KEYS.pause(_REF), "string", "end of the pause, and the time of writing"),
+            (_KEYS.pause(_REF), "string", "end of the pause, and the time at which it was written"),
             (_KEYS.pause_origin(_REF), "string", "time, author and reason of the pause"),
         ),
         *_kinds(
@@ -214,7 +214,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _LINE,
                 "zset",
-                "line: task ids by priority and age; the digest is of the queue, limits and keys",
+                "line: task ids by priority and age; the digest identifies queue, limits and keys",
             ),
             (_QUEUE.lines, "hash", "packed descriptors of the lines"),
             (
@@ -230,7 +230,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.waiting_list_index("<limit>"),
                 "set",
-                "names of the `waits` keys of the limit and of its keys",
+                "names of the `waits` keys of the limit and of all its keys",
             ),
             (_KEYS.backlog(_REF), "string", "number of waiting tasks in all queues"),
         ),
@@ -303,7 +303,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.temporary_queues,
                 "zset",
-                "the same for queues that the broker deletes with their last consumer",
+                "the same, for queues that the broker deletes with their last consumer",
             ),
         ),
         *_kinds(
@@ -313,7 +313,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.once("<work>"),
                 "string",
-                "time at which a process began work that one process does for all",
+                "time at which a process began work that it does for all processes",
             ),
         ),
         *_kinds(
@@ -337,10 +337,14 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 f"{_FAN_OUT}:<n>",
                 "hash",
-                "the outcome of each task, or the number of its queue; n is 0 to 63",
+                "outcome of each task, or the number of its queue; n is 0 to 63",
             ),
             (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
-            (_KEYS.pause(_FAN_OUT_LIMIT), "string", "pause of the fan-out"),
+            (
+                _KEYS.pause(_FAN_OUT_LIMIT),
+                "string",
+                "end of the pause of the fan-out, and the time at which it was written",
+            ),
             (
                 _KEYS.pause_origin(_FAN_OUT_LIMIT),
                 "string",
@@ -360,7 +364,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
     ),
     "Channels": _kinds(
         Expiry.ALWAYS,
-        "holds nothing",
+        "never stored",
         "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
         "release, requeue, reset, resume, settle",
         (_KEYS.wakeup_channel("<worker>"), "channel", "empty messages that make a worker poll"),

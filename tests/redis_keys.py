@@ -32,13 +32,13 @@ This page lists every key and every channel that the package uses, with the defa
 
 * `<limit>` is the name of a limit, `<key>` an [encoded key](tasks.md#which-keys-are-equal), `<queue>` a queue with its broker, `<worker>` one worker process. `[:<key>]` is present only for a limit with keys.
 * Times are microseconds since 1970, by the server's clock.
-* "Packed" means MessagePack or a binary structure. The files in `celery_throttle/store/scripts/` describe each of them.
+* "Packed" means MessagePack or a binary structure. The files in `celery_throttle/store/scripts/` describe each format.
 * The column *expires* says when Redis deletes the key. A key that never expires holds tasks or definitions.
-* The column *written by* names the scripts that create, change or delete a key of this kind. For a fan-out, the scripts are listed for all of its keys together. In addition, every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
-* Some parts of names are older than the words of the [glossary](../glossary.md), and stay so that running systems can be upgraded: `crowd` (key cap), `turns` (return times), `asks` (polls), `aside` (quarantine), `fleet` (membership).
+* The column *written by* names the scripts that create, change or delete a key of this kind. For a fan-out, it lists the scripts for all of its keys together. In addition, every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
+* Some names are older than the words of the [glossary](../glossary.md). They have not changed, so that you can upgrade a running system: `crowd` (key cap), `turns` (return times), `asks` (polls), `aside` (quarantine), `fleet` (membership).
 * `celery-throttle demo` uses a random prefix of its own, and deletes all its keys at the end.
 
-Several kinds of keys are written by the same groups of scripts:
+The same groups of scripts write several kinds of keys:
 
 | group | scripts |
 |---|---|

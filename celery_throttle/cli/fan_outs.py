@@ -106,7 +106,7 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
 def pause(target: Target, name: str, *, lasts: int | None, as_json: bool) -> None:
     """Pause a fan-out: none of its waiting tasks starts.
 
-    A pause never shortens a pause that is already in force.
+    A new pause never shortens a pause that is already in force.
     """
     found = FanOut(target.throttle, name)
     found.pause(to_seconds(lasts))

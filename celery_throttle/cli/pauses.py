@@ -57,7 +57,7 @@ def pause(
 ) -> None:
     """Pause a limit, one key of it, or all limits (--all).
 
-    A pause never shortens a pause that is already in force.
+    A new pause never shortens a pause that is already in force.
     """
     ref, seconds = _read_ref(limit, key, is_all=is_all), to_seconds(lasts)
     throttle = target.throttle
@@ -100,8 +100,8 @@ def resume(
 ) -> None:
     """Lift a pause, and change nothing else.
 
-    The pause of a limit and the pauses of its keys are independent: each has its own resume. --all
-    lifts the pauses of all limits, but not the pauses of keys.
+    The pause of a limit and the pauses of its keys are independent: lift each of them separately.
+    --all lifts the pauses of all limits, but not the pauses of keys.
     """
     ref, throttle = _read_ref(limit, key, is_all=is_all), target.throttle
     if ref is None:

@@ -38,7 +38,7 @@ _DROPS = {
     type=DurationType(),
     default="24h",
     show_default=True,
-    help="Length of the time to report on, up to a week.",
+    help="Length of the period to report on, up to a week.",
 )
 @click.option(
     "--plot",

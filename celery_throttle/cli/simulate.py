@@ -39,11 +39,11 @@ TRACE is one of:
 \b
 {_traces()}
 
-Every trace but a file takes the option cost=2, the cost of each request. A duration or period is a
-number and a unit: us, ms, s, m, h, d, w or month. A time is a number of seconds (61.5), a time of
-day (12:00:05) or a date and time (2026-07-01T09:30:00Z, in UTC if it has no zone). A file may begin
-with a row of column names. Blank lines and lines that begin with # are ignored. A sliding log of
-thousands of entries takes some milliseconds per request.
+Every trace except for a file takes an option such as cost=2, the cost of each request. A duration
+or period is a number and a unit: us, ms, s, m, h, d, w or month. A time is a number of seconds
+(61.5), a time of day (12:00:05) or a date and time (2026-07-01T09:30:00Z, in UTC if it has no
+zone). A file may begin with a row of column names. Blank lines and lines that begin with # are
+ignored. A sliding log of thousands of entries takes some milliseconds per request.
 
 \b
   celery-throttle simulate edges:100@60s,300s \\

@@ -129,7 +129,7 @@ def waiting(
 ) -> None:
     """List the tasks that wait at a limit.
 
-    With KEY, lists only the tasks that wait at this key. The order is line by line.
+    With KEY, lists only the tasks that wait at this key. The tasks are listed line by line.
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     page = throttle.run_plan(throttle.observer.waiting_tasks(ref, throttle.task_name, first, most))

@@ -1,6 +1,6 @@
 """Clients of external APIs: they acquire limits before each request and learn from responses.
 
-Imports the limiter and what is below it, and in one module each the client that is wrapped.
+Imports the limiter and the layers below it. Each wrapper module also imports its client.
 
 ::
 

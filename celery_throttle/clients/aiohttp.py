@@ -40,17 +40,18 @@ def throttled(
 
     Args:
         limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
-        key: See there; a function of the ``aiohttp.ClientRequest``.
-        cost: See there; units, or a function of the ``aiohttp.ClientRequest``. Default 1.
+        key: As for ``ThrottledTransport``; a function of the ``aiohttp.ClientRequest``.
+        cost: As for ``ThrottledTransport``; units, or a function of the ``aiohttp.ClientRequest``.
+            Default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: See there; a function or coroutine function of the ``aiohttp.ClientResponse``, which
-            may ``await response.json()``.
-        unit: See there.
-        retry_429: See there; a body that is not text, bytes, JSON or a form without files counts
-            as a stream. Default 0.
+        usage: As for ``ThrottledTransport``; a function or coroutine function of the
+            ``aiohttp.ClientResponse``, which may ``await response.json()``.
+        unit: As for ``ThrottledTransport``.
+        retry_429: As for ``ThrottledTransport``; a body that is not text, bytes, JSON or a form
+            without files counts as a stream. Default 0.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

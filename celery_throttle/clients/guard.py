@@ -31,17 +31,17 @@ class Guard:
 
     Args:
         limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter.
-        key: A function that returns the key of each limit without one. If it returns None, the
+        key: A function that returns the key of each limit without a key. If it returns None, the
             limit itself applies.
         cost: Units, or a dict of units by the name of the limit, or a function that returns either;
             default 1.
         max_wait: The most seconds that a call waits for its limits; default 0.
         usage: A function of the response that returns the actual cost, in the forms of ``cost``,
             which is then an estimate.
-        retry_429: How often a call that the API refuses is repeated; default 0.
+        retry_429: How many times to repeat a call that the API refuses; default 0.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class HttpGuard(Guard):
         limit: See :class:`~celery_throttle.clients.guard.Guard`.
         unit: The unit that the limits count, such as ``"requests"`` (the default) or ``"tokens"``:
             only the remaining quota of this unit counts. For several limits, a dict of units by the
-            name of the limit; limits that it leaves out learn nothing. Several limits without
+            name of the limit; limits that are not in it do not learn. Several limits without
             ``unit`` learn from refusals, but not from remaining quotas.
         options: The other arguments of :class:`~celery_throttle.clients.guard.Guard`. ``key`` and
             ``cost`` take the client's request, ``usage`` its response with the whole body in
@@ -41,7 +41,7 @@ class HttpGuard(Guard):
             ``Retry-After``.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
     """
 
     def __init__(self, limit: LimitHandles, *, unit: Units | None = None, **options: Any) -> None:

@@ -44,28 +44,29 @@ class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTrans
     """A transport that acquires limits before each request and learns from each response.
 
     Args:
-        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: all of
+        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter. All of
             these limits must allow a request. A slot (``10 at once``) is held until the body of the
             response has been read or closed.
         transport: The transport that sends the requests; default ``httpx.HTTPTransport()``.
-        key: A function of the ``httpx.Request`` that returns the key of each limit without one. If
-            it returns None, the limit itself applies. Default: the limit itself.
+        key: A function of the ``httpx.Request`` that returns the key of each limit without a key.
+            If it returns None, the limit itself applies. Default: the limit itself.
         cost: Units, or a dict of units by the name of the limit, or a function of the
             ``httpx.Request`` that returns either; default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
         usage: A function of the ``httpx.Response`` that returns the actual cost, in the forms of
-            ``cost``. The limits are settled to it, and ``cost`` is an estimate. The whole body is
-            read first, also that of a streamed response. Default: ``cost`` is the actual cost.
+            ``cost``. Then ``cost`` is an estimate, which the result settles. The whole body is read
+            first, even if the response is streamed. Default: ``cost`` is the actual cost.
         unit: The unit that the limit counts, such as ``"tokens"``, if the API reports several
             quotas; default ``"requests"``. For several limits, a dict of units by the name of the
-            limit: limits that it leaves out learn nothing. Several limits without ``unit`` learn
-            from refusals, but not from remaining quotas.
-        retry_429: How often a request that the API refuses is sent again, each time after the
-            limits allow it anew; default 0. A body that is a stream is not sent again. In a task
-            that a worker runs, the task joins its line instead, at most this often in all its runs.
+            limit; limits that are not in the dict do not learn from responses. Several limits
+            without ``unit`` learn from refusals, but not from remaining quotas.
+        retry_429: How many times to send a request again that the API refuses, each time after the
+            limits allow it again; default 0. A body that is a stream is not sent again. In a task
+            that a worker runs, the task joins its line instead, at most this many times in all its
+            runs.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::
@@ -107,11 +108,11 @@ class AsyncThrottledTransport(
         limit: See :class:`ThrottledTransport`.
         transport: The transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
         key: See :class:`ThrottledTransport`.
-        cost: See there; default 1.
+        cost: As for ``ThrottledTransport``; default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: See there.
-        unit: See there.
-        retry_429: See there; default 0.
+        usage: As for ``ThrottledTransport``.
+        unit: As for ``ThrottledTransport``.
+        retry_429: As for ``ThrottledTransport``; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport

@@ -23,16 +23,18 @@ class ThrottledAdapter(BaseAdapter):
         limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
         adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
             Its own retries (``max_retries``) do not acquire the limits again.
-        key: See there; a function of the ``requests.PreparedRequest``.
-        cost: See there; units, or a function of the ``requests.PreparedRequest``. Default 1.
+        key: As for ``ThrottledTransport``; a function of the ``requests.PreparedRequest``.
+        cost: As for ``ThrottledTransport``; units, or a function of the
+            ``requests.PreparedRequest``. Default 1.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: See there; a function of the ``requests.Response``. The whole body is read first,
-            also with ``stream=True``.
-        unit: See there.
-        retry_429: See there; a file or a generator as the body counts as a stream. Default 0.
+        usage: As for ``ThrottledTransport``; a function of the ``requests.Response``. The whole
+            body is read first, even with ``stream=True``.
+        unit: As for ``ThrottledTransport``.
+        retry_429: As for ``ThrottledTransport``; a file or a generator as the body counts as a
+            stream. Default 0.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

@@ -1,10 +1,10 @@
-"""Reads what an HTTP response says about the limits of its API.
+"""Reads the information about the limits of an API from the headers of its responses.
 
 :func:`read` understands these headers. If several of them give a quota in the same unit, the first
 one in this order counts:
 
 1. ``RateLimit``, with the units in ``RateLimit-Policy``: drafts 07 to 10 of the IETF's
-   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a quota of its own.
+   draft-ietf-httpapi-ratelimit-headers. From draft 08 on, each member is a separate quota.
 2. ``RateLimit-Remaining`` and ``RateLimit-Reset``: drafts 00 to 06; and GitLab, with an epoch.
 3. ``X-RateLimit-Remaining-Requests``, ``X-RateLimit-Remaining-Tokens`` and their ``Reset`` twins:
    OpenAI, Azure, Groq.
@@ -14,10 +14,10 @@ one in this order counts:
 
 ``Retry-After`` counts with status 429, 503 and 403 only. ``Retry-After-Ms`` and
 ``X-Ms-Retry-After-Ms`` (OpenAI, Azure) take precedence. Stripe documents no header about quotas, so
-only its refusals count. Headers with the limit itself (``X-RateLimit-Limit``) are not read.
+only its refusals count. Headers that state the limit itself (``X-RateLimit-Limit``) are not read.
 
-Epochs and dates are compared with the ``Date`` of the response, so the clock of this machine need
-not be right.
+Epochs and dates are compared with the ``Date`` of the response, so the clock of this machine may be
+wrong.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _T = TypeVar("_T")
 
 
 class ApiQuota(NamedTuple):
-    """What remains of one quota of an API.
+    """The remaining units of one quota of an API.
 
     Attributes:
         remaining: Whole units, 0 to 10**15 - 1.
@@ -89,14 +89,14 @@ class ApiQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitInfo:
-    """What one response says about limits.
+    """The information about limits in one response.
 
     Attributes:
         refused: Whether the status is 429, or 503 or 403 with a valid ``Retry-After``.
         retry_after: Seconds to wait, 0 to 3600; None if unknown.
-        quotas: The remaining quotas. If several headers give a quota in one unit, the first of them
-            in the list above counts.
-        warnings: A message for each header that was ignored or cut to the range.
+        quotas: The remaining quotas. If several headers give a quota in the same unit, the first of
+            them in the list above counts.
+        warnings: A message for each header that was ignored, or whose value was cut to its range.
     """
 
     refused: bool
@@ -106,13 +106,13 @@ class RateLimitInfo:
 
 
 def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:
-    """Read what one response says about limits. It does no I/O, and never raises for odd headers.
+    """Read the information about limits in a response. Malformed headers never raise an error.
 
     Args:
         status: The status code.
-        headers: The header fields, of any client or a plain dict; their names may be in any case. A
-            repeated field is joined with commas (RFC 9110, section 5.3).
-        now: The time of this machine in seconds since the epoch, for a response without ``Date``.
+        headers: The header fields of any client, or a plain dict; their names may be in any case.
+            The values of a repeated field are joined with commas (RFC 9110, section 5.3).
+        now: The time of this machine in seconds since 1970, for a response without ``Date``.
 
     Example:
         ::

@@ -29,22 +29,22 @@ ErrorReader = Callable[[Exception, float], Heard | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
-    """Return a function that acquires one limit or several before each call of another function.
+    """Return a function that acquires one or more limits before each call of another function.
 
     For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
     same.
 
     Args:
-        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter: all of
+        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
             these limits must allow a call.
         function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
-        refused: See there.
-        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429``; see
-            there. ``cost`` and the result of ``usage`` may be a dict of units by the name of the
-            limit.
+        refused: As for ``LimitHandle.wrap()``.
+        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429`` of
+            ``LimitHandle.wrap()``. ``cost`` and the result of ``usage`` may be a dict of units by
+            the name of the limit.
 
     Raises:
-        LimitError: An argument is not as above.
+        LimitError: An argument is invalid.
 
     Example:
         ::

@@ -45,7 +45,7 @@ class FanOut:
     """A handle of a fan-out, in any process of the app.
 
     :meth:`~celery_throttle.Throttle.fan_out` and :meth:`~celery_throttle.Throttle.fan_out_named`
-    return one. All methods block; in asyncio, call them by ``asyncio.to_thread()``. While limits
+    return it. All methods block; in asyncio, call them with ``asyncio.to_thread()``. While limits
     are disabled, :meth:`pause`, :meth:`resume` and :meth:`cancel` have no effect, since no task
     waits.
 
@@ -75,8 +75,8 @@ class FanOut:
         """Pause the fan-out: none of its waiting tasks starts. Tasks that have started continue.
 
         Args:
-            seconds: The length of the pause; default until :meth:`resume`. A pause in force is
-                extended, never shortened.
+            seconds: The length of the pause; default until :meth:`resume`. The call may extend a
+                pause that is in force, but never shortens it.
 
         Raises:
             LimitValueError: ``seconds`` is negative or not a number.
@@ -105,7 +105,8 @@ class FanOut:
         tasks of the fan-out stops. If the call is interrupted, repeat it.
 
         Args:
-            seen: A function that is called now and then with the number of tasks revoked so far.
+            seen: A function that the call invokes from time to time with the number of tasks
+                revoked so far.
 
         Returns:
             The number of tasks that were revoked.
@@ -159,11 +160,11 @@ class FanOut:
         """Return when the last waiting task of the fan-out will have started.
 
         If the tasks need slots, or there are too few processes, the forecast uses the rate at which
-        tasks ended lately.
+        tasks ended recently.
 
         Returns:
-            A forecast; while the fan-out is paused until resumed, with ``seconds`` None and
-            ``bound_by`` ``"pause"``.
+            The forecast. While the fan-out is paused until it is resumed, ``seconds`` is None and
+            ``bound_by`` is ``"pause"``.
 
         Raises:
             UnknownFanOutError: See :meth:`progress`.
@@ -201,14 +202,14 @@ class FanOut:
     def wait(
         self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None
     ) -> Progress:
-        """Wait until the fan-out is complete, and return its progress then.
+        """Wait until the fan-out is complete, and return its final progress.
 
         Args:
             timeout: The most seconds to wait; default no limit.
-            seen: A function that is called with the progress, about five times a second.
+            seen: A function that the call invokes with the progress, about five times a second.
 
         Raises:
-            celery.exceptions.TimeoutError: The fan-out was not complete by then.
+            celery.exceptions.TimeoutError: The fan-out was not complete in that time.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: The server could not be reached for a minute.
         """
@@ -224,18 +225,18 @@ class FanOut:
     def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
         """Return an iterator over the results of the tasks, in the order in which the tasks end.
 
-        It ends when the fan-out is complete. Each task has ended, so ``get()`` on its result
-        returns at once or raises the error of the task. But if a task ignores its result, or raised
-        ``Ignore``, there is no result and ``get()`` never returns.
+        The iterator ends when the fan-out is complete. It yields only tasks that have ended, so
+        ``get()`` on a result returns at once, or raises the error of the task. But if a task
+        ignores its result, or raised ``Ignore``, there is no result, and ``get()`` never returns.
 
         Args:
             timeout: The most seconds to wait for the next result; default no limit.
 
         Raises:
             ConfigurationError: The app has no result backend that any process can read.
-            celery.exceptions.TimeoutError: No task ended for that long; from the iterator.
-            UnknownFanOutError: See :meth:`progress`; from the iterator.
-            StoreUnavailableError: See :meth:`wait`; from the iterator.
+            celery.exceptions.TimeoutError: No task ended in that time; raised by the iterator.
+            UnknownFanOutError: See :meth:`progress`; raised by the iterator.
+            StoreUnavailableError: See :meth:`wait`; raised by the iterator.
         """
         if not self._has_results():
             backend = type(self._throttle.app.backend).__name__

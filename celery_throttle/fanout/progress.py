@@ -27,8 +27,8 @@ class Progress:
         done: The tasks that have ended with success.
         failed: The tasks that have ended with an error.
         revoked: The tasks that were cancelled, were revoked, or have expired.
-        rate: The tasks per second that ended in the last 5 to 10 seconds, pauses included; None if
-            unknown: before the first end, 10 seconds after the last end, and after a cancel.
+        rate: The tasks per second that ended in the last 5 to 10 seconds, pauses included. None
+            before the first task ends, from 10 seconds after the last end, and after a cancel.
         paused: The seconds for which the fan-out is paused: 0.0 if it is not paused, infinity if it
             is paused until resumed.
         closed: Whether all tasks have been sent.
@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """The tasks that have ended, that is the sum of ``done``, ``failed`` and ``revoked``."""
+        """The number of tasks that have ended, the sum of ``done``, ``failed`` and ``revoked``."""
         return self.done + self.failed + self.revoked
 
     @property

@@ -32,18 +32,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class Forecast:
     """When the tasks that wait now will have started.
 
-    It is computed from the limits in force, their pauses, and all tasks that wait for the same
-    limits at this time. It does not foresee later tasks, or callers outside tasks.
+    The forecast takes into account the limits in force, their pauses, and all tasks that wait for
+    the same limits now. It does not include later tasks, or callers outside tasks.
 
     Attributes:
-        waiting: Tasks that wait in lines.
-        seconds: Seconds from now until the last of them starts; 0.0 if nothing waits. With too few
-            workers it is the earliest time that the limits allow. None if it is unknown: a task
-            needs a slot (``10 at once``), or a limit that is paused until it is resumed.
-        at: The same as a time, in UTC by the server's clock. None if ``seconds`` is None, or in
-            thousands of years.
-        bound_by: The name of the limit that the last task waits for. ``"workers"`` if the limits
-            have room and no process takes the tasks. None if no task has to wait.
+        waiting: The number of tasks that wait in lines.
+        seconds: Seconds from now until the last of them starts; 0.0 if no task waits. If there are
+            too few workers, it is the earliest time that the limits allow. None if it is unknown: a
+            task needs a slot (``10 at once``), or a limit that is paused until it is resumed.
+        at: The same as a time, in UTC by the server's clock. None if ``seconds`` is None, or if the
+            time is thousands of years away.
+        bound_by: The name of the limit for which the last task waits. ``"workers"`` if the limits
+            have room but no process takes the tasks. None if no task has to wait.
     """
 
     waiting: int

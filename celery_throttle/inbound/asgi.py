@@ -36,12 +36,12 @@ class ThrottledASGI(Middleware[ASGIApp]):
     Args:
         app: The app to limit.
         limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: See there; a function of the scope, or a dict of such functions.
-        cost: See there; a function takes the scope. Default 1.
+        key: As for ``ThrottledWSGI``; a function of the scope, or a dict of such functions.
+        cost: As for ``ThrottledWSGI``; a function takes the scope. Default 1.
         max_wait: The most seconds that a request waits for the limits; default 0.
-        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
-        outage: See there; ``"open"`` or ``"closed"``, default ``"open"``.
-        headers: See there; default True.
+        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
+        outage: As for ``ThrottledWSGI``; ``"open"`` or ``"closed"``, default ``"open"``.
+        headers: As for ``ThrottledWSGI``; default True.
         refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
             headers of a refusal are added to its answer. Default: the problem document.
 

@@ -44,7 +44,7 @@ def throttled(
     outage: str = "open",
     refused: Callable[[Answer], Any] | None = None,
 ) -> Callable[[View], View]:
-    """Return a decorator for a view, sync or async, which then runs only if the limits allow it.
+    """Return a decorator for a sync or async view, which then runs only if the limits allow it.
 
     Without ``refused``, a call of the view raises :exc:`~celery_throttle.Throttled` if the limits
     do not allow it, and, with ``outage="closed"``, :exc:`~celery_throttle.StoreError` if the server
@@ -53,16 +53,17 @@ def throttled(
 
     Args:
         limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: See there; a function takes arguments of the view by their names, such as
-            ``lambda request: request.user.id``.
-        cost: See there; a function takes arguments of the view, as that of ``key`` does. Default 1.
+        key: As for ``ThrottledWSGI``; a function takes arguments of the view by their names, such
+            as ``lambda request: request.user.id``.
+        cost: As for ``ThrottledWSGI``; a function takes arguments of the view, as for ``key``.
+            Default 1.
         max_wait: The most seconds that a call waits for the limits; default 0.
-        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
         outage: While the limits server cannot be reached, ``"open"`` calls the view and
-            ``"closed"`` refuses; default ``"open"``.
+            ``"closed"`` refuses the call; default ``"open"``.
         refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
-            the response of the view; for an async view it may be async. Default: an error is
-            raised.
+            the response of the view; for an async view, it may be async. Default: the call raises
+            an error.
 
     Raises:
         ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it

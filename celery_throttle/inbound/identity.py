@@ -35,7 +35,7 @@ _USER_IDS = ("pk", "id", "username")
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
     """Return a key function that identifies a client by its address.
 
-    All clients whose address cannot be read, such as those of a Unix socket, share the key
+    All clients whose address cannot be read, such as clients on a Unix socket, share the key
     ``"unknown"``.
 
     Args:
@@ -44,7 +44,7 @@ def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
             this position from the right; entries to its left may be forged. With fewer entries, and
             with 0, the address of the connection counts.
         ipv6_prefix: The bits of an IPv6 address that count, 1 to 128; default 64, the network that
-            one client usually has to itself.
+            one client usually has for itself.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -92,8 +92,8 @@ def by_header(
 ) -> ByRequest:
     """Return a key function that identifies a client by a header, such as ``X-Api-Key``.
 
-    A client can send a new value, and so a new key, with each request: give ``valid``, or limit the
-    address as well.
+    A client can send a new value, and so a new key, with each request: pass ``valid``, or also
+    limit the address.
 
     Args:
         name: The name of the header.
@@ -129,8 +129,8 @@ def by_header(
 def by_user(*, otherwise: ByRequest | None = None) -> ByRequest:
     """Return a key function that identifies a client by its user.
 
-    For a view this is ``request.user``, for ASGI ``scope["user"]``: its ``pk``, ``id`` or
-    ``username``. For WSGI it is ``REMOTE_USER``, if the server or a proxy sets it.
+    For a view, the key is the ``pk``, ``id`` or ``username`` of ``request.user``; for ASGI, of
+    ``scope["user"]``. For WSGI, the key is ``REMOTE_USER``, if the server or a proxy sets it.
 
     Args:
         otherwise: The key function for requests without a user; default ``by_address()``.
@@ -173,12 +173,12 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
 
     Args:
         routes: Paths such as ``"/search"``, ``"/orders/*"`` or ``"POST /login"``, in which ``*``
-            matches any text. The first one that matches is the key.
-        others: The key that all other requests share; default ``"other"``. With None they are not
+            matches any text. The first route that matches is the key.
+        others: The key that all other requests share; default ``"other"``. With None, they are not
             limited.
 
     Raises:
-        ConfigurationError: No route is given, or one does not have that form.
+        ConfigurationError: No route is given, or a route does not have that form.
     """
     if not routes:
         raise ConfigurationError("no route is given; allowed: such as '/search' or 'POST /login'")
@@ -198,7 +198,7 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
 
 
 def by_parts(*functions: ByRequest) -> ByRequest:
-    """Return a key function that combines the keys of several.
+    """Return a key function that combines the keys of several key functions.
 
     If one of them returns None, the request is not limited.
 
@@ -206,7 +206,7 @@ def by_parts(*functions: ByRequest) -> ByRequest:
         functions: The key functions, one or more.
 
     Raises:
-        ConfigurationError: No function is given, or one is not a function.
+        ConfigurationError: No function is given, or an argument is not a function.
 
     Example:
         ::

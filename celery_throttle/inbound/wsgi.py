@@ -24,17 +24,17 @@ class ThrottledWSGI(Middleware[WSGIApp]):
     Args:
         app: The app to limit.
         limits: A handle such as ``throttle["web"]`` or ``throttle["web", "key"]``, or a list of
-            handles of one limiter: all of these limits must allow a request, and a refused request
-            takes nothing from any. A slot (``"10 at once"``) is held until the answer has been sent
-            or its body has been closed.
-        key: A function of the environ that returns the key of each limit without one, or a dict of
-            such functions by the name of the limit; limits that the dict leaves out have no key. If
-            a function returns None, the request is not limited; in a dict, not by that limit.
-            Default: no keys.
+            handles of one limiter. All of these limits must allow a request, and a refused request
+            takes units from none of them. A slot (``"10 at once"``) is held until the answer has
+            been sent, or its body has been closed.
+        key: A function of the environ that returns the key of each limit without a key, or a dict
+            of such functions by the name of the limit; limits that are not in the dict have no key.
+            If a function returns None, the request is not limited; if a function of a dict returns
+            None, the request is not limited by that limit. Default: no keys.
         cost: Units, or a dict of units by the name of the limit, or a function of the environ that
             returns either; default 1.
         max_wait: The most seconds that a request waits for the limits; default 0.
-        lease: Seconds after which a slot is free if this process dies, 1 to 3600; default 30.
+        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
         outage: While the limits server cannot be reached, ``"open"`` passes all requests on
             and ``"closed"`` answers with 503; default ``"open"``.
         headers: Whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
@@ -43,7 +43,7 @@ class ThrottledWSGI(Middleware[WSGIApp]):
             headers of a refusal are added to its answer. Default: the problem document.
 
     Raises:
-        ConfigurationError: An argument is not as above.
+        ConfigurationError: An argument is invalid.
         UnknownLimitError: The code does not define a limit of that name.
         LimitError: A limit is named twice, or the cost, the wait or the lease is out of range.
 

@@ -30,7 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class Calendar:
     """Windows of a day, a week (from Monday) or a month that begin at a time of day in a time zone.
 
-    If clocks are set back over that time, the window begins at its first occurrence. Immutable.
+    If that time occurs twice because clocks are set back, the window begins at its first
+    occurrence. Immutable.
 
     Attributes:
         zone: The name of the zone in the IANA time zone database, such as
@@ -66,7 +67,7 @@ class Calendar:
 
         Args:
             zone: The name of the zone.
-            at: The local time, such as ``"07:30"``.
+            at: The local time of day, such as ``"07:30"``.
 
         Raises:
             LimitSyntaxError: The time does not have that form.

@@ -10,16 +10,16 @@ class Decision(NamedTuple):
     """The answer to one request. It is true if the request is allowed.
 
     The examples continue one another: two requests to the limit ``"stripe"`` of ``"10/s burst 5"``,
-    which has its full burst at the start. The first takes 4 units; the second asks for 3 more at
+    which has its full burst at the start. The first takes 4 units; the second requests 3 more at
     the same moment. Times are seconds from the decision by the server's clock, rounded up to the
     microsecond, so that a request repeated after that time is not early. If several limits decide
-    together, ``limit`` and ``remaining`` are those of the limit that refuses, or, if all allow, of
-    the limit with the least remaining.
+    together, ``limit`` and ``remaining`` belong to the limit that refuses, or, if all allow, to the
+    limit with the least remaining.
 
     Attributes:
         allowed: Whether the units were taken (of a peek: whether they could be). True, then False.
             A refusal takes nothing from any limit.
-        limit: The capacity, that is the burst: the most units that can ever pass at once. 5, and 5.
+        limit: The capacity (the burst): the most units that can ever pass at once. 5, and 5.
         remaining: The whole units that could pass right after this decision. 1, and still 1.
         retry_after: The time until the same request could pass if no other request takes units
             before. 0.0 if allowed; then 0.2, since 2 of the 3 units are missing and one is emitted
@@ -33,7 +33,7 @@ class Decision(NamedTuple):
             :meth:`~celery_throttle.Limiter.acquire_up_to`, the units that were available. 4, then
             0.
         delay: The time after which the request may start. Above 0 for a ``leaky-queue``, which
-            takes units for later starts; with ``max_wait`` that time has passed already. 0.0, and
+            takes units for later starts; with ``max_wait``, that time has already passed. 0.0, and
             0.0.
         paused: The time for which the limit ``bound_by``, or this key of it, is paused. 0.0 if it
             is not paused, and if the request is allowed: 0.0, and 0.0. After ``pause(30)`` both

@@ -15,11 +15,11 @@ class Heard:
 
     Attributes:
         refused: Whether the API refused the request. Default False.
-        stop: Seconds for which the API asked for no more requests. None (the default): it did not
-            say. After a refusal, None stops the limit for one second, or for the time that an
+        stop: Seconds for which the API asked for no more requests. None (the default): the API gave
+            no time. After a refusal, None stops the limit for one second, or for the time that an
             adaptive limit chooses.
-        left: Whole units that the API says are left of its own quota; for several limits a mapping
-            of limit name to units. None (the default): it did not say.
+        left: Whole units that are left of the quota, according to the API. For several limits, a
+            mapping of limit names to units. None (the default): the API did not report them.
         took: Seconds from the request to the answer; default 0.0. Only adaptive limits use it.
 
     Example:
@@ -34,7 +34,7 @@ class Heard:
     took: float = 0.0
 
     def left_of(self, name: str) -> int | None:
-        """Return the units that are left of the API's quota for a limit; None if it did not say.
+        """Return the units that are left of the API's quota for a limit; None if not reported.
 
         Args:
             name: The name of the limit.

@@ -64,25 +64,27 @@ class Limit:
     Attributes:
         rate: A :class:`Rate`, or a :class:`Concurrency` for a number of slots.
         burst: The capacity: the units that can pass at once, 1 to 1e9. For algorithms without the
-            clause it is the count of the rate. For the others the default is 1: units pass evenly
-            spaced, one every emission interval. For ``leaky-queue`` it is the length of the queue.
+            clause ``burst``, it is the count of the rate. For the others, the default is 1: units
+            pass evenly spaced, one every emission interval. For ``leaky-queue``, it is the length
+            of the queue.
         algorithm: ``"gcra"`` (the default), ``"token-bucket"``, ``"leaky-bucket"``,
             ``"leaky-queue"``, ``"fixed-window"``, ``"sliding-log"``, ``"sliding-window"`` or
             ``"adaptive"``; ``"concurrency"`` for a number of slots.
         window: Where the windows of ``fixed-window`` begin: ``"epoch"`` (multiples of the period
             since 1970, the default), ``"first-request"``, or a :class:`Calendar`.
         parts: The number of sub-windows of ``sliding-window``, 1 to 100; default 1.
-        oldest: How the sub-window before them counts: ``"weighted"`` (the default) by the part of
-            it that is still within one period, ``"dropped"`` not at all.
+        oldest: How to count the oldest sub-window, which lies only partly within the last period.
+            ``"weighted"`` (the default) counts the share of it within the period. ``"dropped"``
+            ignores it.
         max_keys: The number of keys of the name that may be in use at once, 1 to 1e9. None (the
-            default): any number. The least value counts if a name has several limits.
+            default): any number. If a name has several limits, the smallest value applies.
         max_waiting: The number of tasks that may wait in lines for the name, or for one key of it,
-            1 to 1e9. None (the default): any number. The least value counts if a name has several
-            limits.
+            1 to 1e9. None (the default): any number. If a name has several limits, the smallest
+            value applies.
         lowest: The count to which the rate of an adaptive limit may fall, in the same period: at
             least a thousandth of the count of the rate. None for other algorithms.
         latency_us: Microseconds, up to an hour. Answers that take longer reduce the rate of an
-            adaptive limit. None (the default): only refusals do.
+            adaptive limit. None (the default): only refusals reduce it.
         outage: What workers do with tasks of the limit while the server cannot be reached:
             ``"local"`` (the default), ``"open"`` or ``"closed"``.
         shadow: Whether the limit only counts what it would refuse, and refuses nothing. Default
@@ -239,9 +241,9 @@ class Limit:
     def parse(cls, text: str) -> Limit:
         """Parse the text of a limit.
 
-        The text is a rate (``"100/s"``, ``"5/10s"``), a rate between two bounds (``"adaptive
-        10..100/s"``) or a number of slots (``"10 at once"``), followed by clauses. The clauses may
-        come in any order, each at most once:
+        The text is a rate (``"100/s"``, ``"5/10s"``), a range of rates (``"adaptive 10..100/s"``)
+        or a number of slots (``"10 at once"``), followed by clauses. The clauses may come in any
+        order, each at most once:
 
         - ``using <algorithm>``
         - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive

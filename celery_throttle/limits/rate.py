@@ -66,7 +66,7 @@ class Rate:
 
     Attributes:
         count: Units in each period, 1 to 1e9.
-        period_us: The period in microseconds, from 1 to 366 days.
+        period_us: The period in microseconds: at least 1, at most 366 days.
 
     Raises:
         LimitValueError: A number is not whole, or out of range.
@@ -89,7 +89,7 @@ class Rate:
 
         Args:
             text: The text of the rate. Time units are us, ms, s, m, h, d, w and month, or words
-                such as min, hours and day, in any case.
+                such as min, hours and day, in upper or lower case.
 
         Raises:
             LimitSyntaxError: ``text`` does not have that form.

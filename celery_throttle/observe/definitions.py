@@ -58,7 +58,7 @@ class DefinitionReader(StatusReader):
         """
         rules, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
         (status,) = yield from self._read([ref])
-        if status.origin is not None and status.origin.layer == "code":
+        if status.origin is not None and status.origin.layer == "code" and status.weight == 1:
             code = None  # what the code of this process does not have is removed
         return (yield from self._unpack_or_default(rules or code, ref))
 

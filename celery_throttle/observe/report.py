@@ -28,26 +28,27 @@ _LITTLE_USE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was counted at a limit in some time, and whether the limit is right.
+    """A report on a limit: the counts of a period of time, and whether the limit is right.
 
     Attributes:
         name: The name of the limit.
         clauses: The texts of the limits in force now.
         periods: Equal parts of the time, the oldest first; at most 96.
-        totals: What was counted in the whole time.
+        totals: The counts of the whole time.
         use: The units granted and not refunded, divided by the units that the limit in force now
-            allows in that time: its burst, and its rate from then on. None for a limit with slots,
-            for shadow limits alone, and while keys have waiting tasks or their own definitions.
+            allows in that time: its burst, and its rate for the whole time. None for a limit with
+            slots, if all limits are shadow limits, and if keys have waiting tasks or their own
+            definitions.
         peak_use: The highest ``use`` of a period; None as for ``use``.
         at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
             calls were refused, tasks were dropped, or tasks waited at the end.
-        median_wait: The seconds that half of the claimed tasks waited at most; None if no task was
+        median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
             claimed.
-        long_wait: The seconds that 95 of 100 claimed tasks waited at most; None if no task was
-            claimed.
+        long_wait: The 95th percentile of the waits of claimed tasks, in seconds; None if no task
+            was claimed.
         verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
             hardly ever reached) or ``"unknown"`` (nothing was counted).
-        advice: The verdict as one sentence, with its reason.
+        advice: The verdict as a sentence of advice, with the reason.
     """
 
     name: str

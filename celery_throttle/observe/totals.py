@@ -19,7 +19,7 @@ from celery_throttle.store.counters import (
 __all__ = ["WAIT_BOUNDS", "Totals"]
 
 #: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds.
-#: They are 0.1, 0.2, 0.4 and so on, each twice the one before; the last one is infinity.
+#: They are 0.1, 0.2, 0.4 and so on. Each is twice the previous one; the last one is infinity.
 WAIT_BOUNDS: tuple[float, ...] = (
     *(FIRST_WAIT_SECONDS * 2.0**n for n in range(WAIT_BUCKETS - 1)),
     inf,
@@ -28,30 +28,30 @@ WAIT_BOUNDS: tuple[float, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What was counted at a limit since its totals began, or in a period.
+    """The counts of a limit, since its totals began or in a period.
 
-    Totals are of the whole limit with all its keys. A task that needs several limits counts at each
+    Totals cover the whole limit with all its keys. A task that needs several limits counts at each
     of them. Totals begin at 0 again if they were neither increased nor recorded for eight days.
 
     Attributes:
         granted: The units taken, for calls and for tasks.
         refunded: The granted units that a settlement has given back.
-        refused: Pairs of a reason and the number of calls refused for it: ``"limit"`` (no units
-            left), ``"slots"`` (no slot free), ``"paused"``, ``"keys"`` (``max-keys`` keys are in
-            use) and ``"cost"`` (above the burst, so the call can never be allowed). A call with
+        refused: Pairs of a reason and the number of calls refused for it: ``"limit"`` (too few
+            units left), ``"slots"`` (no slot free), ``"paused"``, ``"keys"`` (``max-keys`` keys are
+            in use) and ``"cost"`` (above the burst, so the call can never be allowed). A call with
             ``max_wait`` counts once, when it gives up.
         parked: The tasks that joined a line.
-        waits: The tasks that were claimed with their units, by how long they had waited: number n
-            counts those that waited at most ``WAIT_BOUNDS[n]`` seconds, and longer than
-            ``WAIT_BOUNDS[n - 1]``.
+        waits: The tasks that were claimed with their units, by the length of their waits. Number n
+            counts the tasks that waited longer than ``WAIT_BOUNDS[n - 1]`` seconds, and at most
+            ``WAIT_BOUNDS[n]``.
         handed_out: The tasks that left a line without units: they had expired, or their limit was
             not defined, or they cost more than the burst.
-        requeued: The claimed tasks that went back to their lines, also from quarantine. Units that
-            they were claimed with stay spent.
+        requeued: The claimed tasks that went back to their lines, also from quarantine. The units
+            of their claims stay spent.
         lost_claims: The claims that ended because the lease of their worker had expired.
         lost_slots: The slots whose lease had expired when another slot was taken. If all leases had
             expired by then, none of them is counted.
-        dropped: Pairs of a reason and the number of tasks that did not join a line for it:
+        dropped: Pairs of a reason and the number of tasks that did not join a line for that reason:
             ``"late"`` (expected to wait longer than ``throttle_max_wait``), ``"full"``
             (``max-waiting`` tasks wait), ``"keys"`` and ``"cost"`` as for ``refused``.
         revoked: The tasks that were revoked, or cancelled with their fan-out, while they waited.

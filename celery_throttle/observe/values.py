@@ -16,7 +16,7 @@ class Origin:
 
     Attributes:
         layer: ``"code"``, ``"rules"`` (the rules file) or ``"run time"`` (``define``).
-        since: When the limits in force replaced others.
+        since: When the limits in force replaced the previous limits.
         defined: When this definition was made; None if unknown.
         author: Who made it, and why; None if unknown.
         until: When the definition ends by itself; None for never.
@@ -37,11 +37,11 @@ class Pause:
         limit: The name of the limit; ``"fan-out"`` for the pause of a fan-out, whose encoded name
             is the key.
         key: The encoded key that is paused; None if the whole limit is paused.
-        seconds: The seconds from now to the end of the pause; infinity if it lasts until resumed.
-        until: The end as a time; None if the pause lasts until resumed.
+        seconds: The seconds from now to the end of the pause; infinity if it has no end.
+        until: The end of the pause as a time; None if it has no end.
         since: When the pause was made or last extended; None if unknown.
-        author: Who made it, and why; None if unknown. ``by`` is ``"API"`` for a pause that follows
-            from the response of an API.
+        author: Who made it, and why; None if unknown. ``by`` is ``"API"`` for a pause that the
+            response of an API caused.
     """
 
     limit: str
@@ -59,8 +59,8 @@ class Usage:
     Attributes:
         clause: The text of the clause, such as ``"100/s burst 20"``.
         used: The units, or slots, in use now.
-        most: The most units that can be in use at once, that is the burst; or the number of slots.
-        reset_after: The seconds until nothing is in use if no more units are taken.
+        most: The most units that can be in use at once, which is the burst; or the number of slots.
+        reset_after: The seconds until nothing is in use, if no more units are taken.
         share: The rate in force divided by the written rate: 1.0, or less for an adaptive limit.
     """
 
@@ -83,11 +83,11 @@ class LimitStatus:
         clauses: The texts of the limits in force; all of them must allow a request.
         origin: Where these limits come from; None if the server does not have them yet.
         weight: The weight of lines that need the limit, 1 to 100.
-        usage: The use of each clause. Without a key: of units taken without a key.
-        pauses: The pause of the limit and, with a key, that of the key; empty if neither is
+        usage: The usage of each clause. Without a key, it covers only units taken without a key.
+        pauses: The pause of the limit and, with a key, the pause of the key; empty if neither is
             paused.
         paused_keys: The number of keys of the limit that are paused.
-        own_keys: The number of keys of the limit that have a definition or a weight of their own.
+        own_keys: The number of keys of the limit that have their own definition or weight.
         waiting: The number of tasks that wait at the limit, or at this key. Without a key, tasks
             that wait at a key of the limit are included. A task that needs several limits waits at
             one of them and is counted there only.
@@ -98,7 +98,7 @@ class LimitStatus:
             2,000 lines wait; None if no task waits.
         forecast: When the waiting tasks will have started; None if no task waits, or more than
             2,000 lines wait.
-        totals: What was counted at the limit, for all its keys together.
+        totals: The counts of the limit, with all its keys together.
     """
 
     name: str
@@ -153,7 +153,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """What was counted in a period of time.
+    """The counts of one period of time.
 
     Attributes:
         start: The start of the period.
@@ -170,17 +170,18 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class LimitDetails:
-    """All about one limit, or one key of it.
+    """The details of one limit, or of one key of it.
 
     Attributes:
-        status: Its status.
-        recent: The last 15 minutes as 30 periods, the oldest first; of the whole limit, also for a
-            key.
-        queues: The queues in which tasks wait at the limit, the one with the most tasks first.
+        status: The status of the limit, or of the key.
+        recent: The last 15 minutes as 30 periods, the oldest first. They cover the whole limit,
+            also in the details of a key.
+        queues: The queues in which tasks wait at the limit, the queue with the most tasks first.
         top_keys: Pairs of an encoded key and its number of waiting tasks: the ten keys with the
-            most. Empty for a key.
-        paused_keys: Pairs of an encoded key and the end of its pause, a UTC datetime; None if it
-            lasts until it is resumed. The ten keys whose pauses end last. Empty for a key.
+            most tasks. Empty in the details of a key.
+        paused_keys: Pairs of an encoded key and the end of its pause, a UTC datetime. None: the
+            pause lasts until it is resumed. The ten keys whose pauses end last. Empty in the
+            details of a key.
         slots_used: The number of slots in use.
         slots: The holders of slots, at most 100.
         fan_outs: The encoded names of the fan-outs whose waiting tasks need the limit, at most
@@ -202,8 +203,8 @@ class Stranded:
     """Waiting tasks that no live worker can start.
 
     Attributes:
-        queue: The queue in which they wait, as in :class:`QueueStatus`; empty if ``why`` is not
-            ``"queue"``.
+        queue: The queue in which the tasks wait, as in :class:`QueueStatus`; empty unless ``why``
+            is ``"queue"``.
         tasks: The number of tasks; None if they were not counted.
         why: ``"queue"`` (no live worker consumes the queue), ``"limit"`` (a limit that the tasks
             need is not defined) or ``"task"`` (no live worker has code for the tasks).
@@ -218,12 +219,12 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRules:
-    """A live worker whose rules file is not the one in force.
+    """A live worker whose rules file differs from the rules in force, or has mistakes.
 
     Attributes:
         worker: The name of the worker.
         path: The path of its rules file.
-        error: The mistakes in the file, one a line; None if the file only differs.
+        error: The mistakes in the file, one on each line; None if the file only differs.
     """
 
     worker: str
@@ -259,8 +260,8 @@ class Status:
         limits: The limits of this page, in the order of their names.
         next: The ``after`` of the next page; None if this is the last page.
         workers: The number of live workers.
-        stranded: The tasks that no live worker can start: those that wait at the limits of this
-            page, and those in quarantine.
+        stranded: The tasks that no live worker can start: waiting tasks at the limits of this page,
+            and tasks in quarantine.
         rules: The rules file in force; None if there never was a rules file.
     """
 
@@ -280,7 +281,7 @@ class TaskStatus:
         task_id: The id of the task.
         location: ``"line"``: the task waits in its line. ``"claimed"``: a worker has claimed it,
             and runs it now or in a moment. ``"quarantine"``: it waits for a worker that has code
-            for it. ``"unknown"``: it is none of these. It is still at the broker, runs without
+            for it. ``"unknown"``: none of these. The task is still at the broker, runs without
             having waited, has ended, or does not exist.
         queue: The queue of the task, as in :class:`QueueStatus`.
         task: The name of the task; None for a claimed task, and from a
@@ -288,7 +289,8 @@ class TaskStatus:
         waited: The seconds since the task joined its line.
         position: The position in the line, from 1.
         line_tasks: The number of tasks in the line.
-        limits: What the task needs: triples of limit, encoded key or None, and cost in units.
+        limits: The limits that the task needs, as triples: limit, encoded key or None, and cost in
+            units.
         blocked_by: The limit, and the encoded key or None, at which the line waits.
         starts_in: The seconds until the expected start; None if unknown.
         pauses: The pauses of these limits and keys, and of the fan-out of the task.
@@ -339,7 +341,7 @@ class WaitingPage:
     """Tasks that wait at a limit, one page at a time.
 
     Attributes:
-        waiting: The number of tasks that wait at the limit in all.
+        waiting: The number of all tasks that wait at the limit.
         tasks: The tasks of this page, line by line, in the order of each line.
         next: The ``first`` of the next page; None if this is the last page.
     """
@@ -351,13 +353,13 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a change of limits would mean for the waiting tasks that need them.
+    """The effect that a change of limits would have on the tasks that wait for them.
 
     Attributes:
         waiting: The number of tasks in lines that need one of the limits, wherever the lines wait.
         before: When the last of them starts without the change; None if more than 2,000 lines
             wait.
-        after: The same with the change.
+        after: When the last of them starts with the change; None as for ``before``.
     """
 
     waiting: int
@@ -375,11 +377,11 @@ class Change:
         action: ``"set"``, ``"unset"`` or ``"end"`` of a definition at run time; ``"code"`` or
             ``"rules"`` for a definition of these layers; ``"weight"``; ``"pause"``, ``"resume"`` or
             ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks.
-        limit: The name of the limit, with ``:`` and the encoded key if the change is of one key;
+        limit: The name of the limit; for the change of a key, also ``:`` and the encoded key;
             ``"fan-out "`` and the encoded name of a fan-out; empty for waiting tasks of all limits.
-        old: The text of the limits, the weight, or the length of a pause in microseconds; before
-            the change. Empty for none.
-        new: The same after the change; or the number of tasks that were taken out of lines.
+        old: The text of the limits, the weight, or the length of a pause in microseconds, before
+            the change. Empty if there was none.
+        new: The same value after the change; or the number of tasks that were taken out of lines.
         author: Who made the change, and why; None if unknown.
     """
 

@@ -123,7 +123,8 @@ class DefinePlans(LimitPlans):
     def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:
         """Remove what was defined at run time for a name or key.
 
-        If nothing was, a limit that neither the rules file nor this code has is removed. A process
+        If neither that nor a weight was, a limit that neither the rules file nor this code has is
+        removed. A process
         whose code has it registers it again when it needs it; its units in use are kept.
 
         Raises as :meth:`check_known`.

@@ -57,7 +57,7 @@ class Clock(Protocol):
     now: int  #: microseconds
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock; a call does it in place of a sleep.
+        """Advance the clock. A call that waits uses this instead of a sleep.
 
         Args:
             seconds: Seconds, 0 or more.

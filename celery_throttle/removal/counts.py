@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitingCount:
-    """The tasks that wait for a limit now; the result of ``throttle.count_waiting()``.
+    """The tasks that wait for a limit now. ``throttle.count_waiting()`` returns it.
 
     Attributes:
-        waiting: Tasks in lines; a removal takes them out of their lines.
-        claimed: Tasks that workers have claimed; a removal leaves them alone. They run, or wait
-            again once the lease of a dead worker has run out.
-        elsewhere: Tasks in lines of another broker's queues; a removal leaves them alone.
+        waiting: Tasks in lines. A removal takes them out of their lines.
+        claimed: Tasks that workers have claimed. A removal does not take them. They run, or wait
+            again if their worker dies and its lease expires.
+        elsewhere: Tasks in lines of another broker's queues. A removal does not take them.
         queues: The number of waiting tasks of each queue, by its name.
     """
 
@@ -26,13 +26,13 @@ class WaitingCount:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What a removal did; the result of ``throttle.drain()``, ``move()`` and ``drop()``.
+    """The outcome of a removal. ``throttle.drain()``, ``move()`` and ``drop()`` return it.
 
     Attributes:
         removed: Tasks that left their lines.
-        failed: Tasks that are back in their lines, as their messages cannot be read or sent.
-        claimed: Tasks that were claimed when it ended; see :class:`WaitingCount`.
-        elsewhere: Tasks in lines of another broker's queues when it began.
+        failed: Tasks that are back in their lines, because their messages cannot be read or sent.
+        claimed: Tasks that were claimed when the removal ended; see :class:`WaitingCount`.
+        elsewhere: Tasks in lines of another broker's queues when the removal began.
     """
 
     removed: int

@@ -47,8 +47,8 @@ class RemovalMethods(AppLimits):
 
         Use it for a rollback, or before you uninstall this package. The tasks of a line are sent in
         its order, one line after the other, with the headers, properties and bodies that they had.
-        Tasks that begin to wait during the call, and claimed tasks, stay. Workers may run
-        meanwhile: if they still have the limits, they let the tasks wait again.
+        Tasks that begin to wait during the call, and claimed tasks, stay. Workers may run during
+        the call: if they still enforce the limits, they park the tasks again.
 
         If the call is interrupted, the tasks that it has not sent wait again: at once, or, if the
         process was killed, when a lease (``throttle_lease``) has run out. Up to 100 tasks may then
@@ -57,21 +57,21 @@ class RemovalMethods(AppLimits):
         Args:
             limit: Only tasks that need this limit, whatever other limits they need. None (the
                 default): all tasks.
-            key: Only tasks that need this key of the limit. None (the default): those of all keys.
-            reason: Why, up to 500 characters; recorded in the log of changes.
-            by: Who, up to 500 characters. Default: the user of this process and its host.
-            progress: A function that is called after each batch with two numbers: the tasks that
-                the call has handled, and all tasks. Default: none.
+            key: Only tasks that need this key of the limit. None (the default): all keys.
+            reason: The reason, up to 500 characters; recorded in the log of changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
+            progress: A function that the call invokes after each batch with two numbers: the tasks
+                that it has handled, and all tasks. Default: none.
 
         Returns:
-            The numbers of tasks that were removed, and that were not.
+            The number of tasks that were removed, and of tasks that were not.
 
         Raises:
             LimitValueError: A key is given without a limit.
             UnknownLimitError: No task waits for the limit, and it is not defined.
-            QueueNotFoundError: RabbitMQ does not have the queue any more.
+            QueueNotFoundError: RabbitMQ no longer has the queue.
             StoreUnavailableError: The limits server could not be reached for a minute. The
-                errors of the broker's client are raised as they are.
+                errors of the broker's client are raised unchanged.
         """
         return self._send_to_broker(None, limit, key, Author.of(by, reason), progress)
 
@@ -89,18 +89,18 @@ class RemovalMethods(AppLimits):
 
         Args:
             limit: See :meth:`drain`. None: all tasks.
-            queue: The name of a queue of the app, or of one that Celery may create.
+            queue: The name of a queue of the app, or of a queue that Celery may create.
             key: See :meth:`drain`. Default: all keys.
             reason: See :meth:`drain`.
             by: See :meth:`drain`.
             progress: See :meth:`drain`.
 
         Returns:
-            The numbers of tasks that were removed, and that were not.
+            The number of tasks that were removed, and of tasks that were not.
 
         Raises:
             QueueNotFoundError: The app has no such queue, and ``task_create_missing_queues`` is
-                off. The errors of :meth:`drain` are raised as well.
+                off. The method also raises the errors of :meth:`drain`.
         """
         return self._send_to_broker(queue, limit, key, Author.of(by, reason), progress)
 
@@ -115,26 +115,26 @@ class RemovalMethods(AppLimits):
     ) -> Removal:
         """Discard waiting tasks. Their results have the state REVOKED.
 
-        As when a worker meets a revoked task, the chord of a task fails, and a fan-out counts the
-        task as revoked. The signal ``task_revoked`` and the event ``task-revoked`` are not sent, as
-        only workers send them. If the call is interrupted, repeat it: some tasks with the state
-        REVOKED may wait again.
+        The chord of a discarded task fails, and its fan-out counts it as revoked, as if a worker
+        had revoked it. The signal ``task_revoked`` and the event ``task-revoked`` are not sent,
+        because only workers send them. If the call is interrupted, repeat it: some tasks with the
+        state REVOKED may wait again.
 
         Args:
             limit: See :meth:`drain`. None: all tasks.
             key: See :meth:`drain`. Default: all keys.
-            reason: Why; the message of the ``TaskRevokedError`` in the results, also recorded in
-                the log of changes. Default ``"dropped"``.
+            reason: The reason. It is the message of the ``TaskRevokedError`` in the results, and is
+                recorded in the log of changes. Default ``"dropped"``.
             by: See :meth:`drain`.
             progress: See :meth:`drain`.
 
         Returns:
-            The numbers of tasks that were removed, and that were not.
+            The number of tasks that were removed, and of tasks that were not.
 
         Raises:
             UnknownLimitError: No task waits for the limit, and it is not defined.
             StoreUnavailableError: The limits server could not be reached for a minute. The
-                errors of the result backend are raised as they are.
+                errors of the result backend are raised unchanged.
         """
         from celery_throttle.removal.remove import remove  # noqa: PLC0415  # see above
         from celery_throttle.removal.revoker import Revoker  # noqa: PLC0415

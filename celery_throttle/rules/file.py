@@ -22,8 +22,8 @@ def load_rules(path: str, code: Mapping[str, Limits] | None = None) -> Rules:
 
     Args:
         path: The path of the file.
-        code: The limits of the code, by name, to which the file may refer. None (the default): they
-            are unknown, and a limit that the file does not define is taken for one of them.
+        code: The limits of the code, by name, to which the file may refer. None (the default): the
+            limits of the code are unknown, and the file may refer to any name.
 
     Raises:
         RulesError: The file cannot be read, or has mistakes.

@@ -22,9 +22,9 @@ class Rules:
         limits: The limits of names and of single keys.
         weights: The weights of names and of single keys.
         routes: The limits of tasks as written, by the name of the task or a pattern with ``*``. A
-            name goes before all patterns; of several patterns that match, the first counts.
-        digest: Hex digits that depend on what the rules say, not on spelling, comments or order,
-            except for the order of patterns. It is computed.
+            name takes precedence over all patterns. If several patterns match, the first applies.
+        digest: Hexadecimal digits that identify the content of the rules. They do not depend on
+            spelling, comments or order, except for the order of patterns. Computed.
     """
 
     limits: Mapping[LimitRef, Limits] = field(default_factory=dict, compare=False)

@@ -24,12 +24,12 @@ class ThrottledTask(Task):
             that name; or a list of these, all of which must allow the task. None (the default): the
             app's ``throttle_routes`` decide.
         throttle_cost: Units that the task takes from each of its limits, above 0, whole or not. Or
-            ``"{tokens}"``, the argument that has the number; or a dict of limit name to one of
-            these, with 1 for names that it does not have. A task takes one slot of a limit with
-            slots, whatever its cost. Default 1.
+            ``"{tokens}"``, the argument that contains the number. Or a dict that maps limit names
+            to one of these; for a limit that it does not contain, the cost is 1. A task takes one
+            slot of a limit with slots, whatever its cost. Default 1.
         throttle_max_wait: Seconds, 0 to 1e9. A task that is expected to wait longer does not join
             its line. None (the default): any wait.
-        throttle_on_max_wait: What becomes of such a task. ``"fail"`` (the default): it fails at
+        throttle_on_max_wait: What happens to such a task. ``"fail"`` (the default): it fails at
             once with :class:`WaitTooLongError`. ``"drop"``: it is discarded, and its state becomes
             REVOKED. The same applies to :class:`QueueFullError` and :class:`KeysFullError`.
         throttle_track: Whether a waiting task shows the state THROTTLED in the result backend, with
@@ -76,7 +76,7 @@ class ThrottledTask(Task):
     def apply_async(
         self, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        """Send the task as Celery does; with ``throttle_publish = "line"``, to the end of its line.
+        """Send the task as Celery does, or to its line; see the setting ``throttle_publish``.
 
         Args:
             args: As for Celery's ``Task.apply_async``.

@@ -19,7 +19,6 @@ A block that cannot be tested follows a comment with the reason:
 function that its tasks call, is in an invisible block:
 ``<!-- invisible-code-block: python`` ... ``-->``.
 
-``python -m tests.docs.code_blocks PAGE URL DIRECTORY`` tests a page in a process of its own.
 """
 
 from __future__ import annotations
@@ -152,7 +151,3 @@ class Page:
 
     def _parse_json(self, example: Example) -> None:
         json.loads(str(example.parsed))
-
-
-if __name__ == "__main__":
-    Page(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])).test()

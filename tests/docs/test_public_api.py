@@ -16,6 +16,7 @@ import pytest
 
 import celery_throttle
 from tests.docs import public_names
+from tests.docs.child import run_in_child
 from tests.docs.public_names import DOCS, PublicName
 
 pytest.importorskip("sphinx")
@@ -104,7 +105,7 @@ def test_a_docstring_names_all_arguments(name: str) -> None:
 def test_the_example_of_a_docstring(name: str) -> None:
     names = {each: getattr(celery_throttle, each) for each in celery_throttle.__all__}
     test = doctest.DocTestParser().get_doctest(_own_doc(NAMES[name].value), names, name, None, None)
-    assert not doctest.DocTestRunner().run(test).failed
+    run_in_child(lambda: doctest.DebugRunner().run(test))
 
 
 def test_the_rule_finds_names_of_all_kinds() -> None:

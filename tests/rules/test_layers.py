@@ -237,6 +237,10 @@ class Both:
     def undefine(self, ref: LimitRef) -> None:
         if self.knows(ref, whole=True):
             self.limiter.undefine(ref.name, key=ref.key)
+            in_force = self.model.limits(ref)
+            weighed = ref in self.model.weights or ref in self.model.rules.weights
+            if in_force is self.model.code.get(ref) and not weighed:
+                self.model.code.pop(ref, None)
             self.model.set.pop(ref, None)
             self.model.weights.pop(ref, None)
 

@@ -4,7 +4,8 @@
 --       then per name or key: state, entries, keys of the name with a definition of their own
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   'code': defaults of the code, or '' for those that the code does not have
---           | 'set': set at run time | 'unset': what was set is removed; with the default of the code, or ''. If nothing was set, and
+--           | 'set': set at run time
+--           | 'unset': what was set is removed; with the default of the code, or ''. If neither it nor a weight was set, and
 --             the code has no default, what other code has registered is removed
 --           | 'windows': new windows for definitions in force whose calendars have run out
 --       3   for how long (us) it is set; 0 for ever
@@ -68,6 +69,7 @@ local function unset(requirement)
     redis.call('HSET', KEYS[2], 'code ' .. requirement.field, requirement.packed .. pack_tail(0, about, ''))
   end
   local is_stale = own and string.byte(own) == CODE and requirement.packed == ''
+      and redis.call('HEXISTS', KEYS[1], 'weight ' .. requirement.field) == 0
   if is_stale then
     redis.call('HDEL', KEYS[2], 'code ' .. requirement.field)
   end
