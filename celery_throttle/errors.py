@@ -105,7 +105,7 @@ class QueueNotFoundError(ThrottleError, LookupError):
 
 
 class StoreError(ThrottleError):
-    """The server of the limits replied with an error, or must not be used as it is configured."""
+    """The limits server replied with an error, or must not be used as it is configured."""
 
 
 class StoreUnavailableError(StoreError):

@@ -18,7 +18,7 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
     request: Its request.
     waited: Seconds that the task spent in the line.
 
-``throttle_mode_changed``: The server of the limits was lost, or is back.
+``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.
     mode: ``"outage"`` or ``"normal"``.
     count: The number of outages that this worker has seen, this one included.

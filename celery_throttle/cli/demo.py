@@ -26,7 +26,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class UrlType(click.ParamType):
-    """The URL of a server that can be both the broker and the server of the limits."""
+    """The URL of a server that can be both the broker and the limits server."""
 
     name = "url"
 

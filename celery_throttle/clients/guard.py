@@ -113,7 +113,7 @@ class Guard:
 
     @cached_property
     def fails_open(self) -> bool:
-        """Whether calls go out while the server of the limits cannot be reached."""
+        """Whether calls go out while the limits server cannot be reached."""
         known = all(name in self.limiter.limits for name in self.names())
         return known and all(limit.outage == "open" for limit in self._definitions)
 

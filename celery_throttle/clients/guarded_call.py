@@ -71,7 +71,7 @@ def call_steps(guard: Guard, exchange: Exchange[R], *args: Any, **kwargs: Any) -
 
     Raises (by the steps):
         Throttled: the limits refused; nothing was sent.
-        StoreUnavailableError: the server of the limits cannot be reached, and not all of the
+        StoreUnavailableError: the limits server cannot be reached, and not all of the
             limits are ``outage open``; nothing was sent.
     """
     requirement = guard.requirement(*args, **kwargs)

@@ -86,7 +86,7 @@ class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTrans
         Raises:
             Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
                 a task that a worker runs, the task joins its line.
-            StoreUnavailableError: The server of the limits cannot be reached, and not all of the
+            StoreUnavailableError: The limits server cannot be reached, and not all of the
                 limits are ``outage open``; nothing was sent.
             ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
         """

@@ -1,7 +1,7 @@
 """``throttle_publish = "line"``: a task that is sent joins the line at its limits.
 
 Through the broker it would only reach a worker that parks it. The broker gets the task if nothing
-waits at its limits, if it has no limits or a time of its own, and while the server of the limits
+waits at its limits, if it has no limits or a time of its own, and while the limits server
 cannot be reached.
 """
 

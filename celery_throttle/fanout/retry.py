@@ -1,4 +1,4 @@
-"""Retries calls while the server of the limits cannot be reached."""
+"""Retries calls while the limits server cannot be reached."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ from celery_throttle.steps import Step, Steps, arun_steps, run_steps
 
 logger = logging.getLogger(__name__)
 
-#: What happens to requests while the server of the limits cannot be reached.
+#: What happens to requests while the limits server cannot be reached.
 OUTAGE_MODES = ("open", "closed")
 
 
 class Admission(NamedTuple):
     """The outcome of a request."""
 
-    #: None if no limit applies, or the server of the limits cannot be reached.
+    #: None if no limit applies, or the limits server cannot be reached.
     decision: Decision | None = None
     fields: Fields = ()  #: to add to the app's answer
     answer: Answer | None = None  #: for a request that must not reach the app
@@ -37,7 +37,7 @@ class Admission(NamedTuple):
 
 
 class OutageLog:
-    """Logs once when the server of the limits is lost, and once when it is back."""
+    """Logs once when the limits server is lost, and once when it is back."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode

@@ -43,7 +43,7 @@ class Answer:
     """The answer to a request that does not reach the app.
 
     Attributes:
-        status: The status code: 429, or 503 while the server of the limits cannot be reached.
+        status: The status code: 429, or 503 while the limits server cannot be reached.
         headers: Pairs of name and value; each name once.
         body: A problem document in JSON (RFC 9457).
         retry_after: The header ``Retry-After``: whole seconds, at least 1.
@@ -97,7 +97,7 @@ def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = 
 
 
 def outage() -> Answer:
-    """Return the answer 503: the server of the limits cannot be reached."""
+    """Return the answer 503: the limits server cannot be reached."""
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "about:blank", UNKNOWN_WAIT_SECONDS, {})
 
 

@@ -59,7 +59,7 @@ def throttled(
             Default 1.
         max_wait: The most seconds that a call waits for the limits; default 0.
         lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: While the server of the limits cannot be reached, ``"open"`` calls the view and
+        outage: While the limits server cannot be reached, ``"open"`` calls the view and
             ``"closed"`` refuses the call; default ``"open"``.
         refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
             the response of the view; for an async view, it may be async. Default: the call raises

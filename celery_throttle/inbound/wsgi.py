@@ -35,7 +35,7 @@ class ThrottledWSGI(Middleware[WSGIApp]):
             returns either; default 1.
         max_wait: The most seconds that a request waits for the limits; default 0.
         lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: While the server of the limits cannot be reached, ``"open"`` passes all requests on
+        outage: While the limits server cannot be reached, ``"open"`` passes all requests on
             and ``"closed"`` answers with 503; default ``"open"``.
         headers: Whether answers have the header fields ``RateLimit``, ``RateLimit-Policy`` and
             ``X-RateLimit-...``; default True. Fields that the app sets itself are kept.

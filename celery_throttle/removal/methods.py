@@ -70,7 +70,7 @@ class RemovalMethods(AppLimits):
             LimitValueError: A key is given without a limit.
             UnknownLimitError: No task waits for the limit, and it is not defined.
             QueueNotFoundError: RabbitMQ no longer has the queue.
-            StoreUnavailableError: The server of the limits could not be reached for a minute. The
+            StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the broker's client are raised unchanged.
         """
         return self._send_to_broker(None, limit, key, Author.of(by, reason), progress)
@@ -133,7 +133,7 @@ class RemovalMethods(AppLimits):
 
         Raises:
             UnknownLimitError: No task waits for the limit, and it is not defined.
-            StoreUnavailableError: The server of the limits could not be reached for a minute. The
+            StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the result backend are raised unchanged.
         """
         from celery_throttle.removal.remove import remove  # noqa: PLC0415  # see above

