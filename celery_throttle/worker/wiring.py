@@ -88,7 +88,7 @@ class WorkerParts:
             lease=lease,
             queues=self._queues,
             worker_count=WorkerCount(consumer.controller.statedb, settings.workers),
-            on_return=lambda: self.timers.call_soon(self._end_outage),
+            on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
             on_quarantined=self.quarantine.recall,
         )
@@ -209,6 +209,12 @@ class WorkerParts:
         with suppress(StoreError):  # then the gate registers what is missing, task by task
             self.throttle.run_plan(plans.register_missing(refs))
 
+    def _on_return(self) -> None:
+        # At once, and in this thread: others take a worker for dead whose lease has run out, and
+        # the loop may stand still while a task runs (solo).
+        self.leases.renew()
+        self.timers.call_soon(self._end_outage)
+
     def _end_outage(self) -> None:
         self.outage.end()
         if self.rules is not None:
@@ -217,7 +223,7 @@ class WorkerParts:
         # A replica that has taken the server's place may have missed the last reports.
         self.claims.settled.repeat()
         self.slots.releases.repeat()
-        self.call.renew_slots()
+        self.call.renew_slots()  # also those that tasks have taken since the server is back
         if self.connection is not None and self.connection.is_open:
             self.connection.gate.leave_outage()
             self.connection.scheduler.poll_in(0)

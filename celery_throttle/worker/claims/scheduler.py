@@ -62,6 +62,7 @@ class Scheduler:
         self._is_queued = False
         self._queued_at = 0.0
         self._more_are_due = False
+        self._began = time.monotonic()
 
     def stop(self) -> None:
         """Claim nothing from now on. Claims and slots that end are reported at once."""
@@ -165,11 +166,19 @@ class Scheduler:
         self._more_are_due = bool(reply.tasks) and not reply.wait
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
-        since_outage = time.monotonic() - self.outage.ended
-        if reply.dead_worker and since_outage > tuning.RECLAIM_GRACE_SECONDS:
+        if reply.dead_worker and self._had_time_to_renew():
             self.claims.reclaim(reply.dead_worker)
         self.wakeup.listen()
         self.poll_in(reply.wait)
+
+    def _had_time_to_renew(self) -> bool:
+        """Whether a worker that lives would have renewed its lease after an outage.
+
+        A worker that has just begun does not know whether there was one.
+        """
+        now, grace = time.monotonic(), tuning.RECLAIM_GRACE_SECONDS
+        since_outage, since_begin = now - self.outage.ended, now - self._began
+        return since_outage > grace and since_begin > min(grace, self.call.lease)
 
 
 def _is_stop_requested() -> bool:

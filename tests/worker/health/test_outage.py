@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
 from celery_throttle import Limiter
+from celery_throttle.worker import tuning
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
 from tests.servers.server import Server
@@ -161,6 +164,37 @@ def test_slots_of_running_tasks_outlive_what_the_server_forgets(
     bench.until(lambda: len(bench.rows("ends")) == 4, "all have ended")
     with redis.Redis.from_url(own_server.url) as client:
         bench.until(lambda: not client.exists("{throttle}:entries:slots"), "they are given back")
+
+
+def test_claims_are_renewed_as_soon_as_the_server_is_back(
+    redis_url: str, own_server: Server
+) -> None:
+    """Otherwise another worker requeues them after an outage of more than the lease."""
+    lease = 30  # its third is more than the time in which others wait for the renewal
+    with Bench(redis_url, own_server.url, conf={"throttle_lease": lease}) as bench:
+        limiter = Limiter(own_server.url, {"api": "100/s"})
+        limiter["api"].pause(None)
+        bench.start_workers(1, concurrency=1)
+        bench.send("late_held", range(1))
+        bench.until(lambda: limiter["api"].status().status.waiting == 1, "it waits in its line")
+        limiter["api"].resume()
+        bench.until_started("late_held", 1)
+        own_server.signal(signal.SIGSTOP)
+        bench.send("closed", range(1))
+        bench.until(lambda: len(bench.rows("modes")) == 1, "an outage")
+        own_server.signal(signal.SIGCONT)
+        back = time.time()
+        with own_server.client() as client:
+            bench.until(lambda: renewed_at(client, lease) > back, "the lease is renewed")
+            assert renewed_at(client, lease) - back < tuning.RECLAIM_GRACE_SECONDS
+        bench.let_go(1)
+        bench.until(lambda: len(bench.rows("ends")) == 1, "it has ended")
+
+
+def renewed_at(client: redis.Redis, lease: float) -> float:
+    """Return when a worker last renewed the lease of its claims."""
+    rows: Any = client.zrange("{throttle}:workers", 0, -1, withscores=True)
+    return float(max(score for _, score in rows)) / 1e6 - lease
 
 
 def test_a_dead_line_stops_no_task_without_limits(redis_url: str, own_server: Server) -> None:
