@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from celery_throttle.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
     from celery_throttle.limits.decision import Decision
-    from celery_throttle.limits.feedback import Heard
+    from celery_throttle.limits.feedback import Feedback
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
     from celery_throttle.misspellings import ThrottleWarning
@@ -52,7 +52,7 @@ _MODULES = {
     "Decision": "limits.decision",
     "FanOutError": "errors",
     "Forecast": "forecasts.solver",
-    "Heard": "limits.feedback",
+    "Feedback": "limits.feedback",
     "KeyTemplateError": "errors",
     "KeyValueError": "errors",
     "KeysFullError": "errors",
@@ -89,8 +89,8 @@ __all__ = [
     "CostError",
     "Decision",
     "FanOutError",
+    "Feedback",
     "Forecast",
-    "Heard",
     "KeyTemplateError",
     "KeyValueError",
     "KeysFullError",

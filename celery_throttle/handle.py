@@ -12,7 +12,7 @@ from celery_throttle.limiter_core import HandleCore, LimiterCore
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, make_requirement
 from celery_throttle.observe.report import Report
@@ -180,7 +180,7 @@ class LimitHandle(HandleCore):
             refused: The types of exceptions that mean that the API refused the call. Such an
                 exception stops the limit for all clients. ``Retry-After`` is read from
                 ``error.response.headers`` or ``error.headers``. Or a function of an exception that
-                returns a :class:`~celery_throttle.Heard`, or None. Default: none.
+                returns a :class:`~celery_throttle.Feedback`, or None. Default: none.
             retry_429: How many times to call the function again after such an exception, with the
                 same arguments. Each further call waits until the stop ends, and takes units again.
                 In a task that a worker runs, the task joins its line instead, at most this many
@@ -206,23 +206,23 @@ class LimitHandle(HandleCore):
             retry_429=retry_429,
         )
 
-    def learn(self, heard: Heard) -> float:
+    def learn(self, feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to the limit.
 
         See :meth:`~celery_throttle.Limiter.learn`.
 
         Args:
-            heard: The feedback.
+            feedback: The feedback.
 
         Returns:
             The seconds for which the limit stops; 0.0 if it does not stop.
         """
-        return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), heard))
+        return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), feedback))
 
-    async def alearn(self, heard: Heard) -> float:
+    async def alearn(self, feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
         requirement = self._require(0, least=0)
-        return await self.limiter.arun_plan(self.limiter.plans.learn(requirement, heard))
+        return await self.limiter.arun_plan(self.limiter.plans.learn(requirement, feedback))
 
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for the limit now will have started.

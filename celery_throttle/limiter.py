@@ -18,7 +18,7 @@ from celery_throttle.limiter_core import CACHE_SIZE
 from celery_throttle.limiter_status import LimitsStatus
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.operations.plan import Clock
@@ -256,7 +256,7 @@ class Limiter(LimitChanges, LimitsStatus):
         """
         return Slot(self, self.require(limits, cost), max_wait, lease)
 
-    def learn(self, limits: Iterable[RefLike], heard: Heard) -> float:
+    def learn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to limits.
 
         A refusal stops the limits for all clients at once. If the API reports that its quota has
@@ -265,7 +265,7 @@ class Limiter(LimitChanges, LimitsStatus):
 
         Args:
             limits: The limits that the request passed; see :meth:`acquire`.
-            heard: The feedback.
+            feedback: The feedback.
 
         Returns:
             The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
@@ -275,11 +275,11 @@ class Limiter(LimitChanges, LimitsStatus):
             UnknownLimitError: A limit is not defined.
             StoreUnavailableError: The server cannot be reached.
         """
-        return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), heard))
+        return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 
-    async def alearn(self, limits: Iterable[RefLike], heard: Heard) -> float:
+    async def alearn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), heard))
+        return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 
     def forecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for a limit now will have started.

@@ -37,7 +37,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
@@ -107,10 +107,10 @@ def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
     taken = api.acquire(4)
     assert about(taken) == (True, 1, 0.0, 0.4)
-    assert (taken.limit, taken.bound_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
+    assert (taken.limit, taken.limited_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
     refused = api.acquire(3)
     assert about(refused) == (False, 1, 0.2, 0.4)
-    assert (refused.limit, refused.bound_by, bool(refused)) == (5, "api", False)
+    assert (refused.limit, refused.limited_by, bool(refused)) == (5, "api", False)
     assert (refused.granted, refused.delay) == (0, 0.0)
     clock.advance(0.2)
     assert about(api.acquire(3)) == (True, 0, 0.0, 0.5)
@@ -159,7 +159,7 @@ def test_each_limit_may_have_a_cost_of_its_own(limiter: End) -> None:
     assert limiter["bulk", 7].peek(0).remaining == 47
     assert limiter.peek(both, {"api": 4, "bulk": 47.5})
     refused = limiter.acquire(both, {"api": 4, "bulk": 48})
-    assert (refused.bound_by, refused.retry_after) == ("bulk", 0.005)
+    assert (refused.limited_by, refused.retry_after) == ("bulk", 0.005)
     with pytest.raises(LimitError, match=r"'mail'.*allowed: api, bulk"):
         limiter.acquire(both, {"mail": 2})
     with pytest.raises(CostError, match=r"cost 6 can never pass limit 'api'"):
@@ -175,7 +175,7 @@ def test_acquire_up_to_takes_what_there_is(limiter: End, clock: ManualClock) -> 
     assert (about(taken), taken.granted) == ((True, 0, 0.0, 0.5), 2)
     refused = api.acquire_up_to(3)
     assert (about(refused), refused.granted) == ((False, 0, 0.1, 0.5), 0)
-    assert refused.bound_by == "api"
+    assert refused.limited_by == "api"
     clock.advance(0.15)
     assert api.acquire_up_to(0.25).granted == 0.25
     taken = api.acquire_up_to(3)  # whole units, if the cost is whole
@@ -192,7 +192,7 @@ def test_acquire_up_to_takes_the_same_from_each(limiter: End) -> None:
     taken = limiter.acquire_up_to(["api", "bulk"], 5)
     assert (taken.granted, taken.remaining) == (2, 0)
     assert limiter["api"].peek(0).remaining == 3
-    assert limiter.acquire_up_to(["api", "bulk"], 5).bound_by == "bulk"
+    assert limiter.acquire_up_to(["api", "bulk"], 5).limited_by == "bulk"
     assert limiter["api"].peek(0).remaining == 3
 
 
@@ -221,7 +221,7 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(
     definitions = {b"{throttle}:limits", b"{throttle}:layers", b"{throttle}:names"}
     assert len(before) == 3 + len(totals | definitions)  # three states
     refused = limiter.acquire(three)
-    assert (refused.bound_by, refused.retry_after) == ("mail", 1.0)
+    assert (refused.limited_by, refused.retry_after) == ("mail", 1.0)
     after = contents(client)
     assert [key for key in before if before[key] != after[key]] == [b"{throttle}:totals:mail"]
     assert client.hget("{throttle}:totals:mail", "refused_limit") == b"1"
@@ -264,7 +264,7 @@ def test_a_refusal_tells_of_the_limit_that_binds(plain: Limiter) -> None:
     plain["fast"].acquire(7)
     plain["slow"].acquire(15)
     refused = plain.acquire(["fast", "slow"], 10)
-    assert (refused.bound_by, refused.limit, refused.remaining) == ("slow", 20, 5)
+    assert (refused.limited_by, refused.limit, refused.remaining) == ("slow", 20, 5)
     assert (refused.retry_after, refused.reset_after) == (5.0, 15.0)
 
 
@@ -382,7 +382,7 @@ def test_a_pause_stops_and_is_never_shortened(limiter: End, clock: ManualClock) 
     assert api.pause(30) == 30
     assert api.pause(10) == 30
     refused = api.acquire()
-    assert (refused.allowed, refused.retry_after, refused.bound_by) == (False, 30.0, "api")
+    assert (refused.allowed, refused.retry_after, refused.limited_by) == (False, 30.0, "api")
     assert api.peek().retry_after == 30.0
     clock.advance(29.999999)
     assert api.acquire().retry_after == 0.000001
@@ -411,7 +411,7 @@ def test_a_pause_of_the_limit_holds_every_key_and_that_of_a_key_only_itself(limi
     assert limiter["mail"].acquire()
     limiter["api"].pause(30)
     assert limiter["api", "any"].acquire().retry_after == 30.0
-    assert limiter.acquire(["bulk", ("api", "other")]).bound_by == "api"
+    assert limiter.acquire(["bulk", ("api", "other")]).limited_by == "api"
     assert limiter["bulk"].peek(0).remaining == 50
 
 
@@ -449,14 +449,14 @@ def test_a_pause_lasts_until_it_is_resumed(limiter: End, clock: ManualClock) -> 
     assert api.pause(10) == math.inf
     clock.advance(10 * 365 * 86_400)
     refused = api.peek()
-    assert (refused.allowed, refused.retry_after, refused.bound_by) == (False, None, "api")
+    assert (refused.allowed, refused.retry_after, refused.limited_by) == (False, None, "api")
     assert (refused.paused, refused.reset_after, refused.remaining) == (math.inf, math.inf, 0)
     before = clock.now
     with pytest.raises(Throttled, match="paused until it is resumed") as caught:
         api.acquire(max_wait=1e9)
     assert (caught.value.retry_after, caught.value.paused) == (None, math.inf)
     assert clock.now == before  # it has failed at once
-    assert api.learn(Heard(refused=True, stop=5.0)) == math.inf
+    assert api.learn(Feedback(refused=True, stop=5.0)) == math.inf
     api.resume()
     assert api.acquire()
 
@@ -492,7 +492,7 @@ def test_a_refusal_says_for_how_long_the_limit_is_paused(limiter: End, clock: Ma
 
 
 def test_what_an_answer_stopped_is_resumed(limiter: End) -> None:
-    limiter["api"].learn(Heard(refused=True, stop=600.0))
+    limiter["api"].learn(Feedback(refused=True, stop=600.0))
     assert limiter["api"].peek().paused == 600.0
     limiter["api"].resume()
     assert limiter["api"].acquire()

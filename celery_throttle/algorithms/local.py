@@ -178,7 +178,7 @@ class LocalLimits:
             remaining=units[index],
             retry_after=wait / MICROSECONDS,
             reset_after=max(reset for _, reset in left) / MICROSECONDS,
-            bound_by=checks[index].ref.name if wait else None,
+            limited_by=checks[index].ref.name if wait else None,
             granted=to_units(checks[0].cost) if wait == 0 and take else 0,
             delay=delay / MICROSECONDS,
         )

@@ -21,7 +21,7 @@ from celery_throttle.algorithms.state import Mark, State, is_ahead
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import ENDLESS_US, MICROSECONDS, pause_to_seconds, to_us
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, Limits, find_strictest
 from celery_throttle.limits.rate import MAX_UNITS
@@ -173,28 +173,28 @@ class MemoryLimits(LocalLimits):
             ),
         )
 
-    def learn(self, refs: Iterable[LimitRef], heard: Heard, now: int) -> int:
+    def learn(self, refs: Iterable[LimitRef], feedback: Feedback, now: int) -> int:
         """Apply feedback; return the microseconds for which all of the limits must stop.
 
         If the API says that less of its quota is left than of a limit, the difference counts as
         taken by another client.
         """
-        took, stop = to_us(heard.took), 0
+        took, stop = to_us(feedback.took), 0
         for ref in refs:
             checks = self._check(ref, 0, now)
             states = []
             for check in checks:
                 state, own_stop = check.state, 0
                 if isinstance(state, Adaptive):
-                    state, own_stop = state.learn(check.limit, now, took, refused=heard.refused)
+                    state, own_stop = state.learn(check.limit, now, took, refused=feedback.refused)
                 stop = max(stop, own_stop)
-                states.append(_tighten(check.limit, state, heard.left_of(ref.name), now))
+                states.append(_tighten(check.limit, state, feedback.left_of(ref.name), now))
             if any(one is not check.state for one, check in zip(states, checks, strict=True)):
                 self._states[ref] = tuple(states)
                 self._note_use(ref, now)
-            if heard.refused and not any(isinstance(state, Adaptive) for state in states):
+            if feedback.refused and not any(isinstance(state, Adaptive) for state in states):
                 stop = max(stop, to_us(DEFAULT_STOP_SECONDS))
-        return stop if heard.stop is None else to_us(heard.stop)
+        return stop if feedback.stop is None else to_us(feedback.stop)
 
     def _conclude(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
         blocking = self._blocking_waits(checks, now)
@@ -213,7 +213,7 @@ class MemoryLimits(LocalLimits):
             remaining=_remaining(bottleneck, blocking, now)[0] // MILLION,
             retry_after=wait / MICROSECONDS,
             reset_after=max(_remaining(one, blocking, now)[1] for one in checks) / MICROSECONDS,
-            bound_by=bottleneck.ref.name,
+            limited_by=bottleneck.ref.name,
         )
         pause = self._pause_left(bottleneck.ref, now)
         return decision.with_pause(pause_to_seconds(pause)) if pause else decision

@@ -36,7 +36,7 @@ def waiting_text(tasks: int) -> str:
 
 def _is_same(before: Forecast, after: Forecast) -> bool:
     if before.seconds is None or after.seconds is None:
-        return (before.seconds, before.bound_by) == (after.seconds, after.bound_by)
+        return (before.seconds, before.limited_by) == (after.seconds, after.limited_by)
     return abs(before.seconds - after.seconds) < _SAME_SECONDS
 
 

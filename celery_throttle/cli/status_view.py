@@ -171,7 +171,9 @@ def _usage(status: LimitStatus) -> str:
     lines = []
     for one in status.usage:
         text = f"{amount(one.used)} of {one.most:,} ({one.clause})"
-        if one.reset_after:
+        if (
+            one.reset_after and " at once" not in one.clause
+        ):  # a slot is free when its task has ended
             text += f", free again in {format_seconds(one.reset_after)}"
         if one.share < 1:
             text += f"; the rate is at {one.share:.0%}"
@@ -194,23 +196,23 @@ def _done_by(status: LimitStatus) -> str:
     if forecast is None:
         return "unknown: more than 2,000 lines wait"
     if forecast.seconds is None:
-        return f"unknown: {_unknown_end(forecast.bound_by, status)}"
+        return f"unknown: {_unknown_end(forecast.limited_by, status)}"
     at = f"{end_text(forecast)}, " if forecast.at else ""
-    return f"{at}in {format_seconds(forecast.seconds)}{_bound(forecast.bound_by)}"
+    return f"{at}in {format_seconds(forecast.seconds)}{_limited_by(forecast.limited_by)}"
 
 
-def _bound(by: str | None) -> str:
+def _limited_by(by: str | None) -> str:
     if by is None:
         return ""
-    return "; no process takes the tasks" if by == WORKERS else f", bound by limit {by}"
+    return "; no process takes the tasks" if by == WORKERS else f", limited by {by}"
 
 
-def _unknown_end(bound_by: str | None, status: LimitStatus) -> str:
-    if bound_by == WORKERS:
+def _unknown_end(limited_by: str | None, status: LimitStatus) -> str:
+    if limited_by == WORKERS:
         return "no process takes the tasks"
     if any(pause.until is None for pause in status.pauses):
         return "it is paused until it is resumed"
-    return f"limit {bound_by} has slots, or a pause without an end"
+    return f"limit {limited_by} has slots, or a pause without an end"
 
 
 def _pause(pause: Pause) -> str:
@@ -247,17 +249,24 @@ def _slot(slot: SlotHolder) -> str:
 
 def _recent(details: LimitDetails) -> str:
     granted = [period.totals.granted for period in details.recent]
-    return f"{sparkline(granted)} {amount(sum(granted))} units granted" if any(granted) else ""
+    if not any(granted):
+        return ""
+    total = sum(granted)
+    return f"{sparkline(granted)} {amount(total)} {_plural(total, 'unit')} granted"
+
+
+def _plural(number: float, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
 
 
 def _totals(status: LimitStatus) -> str:
     """Return the counters that are not 0."""
     totals = status.totals
     named = [
-        ("units granted", totals.granted),
+        (f"{_plural(totals.granted, 'unit')} granted", totals.granted),
         ("refunded", totals.refunded),
-        ("requests refused", totals.refusals),
-        ("tasks parked", totals.parked),
+        (f"{_plural(totals.refusals, 'request')} refused", totals.refusals),
+        (f"{_plural(totals.parked, 'task')} parked", totals.parked),
         ("claimed", totals.claimed),
         ("requeued", totals.requeued),
         ("dropped", totals.drops),

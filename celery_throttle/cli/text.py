@@ -86,7 +86,7 @@ def end_text(forecast: Forecast | None) -> str:
         return "-"
     if forecast.at is not None:
         return clock(forecast.at)
-    return "no worker" if forecast.bound_by == WORKERS else "unknown"
+    return "no worker" if forecast.limited_by == WORKERS else "unknown"
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -18,7 +18,7 @@ from aiohttp import (
 from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.steps import arun_steps
 
 
@@ -72,7 +72,7 @@ class _AiohttpExchange(HttpExchange[ClientResponse]):
     def is_repeatable(self) -> bool:
         return not self.request.body or isinstance(self.request.body, BytesPayload)
 
-    def feedback(self, response: ClientResponse, seconds: float) -> Heard:
+    def feedback(self, response: ClientResponse, seconds: float) -> Feedback:
         return self.guard.feedback(response.status, response.headers, seconds)
 
     def load(self, response: ClientResponse) -> Any:

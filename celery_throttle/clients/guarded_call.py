@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from celery_throttle.clients.guard import Guard
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
 from celery_throttle.leases import Slot, enter_step, exit_step
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
@@ -46,7 +46,7 @@ class Exchange(ABC, Generic[R]):
         return True
 
     @abstractmethod
-    def feedback(self, response: R, seconds: float) -> Heard | None:
+    def feedback(self, response: R, seconds: float) -> Feedback | None:
         """Return what the response says about limits, ``seconds`` after the call began."""
 
     def payload(self, response: R) -> Any:
@@ -125,7 +125,7 @@ class GuardedCall(Generic[R]):
                 raise
         self._began = time.monotonic()
 
-    def send(self) -> Steps[tuple[R, Heard | None]]:
+    def send(self) -> Steps[tuple[R, Feedback | None]]:
         """Send the request and report the response to the limits.
 
         Returns the response; and what it says, if it is a refusal and may be sent again. Then the
@@ -153,7 +153,7 @@ class GuardedCall(Generic[R]):
             yield from self.end()
         return response, feedback if repeats else None
 
-    def _report(self, feedback: Heard, response: R) -> Steps[None]:
+    def _report(self, feedback: Feedback, response: R) -> Steps[None]:
         """Let the limits learn, and settle the cost. A failure must not lose the response."""
         try:
             actual = None
@@ -167,7 +167,7 @@ class GuardedCall(Generic[R]):
         except Exception:
             logger.exception("The true cost of a call is unknown: its estimate stands")
 
-    def _learn(self, feedback: Heard, actual: Any) -> Plan[None]:
+    def _learn(self, feedback: Feedback, actual: Any) -> Plan[None]:
         plans = self._limiter.plans
         requirement = self.guard.learning(self.requirement)
         says = feedback.refused or feedback.stop or feedback.left is not None
@@ -178,7 +178,7 @@ class GuardedCall(Generic[R]):
         if self._acquired is not None and actual is not None:
             yield from plans.settle(self._acquired, actual)
 
-    def repeat(self, refusal: Heard) -> Steps[GuardedCall[R] | None]:
+    def repeat(self, refusal: Feedback) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
 
         Returns None if the limits do not allow it: then the refusal is the caller's.

@@ -13,7 +13,7 @@ from celery_throttle.clients.guarded_call import Exchange, R
 from celery_throttle.clients.response_headers import REQUESTS, RateLimitInfo
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Requirement
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class HttpGuard(Guard):
             return requirement
         return Requirement(*map(tuple, zip(*found, strict=True))) if found else None
 
-    def feedback(self, status: int, headers: Mapping[str, str], seconds: float) -> Heard:
+    def feedback(self, status: int, headers: Mapping[str, str], seconds: float) -> Feedback:
         """Return what a response says about limits, ``seconds`` after its request."""
         info = response_headers.read(status, headers, time.time())
         if info.warnings:
@@ -94,7 +94,7 @@ class HttpExchange(Exchange[R]):
         self.send = send
 
 
-def to_feedback(info: RateLimitInfo, units: Mapping[str, str], seconds: float) -> Heard:
+def to_feedback(info: RateLimitInfo, units: Mapping[str, str], seconds: float) -> Feedback:
     """Return the feedback for limits that count these units.
 
     Of several quotas in one unit, the one with the least remaining counts. A quota with nothing
@@ -110,4 +110,4 @@ def to_feedback(info: RateLimitInfo, units: Mapping[str, str], seconds: float) -
         for name, unit in units.items()
         if any(quota.unit == unit for quota in quotas)
     }
-    return Heard(refused=info.refused, stop=stop, left=remaining or None, took=seconds)
+    return Feedback(refused=info.refused, stop=stop, left=remaining or None, took=seconds)

@@ -12,7 +12,7 @@ from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.leases import run_to_end
 from celery_throttle.limiter_core import LimitHandles
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.steps import arun_steps, run_steps
 
 T = TypeVar("T", httpx.BaseTransport, httpx.AsyncBaseTransport)
@@ -136,7 +136,7 @@ class _HttpxExchange(HttpExchange[httpx.Response]):
     def is_repeatable(self) -> bool:
         return isinstance(self.request.stream, httpx.ByteStream)
 
-    def feedback(self, response: httpx.Response, seconds: float) -> Heard:
+    def feedback(self, response: httpx.Response, seconds: float) -> Feedback:
         return self.guard.feedback(response.status_code, response.headers, seconds)
 
     def load(self, response: httpx.Response) -> Any:

@@ -12,7 +12,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.steps import run_steps
 
 
@@ -91,7 +91,7 @@ class _RequestsExchange(HttpExchange[requests.Response]):
     def is_repeatable(self) -> bool:
         return self.request.body is None or isinstance(self.request.body, (bytes, str))
 
-    def feedback(self, response: requests.Response, seconds: float) -> Heard:
+    def feedback(self, response: requests.Response, seconds: float) -> Feedback:
         return self.guard.feedback(response.status_code, response.headers, seconds)
 
     def load(self, response: requests.Response) -> None:

@@ -119,7 +119,7 @@ def read(status: int, headers: Mapping[str, str], now: float) -> RateLimitInfo:
 
             info = read(response.status, response.headers, time.time())
             if info.refused:
-                throttle["stripe"].learn(Heard(refused=True, stop=info.retry_after))
+                throttle["stripe"].learn(Feedback(refused=True, stop=info.retry_after))
     """
     # Most responses have no such header, and need not wait for more than this.
     if _REQUIRED.isdisjoint(map(str.lower, headers)):

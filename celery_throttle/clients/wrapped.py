@@ -15,17 +15,17 @@ from celery_throttle.clients.guarded_call import Exchange, call_steps
 from celery_throttle.clients.http import to_feedback
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The type of ``refused``. It is one or more types of exceptions that mean that the API refused a
-#: call, or a function of an exception that returns a :class:`~celery_throttle.Heard`, or None.
-Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Heard | None]
+#: call, or a function of an exception that returns a :class:`~celery_throttle.Feedback`, or None.
+Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Feedback | None]
 
 #: Returns the feedback of an exception, or None. The float: seconds since the call began.
-ErrorReader = Callable[[Exception, float], Heard | None]
+ErrorReader = Callable[[Exception, float], Feedback | None]
 
 
 def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
@@ -119,10 +119,10 @@ class _FunctionExchange(Exchange[_Outcome]):
         except Exception as error:  # noqa: BLE001  # likewise
             return _Outcome(None, error)
 
-    def feedback(self, response: _Outcome, seconds: float) -> Heard | None:
+    def feedback(self, response: _Outcome, seconds: float) -> Feedback | None:
         if response.error is not None:
             return self._read_error(response.error, seconds)
-        return Heard(took=seconds)
+        return Feedback(took=seconds)
 
     def payload(self, response: _Outcome) -> Any:
         return response.value
@@ -139,11 +139,11 @@ def _error_reader(refused: Refused) -> ErrorReader:
     return lambda error, _: refused(error)
 
 
-def _refusal(error: Exception, seconds: float) -> Heard:
+def _refusal(error: Exception, seconds: float) -> Feedback:
     """Return the feedback of a refusal, from the headers where SDKs keep them."""
     headers = getattr(getattr(error, "response", error), "headers", None)
     try:
         info = response_headers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
     except (AttributeError, TypeError):  # an attribute of this name that is no mapping
-        return Heard(refused=True, took=seconds)
+        return Feedback(refused=True, took=seconds)
     return to_feedback(info, {}, seconds)

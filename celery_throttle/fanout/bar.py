@@ -93,7 +93,7 @@ class EndEstimate:
         forecast = retry_outage(self._make_forecast, f"Fan-out {self._name}")
         now = time.monotonic()
         self._at = None if forecast.seconds is None else now + forecast.seconds
-        self._needs_workers = forecast.bound_by == WORKERS
+        self._needs_workers = forecast.limited_by == WORKERS
         pause = max(FORECAST_INTERVAL_SECONDS, (now - began) / FORECAST_TIME_SHARE)
         self._next_forecast = now + pause
 

@@ -27,7 +27,7 @@ from celery_throttle.tasks.app_limits import AppLimits
 #: process that sent a task, which only the worker knows.
 _UNREADABLE = (DisabledBackend, RPCBackend)
 
-#: ``bound_by`` of the forecast of a paused fan-out.
+#: ``limited_by`` of the forecast of a paused fan-out.
 PAUSE = "pause"
 
 #: Seconds between two polls of a fan-out's progress.
@@ -164,7 +164,7 @@ class FanOut:
 
         Returns:
             The forecast. While the fan-out is paused until it is resumed, ``seconds`` is None and
-            ``bound_by`` is ``"pause"``.
+            ``limited_by`` is ``"pause"``.
 
         Raises:
             UnknownFanOutError: See :meth:`progress`.
@@ -174,11 +174,15 @@ class FanOut:
         for _ in range(_FORECAST_TRIES):
             plan = throttle.forecast_reader.of_fan_out(self._record, progress.rate)
             forecast = throttle.run_plan(plan)
-            known = forecast.seconds is None or forecast.bound_by == WORKERS
+            known = forecast.seconds is None or forecast.limited_by == WORKERS
             if known or not is_slower(forecast.waiting, progress.rate, forecast.seconds or 0.0):
                 break
             time.sleep(_FORECAST_INTERVAL_SECONDS)
-        return replace(forecast, bound_by=PAUSE) if forecast.bound_by == FAN_OUT_LIMIT else forecast
+        return (
+            replace(forecast, limited_by=PAUSE)
+            if forecast.limited_by == FAN_OUT_LIMIT
+            else forecast
+        )
 
     def watch(self, timeout: float | None = None) -> Progress:
         """Wait as :meth:`wait` does, with a progress bar on standard error.

@@ -15,7 +15,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 
-#: ``bound_by`` of a forecast if limits have room, and processes are missing.
+#: ``limited_by`` of a forecast if limits have room, and processes are missing.
 WORKERS = "workers"
 
 #: Workers are too few if tasks that could run are not claimed for this long.
@@ -42,14 +42,14 @@ class Forecast:
             task needs a slot (``10 at once``), or a limit that is paused until it is resumed.
         at: The same as a time, in UTC by the server's clock. None if ``seconds`` is None, or if the
             time is thousands of years away.
-        bound_by: The name of the limit for which the last task waits. ``"workers"`` if the limits
+        limited_by: The name of the limit for which the last task waits. ``"workers"`` if the limits
             have room but no process takes the tasks. None if no task has to wait.
     """
 
     waiting: int
     seconds: float | None
     at: datetime | None
-    bound_by: str | None
+    limited_by: str | None
 
 
 class WaitingLine(NamedTuple):

@@ -157,7 +157,7 @@ class Admitter:
     ) -> Admission:
         self.outage_log.record_success()
         if not decision.allowed:
-            name = str(decision.bound_by)
+            name = str(decision.limited_by)
             key = next(ref.key for ref in requirement.refs if ref.name == name)
             error = Throttled(name, key, decision.retry_after, decision.paused)
             return self._refused(decision, error)
@@ -173,7 +173,7 @@ class Admitter:
                 remaining=0,
                 retry_after=error.retry_after,
                 reset_after=0.0,
-                bound_by=error.limit,
+                limited_by=error.limit,
                 paused=error.paused,
             )
             return self._refused(decision, error)

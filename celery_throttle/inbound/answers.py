@@ -147,7 +147,7 @@ class Policies:
         """
         refused = not decision.allowed
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
-        name = decision.bound_by or self._binding(decision.limit)
+        name = decision.limited_by or self._binding(decision.limit)
         known = refused or not (name and self.slots_only(name))
         if name:
             reset = f";t={wait}" if known else ""
@@ -176,7 +176,7 @@ class Policies:
 
     def wait(self, decision: Decision) -> int:
         """Return the ``Retry-After`` of a refusal."""
-        if decision.bound_by and self.slots_only(decision.bound_by) and not decision.paused:
+        if decision.limited_by and self.slots_only(decision.limited_by) and not decision.paused:
             return UNKNOWN_WAIT_SECONDS  # released when a request ends, not when its lease would
         return whole_seconds(decision.retry_after, decision.paused)
 

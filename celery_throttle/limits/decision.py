@@ -27,7 +27,7 @@ class Decision(NamedTuple):
         reset_after: The time until the full burst is available again if no other request takes
             units before; the longest of several limits. 0.4, and 0.4; 0.0 if it is available.
             Infinity while one of the limits is paused until it is resumed.
-        bound_by: The name of the limit for which the request would wait longest. None if allowed;
+        limited_by: The name of the limit for which the request would wait longest. None if allowed;
             then "stripe".
         granted: The units that were taken: the cost, or 0. After
             :meth:`~celery_throttle.Limiter.acquire_up_to`, the units that were available. 4, then
@@ -35,7 +35,7 @@ class Decision(NamedTuple):
         delay: The time after which the request may start. Above 0 for a ``leaky-queue``, which
             takes units for later starts; with ``max_wait``, that time has already passed. 0.0, and
             0.0.
-        paused: The time for which the limit ``bound_by``, or this key of it, is paused. 0.0 if it
+        paused: The time for which the limit ``limited_by``, or this key of it, is paused. 0.0 if it
             is not paused, and if the request is allowed: 0.0, and 0.0. After ``pause(30)`` both
             requests would be refused, with 30.0 here and as ``retry_after``. Infinity if it is
             paused until it is resumed.
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
     remaining: int
     retry_after: float | None
     reset_after: float
-    bound_by: str | None
+    limited_by: str | None
     granted: int | float = 0
     delay: float = 0.0
     paused: float = 0.0
@@ -69,7 +69,7 @@ class Decision(NamedTuple):
             remaining=limit,
             retry_after=0.0,
             reset_after=0.0,
-            bound_by=None,
+            limited_by=None,
             granted=granted,
         )
 

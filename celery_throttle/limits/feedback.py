@@ -10,7 +10,7 @@ DEFAULT_STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Feedback:
     """Feedback from one answer of an API. It can stop or tighten limits, never loosen them.
 
     Attributes:
@@ -24,7 +24,7 @@ class Heard:
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/s"})
-        >>> limiter["api"].learn(Heard(refused=True, stop=3.0))
+        >>> limiter["api"].learn(Feedback(refused=True, stop=3.0))
         3.0
     """
 

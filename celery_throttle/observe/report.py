@@ -115,9 +115,10 @@ def _capacity(status: LimitStatus) -> _Capacity | None:
 
 
 def _is_at_limit(period: Period) -> bool:
-    """Whether tasks waited at the end of a period, or calls were refused by the limit."""
-    refused = dict(period.totals.refused)
-    return period.waiting > 0 or refused["limit"] + refused["slots"] + period.totals.drops > 0
+    """Whether tasks waited in a period, or calls were refused by the limit."""
+    totals, refused = period.totals, dict(period.totals.refused)
+    refusals = refused["limit"] + refused["slots"] + totals.drops
+    return period.waiting > 0 or totals.parked + refusals > 0
 
 
 def _advise(

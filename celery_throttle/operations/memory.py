@@ -18,7 +18,7 @@ from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import (
@@ -121,11 +121,11 @@ class MemoryPlans(Plans):
             for takes in acquisition.marks:
                 self._memory.settle(takes, worth, self._now())
 
-    def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:
+    def learn(self, requirement: Requirement, feedback: Feedback) -> Plan[float]:
         yield from ()
         with self._lock:
             now = self._now()
-            stop = self._memory.learn(requirement.refs, heard, now)
+            stop = self._memory.learn(requirement.refs, feedback, now)
             if not stop:
                 return 0.0
             ends = [self._memory.pause(ref, stop, now) for ref in requirement.refs]
@@ -261,7 +261,7 @@ class DisabledPlans(MemoryPlans):
         granted = 0 if mode == "peek" else requirement.units
         return AcquireOutcome(Decision.allowance(granted, least))
 
-    def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:  # noqa: ARG002  # as in the base class
+    def learn(self, requirement: Requirement, feedback: Feedback) -> Plan[float]:  # noqa: ARG002  # as in the base class
         yield from ()
         return 0.0
 

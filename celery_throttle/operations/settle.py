@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from celery_throttle.limits.author import API, Author
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import pause_to_seconds, to_us
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Costs, Requirement, parse_costs
@@ -33,17 +33,17 @@ class Plans(AcquirePlans):
         call = Call(script("settle"), names, about)
         self.check((yield from self.call_registered(call, refs)), [requirement])
 
-    def learn(self, requirement: Requirement, heard: Heard) -> Plan[float]:
+    def learn(self, requirement: Requirement, feedback: Feedback) -> Plan[float]:
         """Apply feedback to limits; return the seconds for which it stops them.
 
         That is infinity if one of them is paused until it is resumed.
         """
         names, about = self._ref_arguments(requirement)
-        stop = -1 if heard.stop is None else to_us(heard.stop)
-        left = [heard.left_of(ref.name) for ref in requirement.refs]
+        stop = -1 if feedback.stop is None else to_us(feedback.stop)
+        left = [feedback.left_of(ref.name) for ref in requirement.refs]
         lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
-        answer: list[Argument] = [int(heard.refused), stop, to_us(heard.took)]
-        answer.append(_author_of(heard).pack())
+        answer: list[Argument] = [int(feedback.refused), stop, to_us(feedback.took)]
+        answer.append(_author_of(feedback).pack())
         args = [self.now(), int(has_keys(requirement.refs)), *about, *lefts, *answer]
         keys = self.keys
         for ref in requirement.refs:
@@ -78,7 +78,7 @@ class Plans(AcquirePlans):
         return Call(script("renew"), names, args)
 
 
-def _author_of(heard: Heard) -> Author:
-    what = "it refused a request" if heard.refused else "its answer"
-    asked = "" if heard.stop is None else f", and asked to stop for {heard.stop:g} s"
+def _author_of(feedback: Feedback) -> Author:
+    what = "it refused a request" if feedback.refused else "its answer"
+    asked = "" if feedback.stop is None else f", and asked to stop for {feedback.stop:g} s"
     return Author(API, what + asked)

@@ -177,7 +177,7 @@ class WorkerParts:
             **self.outage.stats(),
             "workers": self.membership.worker_count.known or 1,
             "claims": len(self.claims),
-            "aside": self.membership.quarantined,
+            "quarantined": self.membership.quarantined,
             **self.status.stats(),
             **({} if self.connection is None else self.connection.gate.stats()),
         }

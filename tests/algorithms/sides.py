@@ -16,7 +16,7 @@ from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US, Slots
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
@@ -196,9 +196,9 @@ class Side:
         """Apply feedback: a third of the answers are refusals; ``left`` is a share of the burst."""
         left = None if step.which % 2 else step.share * self.limit.burst // 1000
         took = step.time(self.limit, self.clock.now, self.wait)
-        heard = Heard(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
-        yield from self.plans.learn(self.requirement(0), heard)
-        self.local.learn([self.ref], heard, self.clock.now)
+        feedback = Feedback(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
+        yield from self.plans.learn(self.requirement(0), feedback)
+        self.local.learn([self.ref], feedback, self.clock.now)
         yield from self.peek(0)
 
     def take_slot(self, cost: int) -> Plan[Decision]:

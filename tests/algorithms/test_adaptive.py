@@ -16,7 +16,7 @@ from celery_throttle.algorithms.adaptive import (
     Adaptive,
 )
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Heard
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.script import pack_command
@@ -88,8 +88,8 @@ class Site:
         return self._window[1] <= self.limit
 
     def _hear(self, number: int, *, ok: bool) -> tuple[int, int, bool | None]:
-        heard = Heard(refused=not ok, took=self.latency / SECOND)
-        rest = self.local.learn([API], heard, self._now)
+        feedback = Feedback(refused=not ok, took=self.latency / SECOND)
+        rest = self.local.learn([API], feedback, self._now)
         self._paused = max(self._paused, self._now + rest)
         self.refused += not ok
         self.shares.append(share_of(self.local))
@@ -139,7 +139,7 @@ def test_a_slow_api_is_asked_for_less() -> None:
 
 
 def answered(local: MemoryLimits, at: int, *, refused: bool = False, took: float = 0.0) -> int:
-    return local.learn([API], Heard(refused=refused, took=took), at)
+    return local.learn([API], Feedback(refused=refused, took=took), at)
 
 
 def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
@@ -207,4 +207,4 @@ def test_another_limit_rests_for_a_second_after_a_refusal() -> None:
     local = MemoryLimits({"api": "100/s"})
     assert answered(local, START, refused=True) == DEFAULT_STOP_SECONDS * SECOND
     assert answered(local, START) == 0
-    assert local.learn([API], Heard(refused=True, stop=3.0), START) == 3 * SECOND
+    assert local.learn([API], Feedback(refused=True, stop=3.0), START) == 3 * SECOND

@@ -30,7 +30,7 @@ def test_all_meters_decide_alike(sides: Sides, limit: Limit, trace: list[Step]) 
         for step in trace:
             yield from side.play(step)
             decision = yield from side.peek(0)
-            told[side.limit.algorithm].append(decision._replace(delay=0.0, bound_by=None))
+            told[side.limit.algorithm].append(decision._replace(delay=0.0, limited_by=None))
 
     sides.show(play, [replace(limit, algorithm=algorithm) for algorithm in METERS], trace)
     assert told["gcra"] == told["token-bucket"] == told["leaky-bucket"] == told["leaky-queue"]

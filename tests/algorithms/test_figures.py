@@ -53,7 +53,7 @@ def allowed(
         remaining=remaining,
         retry_after=0.0,
         reset_after=reset,
-        bound_by=None,
+        limited_by=None,
         granted=granted,
         delay=delay,
     )
@@ -66,7 +66,7 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
         remaining=remaining,
         retry_after=wait,
         reset_after=reset,
-        bound_by=by,
+        limited_by=by,
     )
 
 

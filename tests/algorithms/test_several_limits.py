@@ -134,8 +134,8 @@ class Several:
             alone = yield from self._peek((ref,), (cost,))
             waits[ref.name] = alone.retry_after
         assert decision.retry_after == max(waits.values(), key=lambda wait: wait or 0.0)
-        assert decision.bound_by is not None
-        assert waits[decision.bound_by] == decision.retry_after
+        assert decision.limited_by is not None
+        assert waits[decision.limited_by] == decision.retry_after
         now, wait = self._clock.now, in_us(decision.retry_after or 0.0)
         if now + wait <= MAX_EXACT:
             self._clock.now = now + wait - 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import (
-    Heard,
+    Feedback,
     Limiter,
     LimitValueError,
     StoreUnavailableError,
@@ -96,6 +96,7 @@ def test_a_call_waits_as_long_as_it_may(make: Make, limiter: Limiter) -> None:
     for _ in range(3):
         client.get()
     assert time.monotonic() - began >= 0.38
+    limiter["slow"].pause(60)
     with pytest.raises(Throttled):
         make(limiter["slow"], max_wait=0.01).get()
 
@@ -334,7 +335,7 @@ def test_what_was_refused_was_worth_nothing(make: Make, limiter: Limiter, api: A
 def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, api: Api) -> None:
     client = make(limiter["moves"])
     for _ in range(50):
-        limiter["moves"].learn(Heard(refused=True, stop=0))
+        limiter["moves"].learn(Feedback(refused=True, stop=0))
     slow = limiter["moves"].peek(100).retry_after
     limiter["moves"].acquire(10)
     full = limiter["moves"].peek(0).reset_after
@@ -478,9 +479,9 @@ def test_refusals_told_by_a_function(limiter: Limiter) -> None:
     def call() -> None:
         raise OSError(7)
 
-    def heard(error: Exception) -> Heard | None:
-        return Heard(refused=True, stop=float(error.args[0]))
+    def feedback(error: Exception) -> Feedback | None:
+        return Feedback(refused=True, stop=float(error.args[0]))
 
     with pytest.raises(OSError, match="7"):
-        limiter["tokens"].wrap(call, refused=heard)()
+        limiter["tokens"].wrap(call, refused=feedback)()
     assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7

@@ -85,16 +85,16 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     assert found.waiting == 100
     assert found.seconds == pytest.approx(20, rel=0.05)  # both share the limit
     # Nobody takes the tasks: half a second later a forecast says that workers are missing.
-    assert found.bound_by == "api" or time.monotonic() > began + 0.5
+    assert found.limited_by == "api" or time.monotonic() > began + 0.5
     assert app.throttle.forecast("api").waiting == 400
     if paused is None:
         return
     fan_out.pause(*([paused] if paused != "for ever" else []))
     found = fan_out.forecast()
     if paused == "for ever":
-        assert found.bound_by == "pause"
+        assert found.limited_by == "pause"
     else:
-        assert found.bound_by == "api" or time.monotonic() > began + 0.5
+        assert found.limited_by == "api" or time.monotonic() > began + 0.5
     assert (found.seconds is None) == (paused == "for ever")
     if found.seconds is not None:  # the tasks of the other fan-out have all started by then
         assert found.seconds == pytest.approx(40, rel=0.05)

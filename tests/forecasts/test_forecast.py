@@ -87,7 +87,7 @@ def assert_true(lines: Protocol, limit: RefLike = "api") -> None:
 def test_a_forecast_of_one_limit_comes_true(lines: Protocol, limit: str, waiting: int) -> None:
     park(lines, waiting, limit)
     found = forecast(lines, limit)
-    assert (found.waiting, found.bound_by) == (waiting, limit)
+    assert (found.waiting, found.limited_by) == (waiting, limit)
     assert_true(lines, limit)
 
 
@@ -100,13 +100,13 @@ def test_windows_of_a_calendar_begin_when_they_do(lines: Protocol) -> None:
 
 def test_with_nothing_waiting_it_is_now(lines: Protocol) -> None:
     now = datetime.fromtimestamp(lines.now / SECOND, timezone.utc)
-    assert forecast(lines) == Forecast(waiting=0, seconds=0.0, at=now, bound_by=None)
+    assert forecast(lines) == Forecast(waiting=0, seconds=0.0, at=now, limited_by=None)
 
 
 def test_what_fits_starts_now(lines: Protocol) -> None:
     park(lines, 30, "deep")
     found = forecast(lines, "deep")
-    assert (found.waiting, found.seconds, found.bound_by) == (30, 0.0, None)
+    assert (found.waiting, found.seconds, found.limited_by) == (30, 0.0, None)
 
 
 def test_it_tells_the_time_of_day(lines: Protocol) -> None:
@@ -179,7 +179,7 @@ def test_what_waits_at_another_limit_counts(lines: Protocol) -> None:
     drain(lines, 2)
     assert not lines.client.exists(lines.keys.waiting_list_index("api"))
     found = forecast(lines)
-    assert found.bound_by == "mail"
+    assert found.limited_by == "mail"
     assert_true(lines)
 
 
@@ -212,9 +212,9 @@ def test_a_long_window_is_no_steady_flow(make: Make) -> None:
 def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> None:
     park(lines, 30, "github")
     found = forecast(lines, "github")
-    assert (found.waiting, found.seconds, found.at, found.bound_by) == (30, None, None, "github")
+    assert (found.waiting, found.seconds, found.at, found.limited_by) == (30, None, None, "github")
     measured = lines.limiter.forecast("github", measured=4.0)
-    assert (measured.seconds, measured.bound_by) == (7.5, "github")
+    assert (measured.seconds, measured.limited_by) == (7.5, "github")
 
 
 def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> None:
@@ -222,12 +222,12 @@ def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> 
     lines.now += SECOND
     found = forecast(lines)
     assert found.seconds == pytest.approx(2.9)
-    assert found.bound_by == WORKERS
+    assert found.limited_by == WORKERS
     for wrong in (0, -1, "a"):
         with pytest.raises(LimitValueError, match="measured is"):
             lines.limiter.forecast("api", measured=wrong)  # type: ignore[arg-type]  # that is the point
     measured = lines.limiter.forecast("api", measured=0.5)
-    assert (measured.seconds, measured.bound_by) == (60.0, WORKERS)
+    assert (measured.seconds, measured.limited_by) == (60.0, WORKERS)
 
 
 def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protocol) -> None:
@@ -238,11 +238,11 @@ def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protoco
     found = forecast(lines, "window")
     assert found.waiting == 25
     assert found.seconds == 0
-    assert found.bound_by is None  # it was taken just now
+    assert found.limited_by is None  # it was taken just now
     lines.now += 10_000
-    assert forecast(lines, "window").bound_by == WORKERS
+    assert forecast(lines, "window").limited_by == WORKERS
     lines.limiter["window"].pause(1)
-    assert forecast(lines, "window").bound_by == "window"
+    assert forecast(lines, "window").limited_by == "window"
 
 
 @pytest.mark.parametrize("paused", ["api", "slots", "other"])
@@ -255,7 +255,7 @@ def test_what_is_paused_until_resumed_never_starts(
     park(lines, 5, "api")
     lines.limiter[paused].pause(None)
     found = lines.limiter.forecast(paused, measured=measured)
-    assert (found.seconds, found.at, found.bound_by) == (None, None, paused)
+    assert (found.seconds, found.at, found.limited_by) == (None, None, paused)
     lines.limiter[paused].resume()
     lines.limiter["other", "one"].pause(None)  # another key
     assert lines.limiter.forecast("other", measured=5.0).seconds is not None
@@ -294,7 +294,7 @@ def test_tasks_of_a_fanout_are_found_by_its_key(lines: Protocol) -> None:
     lines.client.eval(_ASSIGN_TO_FAN_OUT, 1, lines.keys.queue("q").lines, "fan-1")
     reader = lines.limiter.forecast_reader
     found = lines.limiter.run_plan(reader.of_fan_out("fan-1"))
-    assert (found.waiting, found.bound_by) == (60, "api")
+    assert (found.waiting, found.limited_by) == (60, "api")
     assert found.seconds == pytest.approx(12, rel=0.02)
     assert lines.limiter.run_plan(reader.of_fan_out("fan-2")).waiting == 0
 

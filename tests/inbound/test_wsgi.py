@@ -182,7 +182,7 @@ def test_an_answer_of_ones_own(limiter: Limiter) -> None:
     def refused(environ: Any, start_response: Any) -> Iterable[bytes]:
         decision = environ["celery_throttle.decision"]
         start_response("429 Slow Down", [("Content-Type", "text/html"), ("Retry-After", "60")])
-        return [f"<p>{decision.bound_by}".encode()]
+        return [f"<p>{decision.limited_by}".encode()]
 
     throttled = ThrottledWSGI(plain, limiter["web"], refused=refused)
     for _ in range(2):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import LimitValueError
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.observe.totals import Totals, read_totals
 from tests.protocol import SECOND, Protocol
 
@@ -125,7 +125,7 @@ def test_reports(lines: Protocol) -> None:
     assert report.use == pytest.approx(600 / 610)
     assert "100% of the time" in report.advice
     for _ in range(10):
-        api.learn(Heard(refused=True, stop=0))
+        api.learn(Feedback(refused=True, stop=0))
     report = api.report(600)
     assert report.verdict == "too loose"
     assert "refused 10 requests" in report.advice

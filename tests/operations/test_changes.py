@@ -15,7 +15,7 @@ from celery_throttle.errors import LimitValueError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import ENDLESS_US
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.testing import ManualClock
@@ -195,7 +195,7 @@ def test_a_reset_forgets_the_origin(limiter: End, client: Any) -> None:
 
 
 def test_an_api_stops_its_limit(plain: Limiter, client: Any) -> None:
-    plain.learn(["api", ("mail", "k")], Heard(refused=True, stop=30))
+    plain.learn(["api", ("mail", "k")], Feedback(refused=True, stop=30))
     author = Author("API", "it refused a request, and asked to stop for 30 s")
     for ref in (make_ref("api", None), make_ref("mail", "k")):
         assert origin(client, ref) == (START, author)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import CostError, LimitValueError, Throttled
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.reference import RefLike
 from celery_throttle.operations.discard import discard
 from celery_throttle.store.counters import WAIT_BUCKETS
@@ -149,7 +149,7 @@ def test_a_settlement_gives_units_back_or_takes_more(lines: Protocol) -> None:
 
 def test_an_api_that_refuses(lines: Protocol) -> None:
     for refused in (True, False, True):
-        lines.limiter.learn(["api", ("mail", "key")], Heard(refused=refused))
+        lines.limiter.learn(["api", ("mail", "key")], Feedback(refused=refused))
     assert totals(lines, "api") == totals(lines, "mail") == {"api_refusals": 2}
 
 

@@ -64,7 +64,7 @@ def test_a_key_more_than_there_may_be_is_refused_until_one_is_forgotten(
     assert limiter["mail", "b"].acquire()
     assert limiter["mail", "c"].acquire()
     refused = limiter["mail", "d"].acquire()
-    assert (refused.allowed, refused.bound_by, refused.granted) == (False, "mail", 0)
+    assert (refused.allowed, refused.limited_by, refused.granted) == (False, "mail", 0)
     assert (refused.limit, refused.remaining) == (2, 0)
     assert (refused.retry_after, refused.reset_after) == (1.0, 1.0)  # until b's and c's are over
     assert limiter["mail", "d"].peek() == refused
@@ -109,7 +109,7 @@ def test_other_limits_are_not_touched_by_a_refusal(limiter: End) -> None:
     for key in "abc":
         limiter["mail", key].acquire()
     refused = limiter.acquire(["free", ("mail", "d")])
-    assert (refused.allowed, refused.bound_by) == (False, "mail")
+    assert (refused.allowed, refused.limited_by) == (False, "mail")
     assert limiter["free"].peek().remaining == 10
     assert limiter.acquire(["free", ("mail", "a")])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.errors import ConfigurationError, Throttled, ThrottleError, UnknownLimitError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.feedback import Heard
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.testing import ManualClock
 from tests.servers.server import Server
@@ -100,7 +100,7 @@ class User:
             self._held.pop(0).__exit__(None, None, None)
 
     def _learn(self, limits: Any, refused: bool, left: int | None) -> Any:  # noqa: FBT001  # played
-        return self.limiter.learn(limits, Heard(refused=refused, left=left, took=0.1))
+        return self.limiter.learn(limits, Feedback(refused=refused, left=left, took=0.1))
 
     def _pause(self, limit: Any, seconds: float | None) -> Any:
         return self.limiter[limit].pause(seconds)
@@ -238,7 +238,7 @@ class TestDisabled:
         limiter["api"].reserve(5).settle(99)
         with limiter["jobs"].slot(), limiter["jobs"].slot() as decision:
             assert decision
-        assert limiter.learn(["api"], Heard(refused=True, stop=60.0)) == 0
+        assert limiter.learn(["api"], Feedback(refused=True, stop=60.0)) == 0
         assert limiter["api"].acquire()
 
     def test_what_changes_limits_has_no_effect(self, limiter: Limiter) -> None:

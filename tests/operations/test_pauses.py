@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle import Heard, Limiter
+from celery_throttle import Feedback, Limiter
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
@@ -44,7 +44,7 @@ def test_an_answer_about_two_limits_does_not_carry_the_pause_of_one_to_the_other
     limiter: Limiter, clock: ManualClock
 ) -> None:
     limiter["api"].pause(None)
-    limiter.learn(["api", "mail"], Heard(refused=True, stop=1.0))
+    limiter.learn(["api", "mail"], Feedback(refused=True, stop=1.0))
     clock.advance(1.0)
     assert not limiter["api"].acquire()
     assert limiter["mail"].acquire()

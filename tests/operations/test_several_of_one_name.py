@@ -125,12 +125,12 @@ def test_all_of_them_have_to_allow(limiter: End, clock: ManualClock) -> None:
     assert (taken.remaining, taken.limit, taken.granted) == (1, 2, 1)
     github.acquire()
     refused = github.acquire()
-    assert (refused.bound_by, refused.retry_after, refused.limit) == ("github", 0.5, 2)
+    assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", 0.5, 2)
     clock.advance(0.5)
     assert github.acquire()
     clock.advance(10)
     refused = github.acquire()
-    assert (refused.bound_by, refused.retry_after, refused.limit) == ("github", HOUR - 10.5, 3)
+    assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", HOUR - 10.5, 3)
     assert github.peek(0).remaining == 0
     with pytest.raises(Throttled, match="'github'") as caught:
         github.acquire(max_wait=1)
@@ -142,7 +142,7 @@ def test_all_of_them_have_to_allow(limiter: End, clock: ManualClock) -> None:
 def test_a_key_has_all_of_them_too(limiter: End) -> None:
     assert limiter["github", "a"].acquire(2)
     refused = limiter["github", "a"].acquire()
-    assert (refused.bound_by, refused.retry_after) == ("github", 0.5)
+    assert (refused.limited_by, refused.retry_after) == ("github", 0.5)
     assert limiter["github", "b"].acquire(2)
     assert limiter["github"].acquire(2)
 

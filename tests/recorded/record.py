@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from celery_throttle import Heard, Limiter
+from celery_throttle import Feedback, Limiter
 from celery_throttle.testing import ManualClock
 from tests.recorded.app import LIMITS, QUEUES, RUNS, make_app
 from tests.servers.server import Server, valkey_command, wait_until
@@ -247,8 +247,8 @@ class Recorder:
         assert throttle["keyed", "a"].acquire(9)
         assert throttle["keyed", "b"].acquire(1)
         assert throttle["adaptive"].acquire(1)
-        throttle.learn(["adaptive"], Heard(refused=True, stop=0.5))
-        throttle.learn(["gcra"], Heard(left=7))
+        throttle.learn(["adaptive"], Feedback(refused=True, stop=0.5))
+        throttle.learn(["gcra"], Feedback(left=7))
         throttle["several"].slot(lease=3600).__enter__()  # never given back
 
     def peek(self, at: int) -> list[Any]:

@@ -153,7 +153,7 @@ def test_a_refusal_that_cannot_be_counted_is_a_refusal(
         assert limiter[name].acquire()
     with out_of_memory(server):
         for name in limits:
-            assert limiter[name].acquire().bound_by == name
+            assert limiter[name].acquire().limited_by == name
     with server.client() as client:
         assert [client.hlen(f"{{throttle}}:totals:{name}") for name in limits] == [1, 1]
 

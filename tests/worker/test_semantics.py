@@ -827,7 +827,7 @@ def test_a_pause_until_resumed_is_lifted_and_nothing_else(client: Shop, line: st
     [told] = client.rows("throttled", results[0])
     assert (told["retry_after"], told["expected"]) == (None, None)
     forecast = limit.forecast()
-    assert (forecast.waiting, forecast.seconds, forecast.bound_by) == (4, None, "never")
+    assert (forecast.waiting, forecast.seconds, forecast.limited_by) == (4, None, "never")
     began = time.monotonic()
     assert limit.resume()
     client.finished(*results)

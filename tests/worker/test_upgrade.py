@@ -142,7 +142,7 @@ def test_definitions_usage_and_pauses_are_read(url: str) -> None:
         for name, recorded in RECORDED["peeks"]:
             ref = name if isinstance(name, str) else tuple(name)
             assert limiter.peek([ref]) == Decision(*recorded), name
-    assert limiter["keyed", "c"].acquire().bound_by == "keyed"  # two keys are in use
+    assert limiter["keyed", "c"].acquire().limited_by == "keyed"  # two keys are in use
     assert limiter["keyed", "a"].acquire()
     assert not limiter["keyed", "a"].acquire()
     for name in (["held"], ["inner"], ["stripe", "eu"], ["stripe", "us"], ["pass", "again"]):
