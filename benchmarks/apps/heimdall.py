@@ -11,4 +11,6 @@ from benchmarks.apps.tasks import SETTINGS, define
 LIMIT = (int(SETTINGS["api"].removesuffix("/s")), 1)
 
 app = Celery("heimdall", broker=SETTINGS["broker"])
-define(app, limited={"base": HeimdallTask, "heimdall": {"rate_limit": RateLimit(LIMIT)}}, keyed={})
+#: One limit for all tasks: without a key, each set of arguments has a limit of its own.
+HEIMDALL = {"rate_limit": RateLimit(LIMIT), "key": "limited"}
+define(app, limited={"base": HeimdallTask, "heimdall": HEIMDALL}, keyed={})

@@ -36,7 +36,7 @@ READERS = re.compile(r"throttle (ls|why|fanout show) ?")
 #: Tasks of the fan-out; the page has 10,000.
 TASKS = 1000
 
-pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.workers, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 
 def similar(output: str) -> str:

@@ -169,6 +169,7 @@ def test_a_drain(fleet: Fleet, count: int) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", SIZES)
 def test_a_move(fleet: Fleet, count: int) -> None:
     sent = fleet.send(count)
@@ -181,6 +182,7 @@ def test_a_move(fleet: Fleet, count: int) -> None:
     fleet.assert_each_is_in_one_place(sent, moved=moved)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", SIZES)
 def test_a_drop(fleet: Fleet, count: int) -> None:
     sent = fleet.send(count)

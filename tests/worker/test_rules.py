@@ -174,7 +174,8 @@ def assert_never_over(rows: Sequence[tuple[int, float, str | None]], rate: int) 
             assert granted - before <= 1 + rate * ((end - begin) / MILLION + 0.02)
 
 
-@pytest.mark.parametrize("replace", [rename, pytest.param(swap, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("replace", [rename, swap])
 def test_two_files_swapped_under_load(site: Site, replace: Callable[[Path, str], None]) -> None:
     replace(site.path, SLOW)
     workers = [site.worker(wait=False) for _ in range(2)]

@@ -80,6 +80,7 @@ def test_they_assume_the_number_that_was_reported_last(
         assert 3 <= starts_in(bench, WINDOW) <= most(WINDOW, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_a_worker_that_knows_no_number_waits_for_the_grace_period(
     redis_url: str, own_server: Server

@@ -62,6 +62,7 @@ def test_never_over_where_celery_is_told_later(run: Run, app: Celery) -> None:
     assert fullest_second(run("told_later", 8)) <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "solo", "threads")
 def test_never_idle_where_celery_allows_less(run: Run) -> None:
     """It lets five a second come to the gate. Three times as long is for a slow machine."""

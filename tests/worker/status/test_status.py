@@ -112,6 +112,7 @@ def test_each_unit_is_counted(
         assert totals.parked + totals.requeued == totals.claimed + totals.handed_out
 
 
+@pytest.mark.thorough
 def test_remote_control(redis_url: str, throttle: Throttle, start_worker: StartWorker) -> None:
     throttle.register()
     workers = [start_worker("tests.apps.reports", redis_url, wait=False) for _ in range(2)]
