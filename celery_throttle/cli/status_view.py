@@ -103,8 +103,7 @@ def stranded_text(stranded: Stranded) -> str:
             f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "
             "or define it"
         )
-    named = f" {stranded.what}" if stranded.what else ""
-    return f"{tasks} in quarantine: no live worker has code for task{named or 's of that name'}"
+    return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
 
 
 def status_lines(
