@@ -81,8 +81,8 @@ def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
     elif status.location == "quarantine":
         yield (
             f"{named} of {queue} is in quarantine: the worker that claimed it had no code for "
-            "it, or failed to hand it over; its log says which. The task returns to its line when a "
-            "worker that can run it reports to the server."
+            "it, or failed to hand it over; its log says which. The task returns to its line when "
+            "a worker that can run it reports to the server."
         )
     else:
         yield f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
