@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from celery_throttle.limits.rate import Concurrency, Rate
     from celery_throttle.misspellings import ThrottleWarning
     from celery_throttle.removal.counts import Removal, WaitingCount
-    from celery_throttle.signals import task_released, task_throttled, throttle_mode_changed
+    from celery_throttle.signals import (
+        task_admitted,
+        task_released,
+        task_throttled,
+        throttle_mode_changed,
+    )
     from celery_throttle.tasks.task import ThrottledTask
 
 _MODULES = {
@@ -77,6 +82,7 @@ _MODULES = {
     "UnknownLimitError": "errors",
     "WaitTooLongError": "errors",
     "WaitingCount": "removal.counts",
+    "task_admitted": "signals",
     "task_released": "signals",
     "task_throttled": "signals",
     "throttle_mode_changed": "signals",
@@ -115,6 +121,7 @@ __all__ = [
     "UnknownLimitError",
     "WaitTooLongError",
     "WaitingCount",
+    "task_admitted",
     "task_released",
     "task_throttled",
     "throttle_mode_changed",

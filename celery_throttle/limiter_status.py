@@ -22,8 +22,30 @@ class LimitsStatus(LimiterCore):
         """
         return self.backend.observer
 
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin; empty without an app.
+
+        :meta private:
+        """
+        return ""
+
     def task_name(self, packed: bytes) -> str | None:  # noqa: ARG002  # an app's limiter knows
         """Return the name of the task of a message in a line; None if it is not known.
+
+        :meta private:
+        """
+        return None
+
+    def task_arguments(self, packed: bytes) -> tuple[str, ...]:  # noqa: ARG002  # as above
+        """Return the texts of the arguments of a message in a line; none if they are not known.
+
+        :meta private:
+        """
+        return ()
+
+    def stored_state(self, task_id: str) -> str | None:  # noqa: ARG002  # as above
+        """Return the state of a task in the result backend; None if it has none.
 
         :meta private:
         """

@@ -58,7 +58,7 @@ class Settings:
     def __init__(self, conf: Any, arguments: Mapping[str, Any]) -> None:
         self._conf = conf
         self._arguments = arguments
-        misspellings.warn(misspellings.find_in_settings(conf, _NAMES))
+        misspellings.warn(self.find_misspellings())
 
     def _read(self, name: str, default: Any) -> Any:
         value = self._arguments.get(name)
@@ -197,12 +197,16 @@ class Settings:
             )
         return publish
 
+    def find_misspellings(self) -> Iterator[misspellings.Misspelling]:
+        """Yield the misspelt settings."""
+        return misspellings.find_in_settings(self._conf, _NAMES)
+
     def mistakes(self) -> Iterator[ThrottleError]:
         """Yield an error for each setting that is wrong, or does not exist.
 
         Except for the URL, which an app without limits does not need.
         """
-        for one in misspellings.find_in_settings(self._conf, _NAMES):
+        for one in self.find_misspellings():
             if one.certain:
                 yield ConfigurationError(one.text)
         for name in _NAMES:

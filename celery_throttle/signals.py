@@ -13,10 +13,20 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
     position: The position in the line, from 1; 0 with ``throttle_waiting = "broker"``.
     expected: Seconds until the task is expected to start; None as for ``retry_after``.
 
-``task_released``: A task was claimed from its line, with its units, and is about to start.
+``task_released``: A task that has waited has its units, and is about to start.
     sender: The task.
     request: Its request.
-    waited: Seconds that the task spent in the line.
+    waited: Seconds that the task spent in the line, or waited at the broker.
+    limit: The name of the limit that the task waited for last; "fan-out" if that was the end of the
+        pause of its fan-out.
+    key: The encoded key of the limit, or None.
+    position: The position in the line when the task joined it, from 1; 0 with
+        ``throttle_waiting = "broker"``, or if an earlier version put the task into the line.
+
+``task_admitted``: A task with limits has its units, and is about to start.
+    sender: The task.
+    request: Its request.
+    waited: As for ``task_released``; 0.0 if the task did not wait.
 
 ``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.
@@ -28,11 +38,14 @@ from __future__ import annotations
 
 from celery.utils.dispatch import Signal
 
-__all__ = ["task_released", "task_throttled", "throttle_mode_changed"]
+__all__ = ["task_admitted", "task_released", "task_throttled", "throttle_mode_changed"]
 
 task_throttled = Signal(
     name="task_throttled",
     providing_args=["request", "limit", "key", "retry_after", "position", "expected"],
 )
-task_released = Signal(name="task_released", providing_args=["request", "waited"])
+task_released = Signal(
+    name="task_released", providing_args=["request", "waited", "limit", "key", "position"]
+)
+task_admitted = Signal(name="task_admitted", providing_args=["request", "waited"])
 throttle_mode_changed = Signal(name="throttle_mode_changed", providing_args=["mode", "count"])

@@ -53,7 +53,7 @@ class TaskRun:
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         throttled_by: The names of the limits that refused it, in order.
-        waited: The seconds that it waited in lines.
+        waited: The seconds that it waited in lines, or at the broker.
         started: The seconds from the beginning of the record to its last start; None if it has not
             started.
     """

@@ -16,7 +16,21 @@ from celery_throttle.errors import FanOutError, shown
 from celery_throttle.fanout.capturing_producer import CapturedMessage, CapturingProducer
 from celery_throttle.fanout.destination import DestinationResolver
 from celery_throttle.fanout.enlist import LineEntry
-from celery_throttle.fanout.templates import ARGS, ID, KWARGS, Template, allows_template
+from celery_throttle.fanout.templates import (
+    ARGS,
+    ID,
+    KWARGS,
+    Template,
+    allows_template,
+    has_user_code,
+)
+from celery_throttle.fanout.tracers import (
+    SentryOptOut,
+    TraceHeaders,
+    are_tracers_loaded,
+    has_trace_headers,
+    suppress_tracers,
+)
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.messages import packing
 from celery_throttle.store.keys import fan_out_ref
@@ -37,10 +51,12 @@ class SignatureKind:
     task: Task
     name: bytes
     options: Mapping[str, Any]
+    headers: Mapping[str, Any]  #: those that the task is sent with, apart from Celery's
     limits: TaskLimits
     serializer: str
     uses: int = 0  #: the number of signatures so far
     first: tuple[Any, Any] = ((), None)  #: the arguments of the first signature
+    trace: TraceHeaders | None = None  #: goes into each message; None if tracers see each message
     template: Template | None = None  #: makes their messages; None if Celery has to make each
     destination: tuple[str, int] = ("", 0)  #: queue and rank, if there is a template
 
@@ -56,6 +72,7 @@ class EntryBuilder:
         self._seed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._destinations = DestinationResolver(throttle)
         self._kinds: dict[str, SignatureKind] = {}
+        self._trace: TraceHeaders | None = None
 
     def build(self, position: int, given: Signature) -> LineEntry:
         """Return the entry of the signature at a position among all of the fan-out.
@@ -79,6 +96,8 @@ class EntryBuilder:
             (queue, rank), expires = kind.destination, 0
             packed = kind.template.pack(task_id, args, kwargs, content)
         else:
+            if kind.uses == 0:
+                kind.trace = self._trace_of(kind, args, kwargs, task_id)
             message = self._capture(kind, args, kwargs, task_id=task_id)
             queue, rank = self._destinations.queue_of(message), self._destinations.rank_of(message)
             expires, packed = self._destinations.expires_us(message), packing.pack(message)
@@ -139,7 +158,12 @@ class EntryBuilder:
                     f"its limits allow it: remove {option}"
                 )
         serializer = options.get("serializer") or task.serializer
-        return SignatureKind(task, name.encode(), options, limits, serializer)
+        headers = {
+            **(options.get("headers") or {}),
+            FAN_OUT_HEADER: self._name,
+            "ignore_result": options.get("ignore_result", task.ignore_result),
+        }
+        return SignatureKind(task, name.encode(), options, headers, limits, serializer)
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.
@@ -151,20 +175,48 @@ class EntryBuilder:
         digest = blake2b(text, digest_size=16, key=self._seed).hexdigest()
         return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
+    def _trace_of(
+        self, kind: SignatureKind, args: Any, kwargs: Any, task_id: str
+    ) -> TraceHeaders | None:
+        """Return the trace of the fan-out; None if tracers have to see each message of a kind."""
+        if (
+            not are_tracers_loaded()
+            or has_user_code(kind.task)
+            or has_trace_headers(kind.options.get("headers") or {})
+        ):
+            return None
+        if self._trace is None:
+            # Two messages of one call differ in nothing else but times.
+            options = {"task_id": task_id, "expires": None}
+            untraced = self._capture_untraced(kind, args, kwargs, options)
+            traced = self._make(kind, args, kwargs, {**options, "headers": {**kind.headers}})
+            self._trace = TraceHeaders.between(untraced, traced, kind.headers)
+        return self._trace
+
     def _capture(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
         """Return the message that Celery would send."""
-        options = kind.options
-        headers = {
-            **(options.get("headers") or {}),
-            FAN_OUT_HEADER: self._name,
-            "ignore_result": options.get("ignore_result", kind.task.ignore_result),
-        }
+        if kind.trace is None:
+            return self._make(kind, args, kwargs, {**more, "headers": {**kind.headers}})
+        message = self._capture_untraced(kind, args, kwargs, more)
+        kind.trace.add_to(message, kind.headers)
+        return message
+
+    def _capture_untraced(
+        self, kind: SignatureKind, args: Any, kwargs: Any, more: Mapping[str, Any]
+    ) -> CapturedMessage:
+        with suppress_tracers():
+            return self._make(kind, args, kwargs, {**more, "headers": SentryOptOut(kind.headers)})
+
+    def _make(
+        self, kind: SignatureKind, args: Any, kwargs: Any, more: Mapping[str, Any]
+    ) -> CapturedMessage:
+        """Let Celery make a message; ``more`` options than those of its kind."""
         # With ignore_result the backend does not subscribe to each result; the header is the truth.
-        more |= {"add_to_parent": False, "ignore_result": True, "headers": headers}
+        options = {**kind.options, "add_to_parent": False, "ignore_result": True, **more}
         captured: list[CapturedMessage] = []
         with self._app.producer_or_acquire() as producer:
             capturing = CapturingProducer(producer, lambda message, _: captured.append(message))
-            kind.task.apply_async(args, kwargs, **{**options, **more}, producer=capturing)  # type: ignore[arg-type]  # it acts as one
+            kind.task.apply_async(args, kwargs, **options, producer=capturing)  # type: ignore[arg-type]  # it acts as one
         if len(captured) != 1:
             raise FanOutError(
                 f"task {kind.task.name!r}: its apply_async() sent {len(captured)} messages with "

@@ -13,12 +13,13 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
-from celery_throttle.errors import ConfigurationError, UnknownFanOutError, shown
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.extras import require_extra
-from celery_throttle.fanout.progress import Progress
 from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
-from celery_throttle.limits.duration import pause_to_seconds
+from celery_throttle.limits.author import Author
+from celery_throttle.observe.fan_outs import Progress, unknown_fan_out_error
+from celery_throttle.observe.text import count
 from celery_throttle.store.keys import FAN_OUT_LIMIT, FAN_OUT_NUMBERS, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
@@ -71,33 +72,47 @@ class FanOut:
         """
         return Progress.read(self.name, *self._read_record())
 
-    def pause(self, seconds: float | None = None) -> None:
+    def pause(
+        self, seconds: float | None = None, *, reason: str | None = None, by: str | None = None
+    ) -> None:
         """Pause the fan-out: none of its waiting tasks starts. Tasks that have started continue.
 
         Args:
             seconds: The length of the pause; default until :meth:`resume`. The call may extend a
                 pause that is in force, but never shortens it.
+            reason: The reason, up to 500 characters; recorded in the log of changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
 
         Raises:
             LimitValueError: ``seconds`` is negative or not a number.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        pause = self._throttle.plans.pause(self._ref, seconds, self._record)
+        pause = self._throttle.plans.pause(self._ref, seconds, self._record, Author.of(by, reason))
         if self._throttle.run_plan(pause) < 0:
-            raise self._unknown()
+            raise unknown_fan_out_error(self.name)
 
-    def resume(self) -> None:
+    def resume(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Lift the pause of the fan-out, if there is one.
+
+        Args:
+            reason: See :meth:`pause`.
+            by: See :meth:`pause`.
 
         Raises:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
         self._read_record()
-        self._throttle.run_plan(self._throttle.plans.resume(self._ref))
+        self._throttle.run_plan(self._throttle.plans.resume(self._ref, Author.of(by, reason)))
 
-    def cancel(self, seen: Callable[[int], None] | None = None) -> int:
+    def cancel(
+        self,
+        seen: Callable[[int], None] | None = None,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> int:
         """Revoke all waiting tasks of the fan-out.
 
         Their results, if the app stores any, become ``REVOKED``; the signal ``task_revoked`` is not
@@ -107,6 +122,8 @@ class FanOut:
         Args:
             seen: A function that the call invokes from time to time with the number of tasks
                 revoked so far.
+            reason: See :meth:`pause`.
+            by: See :meth:`pause`.
 
         Returns:
             The number of tasks that were revoked.
@@ -115,18 +132,30 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
+        author = Author.of(by, reason)
         self._read_record()
+        cancelled = 0
+        try:
+            for cancelled in self._cancel_pages():
+                if seen is not None:
+                    seen(cancelled)
+        finally:
+            if cancelled:
+                what = count(cancelled, "task")
+                self._throttle.note_removal("cancel", self._ref, what, author)
+        self._mark_revoked()
+        return cancelled
+
+    def _cancel_pages(self) -> Iterator[int]:
+        """Revoke some tasks at a time, and yield the number of tasks revoked so far."""
         cancelled, names = 0, [self._record, self._throttle.keys.totals()]
         for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
             while cursor != b"0":
                 call = Call(script("cancel"), names, ["", number, cursor])
-                cursor, count = self._throttle.store.run(call)
-                cancelled += count
-                if seen is not None:
-                    seen(cancelled)
-        self._mark_revoked()
-        return cancelled
+                cursor, tasks = self._throttle.store.run(call)
+                cancelled += tasks
+                yield cancelled
 
     def _mark_revoked(self) -> None:
         """Store the state REVOKED of cancelled tasks, or waiting for a result would never end.
@@ -280,21 +309,8 @@ class FanOut:
         return progress
 
     def _read_record(self) -> tuple[int, float, Mapping[str, str]]:
-        """Return the server's time in microseconds, seconds of the pause, and the record."""
-        names = [self._record, self._throttle.keys.pause(self._ref)]
-        now, paused, fields = self._throttle.store.run(
-            Call(script("fan_out_progress"), names, [""])
-        )
-        texts = [text.decode() for text in fields]
-        if not texts:
-            raise self._unknown()
-        record = dict(zip(texts[::2], texts[1::2], strict=True))
-        return int(now), pause_to_seconds(int(paused)), record
-
-    def _unknown(self) -> UnknownFanOutError:
-        return UnknownFanOutError(
-            f"there is no fan-out {shown(self.name)}, or its record has expired"
-        )
+        """See :meth:`FanOutReader.fan_out_record`."""
+        return self._throttle.run_plan(self._throttle.observer.fan_out_record(self.name))
 
 
 def _polls(timeout: float | None, failure: str) -> Iterator[None]:

@@ -19,6 +19,7 @@ from celery.utils.saferepr import saferepr
 from kombu.utils import json
 
 from celery_throttle.fanout.capturing_producer import CapturedMessage
+from celery_throttle.fanout.tracers import receivers_of_users
 from celery_throttle.messages import packing
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.task import ThrottledTask
@@ -34,24 +35,29 @@ _MESSAGE_METHODS = frozenset({"apply_async", "shadow_name", "send_task", "as_tas
 
 
 def allows_template(task: Task, options: Mapping[str, Any]) -> bool:
-    """Whether messages of a task with these options differ only in ids and arguments.
-
-    No code of the user may contribute to them.
-    """
-    app: Any = task.app
-    hooks: list[Any] = [
-        signals.before_task_publish.receivers,
-        signals.after_task_publish.receivers,
-        signals.task_sent.receivers,
-        app.conf.task_send_sent_event,
+    """Whether messages of a task with these options differ only in ids and arguments."""
+    variable: list[Any] = [
+        has_user_code(task),
         getattr(task, "_dump_pydantic_arguments", None),
         getattr(task, "expires", None),
         _UNSUPPORTED_OPTIONS & set(options),
+    ]
+    return not any(variable)
+
+
+def has_user_code(task: Task) -> bool:
+    """Whether code of the user runs for each message of a task, and may contribute to it."""
+    app: Any = task.app
+    hooks: list[Any] = [
+        receivers_of_users(signals.before_task_publish),
+        receivers_of_users(signals.after_task_publish),
+        signals.task_sent.receivers,
+        app.conf.task_send_sent_event,
         _MESSAGE_METHODS & _defined(task, Task, ThrottledTask),
         _MESSAGE_METHODS & _defined(app, Celery),
         _MESSAGE_METHODS & _defined(app.amqp, AMQP),
     ]
-    return not any(hooks) and all(isinstance(route, MapRoute) for route in app.amqp.router.routes)
+    return any(hooks) or not all(isinstance(each, MapRoute) for each in app.amqp.router.routes)
 
 
 def _defined(one: Any, *known: type) -> set[str]:

@@ -9,7 +9,7 @@ from celery import states
 from celery.canvas import Signature
 
 from celery_throttle.fanout.handle import FanOut
-from celery_throttle.fanout.progress import Progress
+from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.tasks.app_limits import AppLimits
 
 #: The outcomes of tasks in some of Celery's states; others that have ended are "done".
@@ -66,13 +66,13 @@ class UnlimitedFanOut(FanOut):
                 pending.append(result)
         self._pending = pending
 
-    def pause(self, seconds: float | None = None) -> None:
+    def pause(self, seconds: float | None = None, **_: str | None) -> None:
         """Do nothing."""
 
-    def resume(self) -> None:
+    def resume(self, **_: str | None) -> None:
         """Do nothing."""
 
-    def cancel(self, seen: Callable[[int], None] | None = None) -> int:  # noqa: ARG002  # no task waits
+    def cancel(self, seen: Callable[[int], None] | None = None, **_: str | None) -> int:  # noqa: ARG002  # no task waits
         """Return 0, as no task waits."""
         return 0
 

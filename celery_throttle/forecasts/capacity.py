@@ -110,6 +110,17 @@ class LimitsState(NamedTuple):
     paused: int  #: microseconds
     states: Sequence[LimitState]  #: of each limit
 
+    def available(self) -> int:
+        """Return the units that can pass at once, in millionths; 0 while it is paused."""
+        if self.paused:
+            return 0
+        # A leaky queue admits one unit when it is empty; its amount is what may queue there.
+        amounts = (
+            MILLION * (state.wait == 0) if limit.algorithm == "leaky-queue" else state.amount
+            for limit, state in zip(self.limits, self.states, strict=True)
+        )
+        return max(0, min(amounts))
+
     def capacities(self, name: str, now: int) -> list[Capacity | None]:
         """Return the capacity of each limit; see :func:`read_capacity`."""
         return [

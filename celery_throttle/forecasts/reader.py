@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -30,6 +30,7 @@ from celery_throttle.operations.waiting_queues import END, waiting_queues
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _unpack = lru_cache(maxsize=1024)(definitions.unpack)
@@ -64,30 +65,48 @@ class ForecastReader(DefinePlans):
         return solve(with_known_limits(lines, capacities), matches, capacities, now, measured)
 
     def of_limits(
-        self, refs: Sequence[LimitRef], max_lines: int
+        self, refs: Sequence[LimitRef], max_lines: int, queues: Sequence[str] | None = None
     ) -> Plan[Mapping[LimitRef, Forecast]]:
-        """Return the forecasts of some limits, read at once; none if more lines wait than that."""
-        now, lines = yield from self._all_lines(max_lines)
+        """Return the forecasts of some limits, read at once; none if more lines wait than that.
+
+        ``queues``: those with waiting tasks, if they are known.
+        """
+        return (yield from self.of_each({ref: needs_limit(ref) for ref in refs}, max_lines, queues))
+
+    def of_each(
+        self,
+        filters: Mapping[K, LineFilter],
+        max_lines: int,
+        queues: Sequence[str] | None = None,
+        measured: Mapping[K, float | None] | None = None,
+    ) -> Plan[Mapping[K, Forecast]]:
+        """Return a forecast for the lines of each filter; none if more lines wait than that.
+
+        ``queues``: as for :meth:`of_limits`; ``measured``: as for :meth:`of_limit`.
+        """
+        now, lines = yield from self._all_lines(max_lines, queues)
         if lines is None:
             return {}
         capacities = yield from self._capacities({ref for line in lines for ref in line.costs}, now)
         known, forecasts = with_known_limits(lines, capacities), {}
-        for ref in refs:
-            matches = needs_limit(ref)
+        for one, matches in filters.items():
             competing = competing_lines(known, matches)
-            used = {one: capacities[one] for line in competing for one in line.costs}
-            forecasts[ref] = solve(competing, matches, used, now)
+            used = {ref: capacities[ref] for line in competing for ref in line.costs}
+            rate = None if measured is None else measured[one]
+            forecasts[one] = solve(competing, matches, used, now, rate)
         return forecasts
 
-    def of_task(self, line: bytes, position: int, max_lines: int) -> Plan[float | None]:
+    def of_task(
+        self, line: bytes, position: int, max_lines: int, queues: Iterable[str]
+    ) -> Plan[float | None]:
         """Return the seconds until the task at a position of a line starts.
 
-        None if that is not known, or if more lines wait than ``max_lines``.
+        None if that is not known, or if more lines wait than ``max_lines`` in these queues.
         """
-        now, names = yield from self.list_names()
+        now, _ = yield from self.list_names()
         lines: dict[bytes, WaitingLine] = {}
-        for queue in (yield from waiting_queues(self.keys, names)):
-            lines.update((yield from self._lines_by_name(queue)))
+        for queue in queues:
+            lines.update((yield from self._lines_by_name(queue, max_lines - len(lines))))
             if len(lines) > max_lines:
                 return None
         if line not in lines:
@@ -101,27 +120,29 @@ class ForecastReader(DefinePlans):
         return solve(known, lambda one: one is known[index], capacities, now).seconds
 
     def _all_lines(
-        self, max_lines: int = sys.maxsize
+        self, max_lines: int = sys.maxsize, queues: Sequence[str] | None = None
     ) -> Plan[tuple[int, list[WaitingLine] | None]]:
         """Return the server's time in microseconds, and all lines; None if there are too many."""
         now, names = yield from self.list_names()
         lines: list[WaitingLine] = []
-        for queue in (yield from waiting_queues(self.keys, names)):
-            lines += yield from self._lines(queue)
+        if queues is None:
+            queues = yield from waiting_queues(self.keys, names)
+        for queue in queues:
+            lines += yield from self._lines(queue, max_lines - len(lines))
             if len(lines) > max_lines:
                 return now, None
         return now, lines
 
-    def _lines(self, queue: str) -> Plan[Iterable[WaitingLine]]:
-        """Return the lines of a queue."""
-        return (yield from self._lines_by_name(queue)).values()
+    def _lines(self, queue: str, most: int = sys.maxsize) -> Plan[Collection[WaitingLine]]:
+        """Return the lines of a queue; if there are more than ``most``, not all of them."""
+        return (yield from self._lines_by_name(queue, most)).values()
 
-    def _lines_by_name(self, queue: str) -> Plan[dict[bytes, WaitingLine]]:
-        """Return the lines of a queue by their keys. A scan may return one twice."""
+    def _lines_by_name(self, queue: str, most: int) -> Plan[dict[bytes, WaitingLine]]:
+        """Return :meth:`_lines` by their keys. A scan may return one twice."""
         lines: dict[bytes, WaitingLine] = {}
         names = list(self.keys.queue(queue))
         cursor = b""
-        while cursor != END:
+        while cursor != END and len(lines) <= most:
             call = Call(script("read_lines"), names, [self.now(), cursor or "0"])
             cursor, late, *rows = yield call
             for line, fan_out, weight, requirements, ranks in rows:

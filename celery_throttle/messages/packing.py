@@ -56,14 +56,15 @@ def pack(
     more: Mapping[str, Any] | None = None,
     queue: str | None = None,
     *,
-    received: bool = False,
+    received_by: str = "",
 ) -> bytes:
     """Pack a message of kombu's, or any object with the same attributes, and more headers.
 
-    ``queue``: that of the message, if its ``delivery_info`` does not say so; ``received``: whether
-    a worker has received the message, and Celery has announced that.
+    ``queue``: that of the message, if its ``delivery_info`` does not say so;
+    ``received_by``: the name of the worker that has received the message, and whose Celery has
+    announced it; empty if none has.
     """
-    return join(pack_head(message, more, queue, received=received), message.body)
+    return join(pack_head(message, more, queue, received_by=received_by), message.body)
 
 
 def pack_head(
@@ -71,7 +72,7 @@ def pack_head(
     more: Mapping[str, Any] | None = None,
     queue: str | None = None,
     *,
-    received: bool = False,
+    received_by: str = "",
 ) -> str:
     """Return all of a message but its body, as JSON. The arguments are those of :func:`pack`."""
     return json.dumps(
@@ -83,7 +84,7 @@ def pack_head(
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
             "text": isinstance(message.body, str),
-            "received": received,
+            "received": received_by or False,
         }
     )
 
@@ -111,6 +112,7 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
         fields = {name: head[name] for name in _FIELDS}
         fields["redelivered"] = bool(head.get("redelivered"))  # added by `requeue.lua`
         fields["received"] = fields["redelivered"] or _was_received(head)
+        fields["received_by"] = head["received"] if isinstance(head.get("received"), str) else ""
     except Exception as error:  # kombu's decoders raise errors of any type
         raise _damaged(packed) from error
     if not all(isinstance(fields[name], types) for name, types in _FIELDS.items()):
@@ -121,7 +123,8 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
 def _was_received(head: Mapping[str, Any]) -> bool:
     """Return whether a worker has received the message before.
 
-    Version 0.1.0 did not write this down: there, a message that came from a broker has a tag.
+    The field has the name of the worker, or False. Older messages have True, or no field: then a
+    message that came from a broker has a tag.
     """
     broker_info = {**(head["delivery_info"] or {}), **(head["properties"] or {})}
     return bool(head.get("received", "delivery_tag" in broker_info))
@@ -171,6 +174,7 @@ def unpack(packed: bytes, accept: Any, claim: MessageClaim | None = None) -> Cla
         message.claim = claim
     message.throttle_queue = fields["queue"]
     message.received = fields["received"]
+    message.received_by = fields["received_by"]
     return message
 
 
@@ -201,6 +205,7 @@ class ClaimedMessage(Message):
     claim: MessageClaim
     throttle_queue: str | None = None  #: the queue that it came from, if that is known
     received: bool  #: whether a worker has received it before, and Celery has announced that
+    received_by: str  #: the name of that worker, if it is known; else empty
 
     def ack(self, multiple: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  # as in kombu
         """Settle the claim."""

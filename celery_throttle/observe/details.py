@@ -13,7 +13,7 @@ from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.fleet import Fleet
 from celery_throttle.observe.periods import RECENT_SECONDS, Record, divide, read_record
 from celery_throttle.observe.preview import PreviewReader
-from celery_throttle.observe.reader import Waiting
+from celery_throttle.observe.reader import MAX_LINES, Waiting
 from celery_throttle.observe.report import Report, make_report
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.totals import pair_counters
@@ -34,6 +34,9 @@ MAX_RECORDED_SECONDS = 7 * 86_400
 #: Seconds between two recent records, and between two of a week.
 RECORD_SECONDS, _WEEK_RECORD_SECONDS = 10.0, 600.0
 
+#: The least seconds between two recent records: a worker that is a bit early does not skip one.
+MIN_RECORD_SECONDS = RECORD_SECONDS * 0.9
+
 #: The periods of the details of a limit, and of a report at most.
 _PERIODS, _MAX_PERIODS = 30, 96
 
@@ -52,7 +55,7 @@ class DetailsReader(PreviewReader):
         keys, cursor = self.keys, b"0"
         names = [keys.names, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
         while True:
-            args = [self.now(), cursor, to_us(RECORD_SECONDS) * 9 // 10]
+            args = [self.now(), cursor, to_us(MIN_RECORD_SECONDS)]
             cursor = yield Call(script("record_totals"), names, args)
             if cursor == _END:
                 return
@@ -61,7 +64,7 @@ class DetailsReader(PreviewReader):
         """Return all about a limit, or one key of it. Raises as :meth:`check_known`."""
         yield from self.check_known(ref)
         fleet = yield from self.fleet()
-        ((status, waiting),) = yield from self.of_refs([ref])
+        ((status, waiting),) = yield from self.of_refs([ref], fleet)
         used, holders = 0, tuple[SlotHolder, ...]()
         limits = yield from self._limits([ref])
         if any(map(has_slots, limits.get(ref, ()))):
@@ -83,11 +86,7 @@ class DetailsReader(PreviewReader):
         Raises:
             LimitValueError: it is more than a week, or less than a second.
         """
-        if not 1 <= seconds <= MAX_RECORDED_SECONDS:
-            raise LimitValueError(
-                f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
-                "seven days"
-            )
+        _check_recorded(seconds)
         keys = self.keys
         is_recent = seconds <= RECENT_SECONDS
         records = keys.records(name, "recent" if is_recent else "week")
@@ -108,6 +107,7 @@ class DetailsReader(PreviewReader):
         Raises as :meth:`check_known` and :meth:`periods`.
         """
         ref = LimitRef(name, None)
+        _check_recorded(seconds)
         yield from self.check_known(ref)
         (status,) = yield from self._read([ref])
         step = RECORD_SECONDS if seconds <= RECENT_SECONDS else _WEEK_RECORD_SECONDS
@@ -148,12 +148,20 @@ class DetailsReader(PreviewReader):
             return ()
         found: dict[str, None] = {}
         for queue in waiting.queues:
-            for line in (yield from self._lines(queue)):
+            for line in (yield from self._lines(queue, MAX_LINES)):
                 if line.fan_out and any(
                     one == ref or (ref.key is None and one.name == ref.name) for one in line.costs
                 ):
                     found[self.keys.fan_out_name(line.fan_out)] = None
         return tuple(sorted(found))[:_MAX_FAN_OUTS]
+
+
+def _check_recorded(seconds: float) -> None:
+    if not 1 <= seconds <= MAX_RECORDED_SECONDS:
+        raise LimitValueError(
+            f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
+            "seven days"
+        )
 
 
 def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
-from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import Stranded
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.store.script import Call, script
@@ -24,6 +27,12 @@ class Fleet(NamedTuple):
     workers: int
     quarantined: int  #: tasks
     consumed: dict[str, bool]  #: of queues with tasks that a worker has ever reported
+    outage_seconds: float  #: that workers spent in outage mode, as they have reported
+
+    @property
+    def at(self) -> datetime:
+        """The server's time."""
+        return at_time(self.now)
 
     def consumes(self, queue: str, oldest: float) -> bool:
         """Return whether a live worker consumes a queue.
@@ -35,6 +44,17 @@ class Fleet(NamedTuple):
         return self.consumed.get(queue, is_new)
 
 
+class WorkerStatus(NamedTuple):
+    """A worker as the server knows it."""
+
+    name: str  #: its hostname, the id of its process, and a random text
+    #: Whether it has sent a heartbeat recently. If not, it has ended, or cannot reach the server.
+    live: bool
+    claims: int  #: tasks that it has claimed from lines and not settled yet
+    #: Seconds until these claims go back to their lines if it does not renew its lease.
+    lease: float
+
+
 class FleetReader(LimitPlans):
     """Reads which workers live, and what none of them can start."""
 
@@ -43,25 +63,45 @@ class FleetReader(LimitPlans):
     def fleet(self) -> Plan[Fleet]:
         """Return the live workers and the queues that they consume."""
         keys = self.keys
-        names = [keys.membership, keys.consumed_queues, keys.temporary_queues, keys.quarantine]
+        queue_sets = [keys.consumed_queues, keys.temporary_queues]
+        names = [keys.membership, *queue_sets, keys.quarantine, keys.outages]
         call = Call(script("read_fleet"), names, [self.now(), to_us(_CONSUMED_SECONDS)])
-        now, workers, quarantined, queues = yield call
+        now, workers, quarantined, queues, outage_us = yield call
         head = keys.queue("").lines
         consumed: dict[str, bool] = {}
         for lines, flag in zip(queues[::2], queues[1::2], strict=True):
             name = lines.decode().removeprefix(head)
             # A worker that has just ended reported its queues a moment ago.
             consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
-        return Fleet(int(now), workers, quarantined, consumed)
+        return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS)
+
+    def workers(self, most: int) -> Plan[tuple[WorkerStatus, ...]]:
+        """Return live workers and others with claims, at most so many of each, by name."""
+        keys = self.keys
+        names = [keys.membership, keys.workers, keys.claims("")]
+        rows = yield Call(script("list_workers"), names, [self.now(), most])
+        found = [
+            WorkerStatus(name.decode(), flag == b"1", claims, lease_us / MICROSECONDS)
+            for name, flag, claims, lease_us in rows
+        ]
+        return tuple(sorted(found, key=lambda worker: worker.name))
 
     def find_stranded(self) -> Plan[tuple[Stranded, ...]]:
         """Return the waiting tasks that no live worker can start."""
-        fleet = yield from self.fleet()
-        queues = [queue for queue, consumed in fleet.consumed.items() if not consumed]
+        return (yield from self.stranded_of((yield from self.fleet()), {}))
+
+    def stranded_of(self, fleet: Fleet, waits: Mapping[str, float]) -> Plan[tuple[Stranded, ...]]:
+        """Return what no live worker of a fleet can start.
+
+        ``waits``: seconds that the oldest task of a queue has waited, of queues with tasks that no
+        worker may ever have reported.
+        """
+        queues = fleet.consumed.keys() | waits.keys()
         found = []
         for queue in sorted(queues):
-            names = [*self.keys.queue(queue)]
-            tasks = yield Call(script("count_tasks"), names)
+            if fleet.consumes(queue, waits.get(queue, 0.0)):
+                continue
+            tasks = yield Call(script("count_tasks"), [*self.keys.queue(queue)])
             if tasks:
                 found.append(Stranded(queue, tasks, "queue", queue))
         if fleet.quarantined:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import floor
 from typing import NamedTuple
 
-from celery_throttle.forecasts.reader import ForecastReader
+from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Concurrency
 from celery_throttle.observe.fleet import Fleet, FleetReader
 from celery_throttle.observe.rules import RulesReader
+from celery_throttle.observe.runnable import RunnableReader
 from celery_throttle.observe.stored import NAMES_OF_A_CALL, StoredReader
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import LimitStatus, Status, Stranded, Usage
@@ -27,9 +27,6 @@ MAX_LINES = 2000
 
 #: Seconds for which a limit must have had room until its tasks count as runnable.
 _RUNNABLE_AFTER_SECONDS = 0.5
-
-#: How many limits and keys are asked for the number of runnable tasks, in each queue.
-_MAX_RUNNABLE_REFS = 200
 
 _END = b"0"
 
@@ -55,30 +52,29 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
+class StatusReader(StoredReader, FleetReader, RulesReader, RunnableReader):
     """Reads the status of the limits of one prefix."""
 
     def of_all(self, after: str = "", most: int = 100) -> Plan[Status]:
         """Return the status of all limits, ``most`` at a time, with names behind ``after``."""
-        fleet = yield from self.fleet()
         names = yield from self.limit_names()
         page = [name for name in names if name > after][:most]
-        refs = [LimitRef(name, None) for name in page]
-        found = yield from self.of_refs(refs)
+        status = yield from self.of_names(page)
+        has_more = bool(page) and page[-1] != names[-1]
+        return replace(status, next=page[-1]) if has_more else status
+
+    def of_names(self, names: Sequence[str]) -> Plan[Status]:
+        """Return the status of the limits with these names, in this order."""
+        fleet = yield from self.fleet()
+        found = yield from self.of_refs([LimitRef(name, None) for name in names], fleet)
         stranded = yield from self._stranded(fleet, found)
         limits = tuple(status for status, _ in found)
-        has_more = bool(page) and page[-1] != names[-1]
         rules = yield from self.rules_status()
-        return Status(
-            at_time(fleet.now),
-            limits,
-            page[-1] if has_more else None,
-            fleet.workers,
-            stranded,
-            rules,
-        )
+        return Status(at_time(fleet.now), limits, None, fleet.workers, stranded, rules)
 
-    def of_refs(self, refs: Sequence[LimitRef]) -> Plan[list[tuple[LimitStatus, Waiting]]]:
+    def of_refs(
+        self, refs: Sequence[LimitRef], fleet: Fleet
+    ) -> Plan[list[tuple[LimitStatus, Waiting]]]:
         """Return the status of some limits and keys, and the lines that wait there."""
         found = yield from self._read_with_pauses(refs)
         waiting = {}
@@ -86,9 +82,14 @@ class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
             waiting[ref] = yield from self._measure(ref, status.waiting)
         defined = [ref for ref, one in zip(refs, found, strict=True) if one.defined]
         usage = yield from self._usage(defined)
-        runnable = yield from self._runnable(set(chain(*(one.queues for one in waiting.values()))))
+        queues = set(chain(*(one.queues for one in waiting.values())))
+        overdue = yield from self.overdue(queues, _RUNNABLE_AFTER_SECONDS)
+        runnable = overdue.count_runnable(queues)
         with_lines = [ref for ref in refs if waiting[ref].lines]
-        forecasts = (yield from self.of_limits(with_lines, MAX_LINES)) if with_lines else {}
+        forecasts: Mapping[LimitRef, Forecast] = {}
+        if with_lines and not any(waiting[ref].is_truncated for ref in with_lines):
+            all_queues = sorted(queues | fleet.consumed.keys())
+            forecasts = yield from self.of_limits(with_lines, MAX_LINES, all_queues)
         statuses = []
         for status, ref in zip(found, refs, strict=True):
             about = replace(
@@ -137,26 +138,6 @@ class StatusReader(StoredReader, FleetReader, RulesReader, ForecastReader):
                     for n, limit in enumerate(limits[ref])
                 )
         return found
-
-    def _runnable(self, queues: Iterable[str]) -> Plan[dict[LimitRef, int]]:
-        """Return for limits and keys how many waiting tasks could start, and are not taken."""
-        keys = self.keys
-        found: dict[LimitRef, int] = {}
-        after = to_us(_RUNNABLE_AFTER_SECONDS)
-        for queue in queues:
-            rows = yield Call(
-                script("list_overdue"),
-                [keys.queue(queue).due],
-                [self.now(), after, _MAX_RUNNABLE_REFS],
-            )
-            for waiting_list, tasks in zip(rows[::2], rows[1::2], strict=True):
-                ref = keys.waiting_list_ref(waiting_list.decode(), queue)
-                found[ref] = found.get(ref, 0) + tasks
-        usage = yield from self._usage(list(found))
-        return {
-            ref: min([tasks, *(max(0, floor(one.most - one.used)) for one in usage.get(ref, ()))])
-            for ref, tasks in found.items()
-        }
 
     def _stranded(
         self, fleet: Fleet, found: Sequence[tuple[LimitStatus, Waiting]]

@@ -41,7 +41,7 @@ class Report:
             definitions.
         peak_use: The highest ``use`` of a period; None as for ``use``.
         at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
-            calls were refused, tasks were dropped, or tasks waited at the end.
+            tasks were parked or dropped, calls were refused, or tasks waited at the end.
         median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
             claimed.
         long_wait: The 95th percentile of the waits of claimed tasks, in seconds; None if no task
@@ -67,8 +67,8 @@ class Report:
 def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
     """Return the report of a limit, of what was counted in the periods."""
     totals = add_totals([period.totals for period in periods])
-    capacity = _capacity(status)
-    uses = [capacity.use(one.totals, seconds_between(one)) for one in periods] if capacity else []
+    allowance = allowance_of(status)
+    uses = [allowance.use(one.totals, seconds_between(one)) for one in periods] if allowance else []
     seconds = sum(map(seconds_between, periods))
     at_limit = sum(seconds_between(one) for one in periods if _is_at_limit(one)) / seconds
     peak_use = max(uses, default=None)
@@ -78,7 +78,7 @@ def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
         clauses=status.clauses,
         periods=tuple(periods),
         totals=totals,
-        use=capacity.use(totals, seconds) if capacity else None,
+        use=allowance.use(totals, seconds) if allowance else None,
         peak_use=peak_use,
         at_limit=at_limit,
         median_wait=totals.wait_quantile(0.5),
@@ -88,7 +88,7 @@ def make_report(status: LimitStatus, periods: Sequence[Period]) -> Report:
     )
 
 
-class _Capacity(NamedTuple):
+class Allowance(NamedTuple):
     """What a limit allows: its burst, and its rate from then on."""
 
     burst: float
@@ -99,13 +99,13 @@ class _Capacity(NamedTuple):
         return (totals.granted - totals.refunded) / (self.burst + self.per_second * seconds)
 
 
-def _capacity(status: LimitStatus) -> _Capacity | None:
+def allowance_of(status: LimitStatus) -> Allowance | None:
     """Return the least that the clauses allow; None if that depends on keys or slots."""
     if not status.clauses or status.waiting_keys or status.own_keys:
         return None
     limits = parse_limits(list(status.clauses), status.name)
     known = [
-        _Capacity(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
+        Allowance(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
         for limit in limits
         if isinstance(limit.rate, Rate) and limit.rate != UNLIMITED.rate
     ]
@@ -115,7 +115,7 @@ def _capacity(status: LimitStatus) -> _Capacity | None:
 
 
 def _is_at_limit(period: Period) -> bool:
-    """Whether tasks waited in a period, or calls were refused by the limit."""
+    """Whether tasks were parked or dropped, calls were refused, or tasks waited at the end."""
     totals, refused = period.totals, dict(period.totals.refused)
     refusals = refused["limit"] + refused["slots"] + totals.drops
     return period.waiting > 0 or totals.parked + refusals > 0

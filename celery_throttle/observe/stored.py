@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import inf
 
+from celery_throttle.errors import LimitError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef, encode_key
-from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import parse_limits
 from celery_throttle.observe.times import at_time, at_time_or_none
@@ -24,7 +26,7 @@ from celery_throttle.store.script import Call, script
 _LAYERS = {b"c": "code", b"r": "rules", b"s": "run time", b"u": "run time"}
 
 #: How many limits one call reads.
-NAMES_OF_A_CALL = 50
+NAMES_OF_A_CALL = 10
 
 
 class StoredReader(DefinePlans):
@@ -48,19 +50,10 @@ class StoredReader(DefinePlans):
         that has most. None if nothing waits, or if nobody knows.
         """
         tasks = status.waiting
-        if not tasks or any(pause.until is None for pause in status.pauses):
-            return None
         if status.waiting_keys:
             _, found = yield from self.list_keys(status.name, "waiting", most=1)
             tasks = max([1, *(int(waiting) for _, waiting in found)])
-        rates = [limit.rate for limit in parse_limits(list(status.clauses), status.name)]
-        seconds = [
-            tasks * rate.period_us / rate.count / MICROSECONDS
-            for rate in rates
-            if isinstance(rate, Rate)
-        ]
-        paused = max([0.0, *(pause.seconds for pause in status.pauses)])
-        return paused + max(seconds) if len(seconds) == len(rates) else None
+        return estimate_seconds(status, tasks)
 
     def list_keys(
         self, name: str, which: str, first: int = 0, most: int = 100
@@ -90,9 +83,9 @@ class StoredReader(DefinePlans):
 
         ``more``: other things that must not have been done, each with its seconds.
         """
-        works = [(what, seconds), *more]
-        names = [self.keys.once(encode_key(one)) for one, _ in works]
-        args = [self.now(), *(to_us(own) for _, own in works)]
+        pairs = [(what, seconds), *more]
+        names = [self.keys.once(encode_key(one)) for one, _ in pairs]
+        args = [self.now(), *(to_us(own) for _, own in pairs)]
         began = yield Call(script("begin_once"), names, args)
         return bool(began)
 
@@ -124,6 +117,32 @@ class StoredReader(DefinePlans):
                 for ref, row in zip(batch, rows, strict=True)
             ]
         return statuses
+
+
+def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:
+    """Return :meth:`StoredReader.estimate` of a limit; ``tasks``: of the key that has most."""
+    if not status.waiting or any(pause.until is None for pause in status.pauses):
+        return None
+    rates = [limit.rate for limit in limits_in_force(status.name, status.clauses)]
+    seconds = [
+        tasks * rate.period_us / rate.count / MICROSECONDS
+        for rate in rates
+        if isinstance(rate, Rate)
+    ]
+    paused = max([0.0, *(pause.seconds for pause in status.pauses)])
+    return paused + max(seconds) if seconds and len(seconds) == len(rates) else None
+
+
+@lru_cache(maxsize=4096)
+def limits_in_force(name: str, clauses: tuple[str, ...]) -> Limits:
+    """Return the limits of the clauses of a status.
+
+    They are empty if the limit is not defined, or was defined by a later version of this package.
+    """
+    try:
+        return parse_limits(clauses, name) if clauses else ()
+    except LimitError:
+        return ()
 
 
 def _read_row(

@@ -11,6 +11,8 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.details import DetailsReader
+from celery_throttle.observe.fan_outs import FanOutReader
+from celery_throttle.observe.figures import FiguresReader
 from celery_throttle.observe.reader import MAX_LINES
 from celery_throttle.observe.stored import shown_ref
 from celery_throttle.observe.times import at_time_or_none
@@ -27,7 +29,7 @@ NameOf = Callable[[bytes], str | None]
 _KEYS_PAGE = 1000
 
 
-class Observer(DetailsReader):
+class Observer(DetailsReader, FiguresReader, FanOutReader):
     """Reads the status of limits and of tasks."""
 
     __slots__ = ()
@@ -41,8 +43,9 @@ class Observer(DetailsReader):
         # Its queue may have no worker yet. That takes longer to find out.
         _, names = yield from self.list_names()
         queues = yield from waiting_queues(self.keys, names)
-        others = [queue for queue in queues if queue not in fleet.consumed]
-        return (yield from self._find(task_id, others, name_of)) if others else found
+        if {*queues} <= fleet.consumed.keys():
+            return found
+        return (yield from self._find(task_id, queues, name_of))
 
     def _find(self, task_id: str, queues: Iterable[str], name_of: NameOf) -> Plan[TaskStatus]:
         keys = self.keys
@@ -65,10 +68,10 @@ class Observer(DetailsReader):
             )
         if kind == b"quarantine":
             return replace(status, task=about[0].decode().partition(" ")[2] or None, waited=None)
-        return (yield from self._explain_line(status, about, name_of))
+        return (yield from self._explain_line(status, about, name_of, queues))
 
     def _explain_line(
-        self, status: TaskStatus, about: Sequence[Any], name_of: NameOf
+        self, status: TaskStatus, about: Sequence[Any], name_of: NameOf, queues: Iterable[str]
     ) -> Plan[TaskStatus]:
         """Add what is known of a task in a line; ``about`` is the rest of the script's reply."""
         line, position, tasks, index, expires, message, flat = about
@@ -79,7 +82,7 @@ class Observer(DetailsReader):
         refs = list(costs)
         statuses = yield from self._read([*dict.fromkeys(chain(*map(_with_whole, refs)))])
         pauses = chain(*(status.pauses for status in statuses))
-        starts_in = yield from self.of_task(line, position, MAX_LINES)
+        starts_in = yield from self.of_task(line, position, MAX_LINES, queues)
         return replace(
             status,
             task=name_of(message),

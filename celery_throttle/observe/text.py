@@ -7,9 +7,13 @@ from math import inf, isinf
 
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import pause_to_seconds
+from celery_throttle.limits.key import format_key
 from celery_throttle.observe.values import Change, LimitStatus, Origin, Pause
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+#: What was done to waiting tasks, by the action of a change.
+REMOVALS = {"drain": "drained", "move": "moved", "drop": "dropped", "cancel": "cancelled"}
 
 
 def format_seconds(seconds: float) -> str:
@@ -40,10 +44,15 @@ def format_author(author: Author | None) -> str:
     return f" by {author.by}: {author.reason}" if author.reason else f" by {author.by}"
 
 
+def add_author(text: str, author: Author | None) -> str:
+    """Return ``"paused until resumed, by ann@web-1: incident 12"``."""
+    return text if author is None else f"{text},{format_author(author)}"
+
+
 def describe_pause(pause: Pause) -> str:
-    """Return a pause in words: ``"paused until resumed by ann@web-1: incident 12"``."""
+    """Return a pause in words: ``"paused until resumed, by ann@web-1: incident 12"``."""
     until = "until resumed" if pause.until is None else f"until {format_time(pause.until)}"
-    return f"paused {until}{format_author(pause.author)}"
+    return add_author(f"paused {until}", pause.author)
 
 
 def describe_origin(origin: Origin | None) -> str:
@@ -73,26 +82,45 @@ def describe_waiting(status: LimitStatus, seconds: float | None) -> str:
     return f"{status.name} {' and '.join(status.clauses)}: {', '.join(parts)}"
 
 
+def describe_subject(limit: str) -> str:
+    """Return what a change was made to: ``"mail:dürer"``, ``"fan-out letters"``, ``"all limits"``.
+
+    ``limit``: see :class:`~celery_throttle.Change`. Names and keys are shown as people write them.
+    """
+    fan_out, _, name = limit.partition("fan-out ")
+    if name and not fan_out:
+        return f"fan-out {format_key(name)}"
+    name, colon, key = limit.partition(":")
+    return f"{name}{colon}{format_key(key)}" if limit else "all limits"
+
+
 def describe_change(change: Change) -> str:
     """Return a change in words: ``"stripe: 20/s instead of 100/s by ann@web-1: incident 12"``."""
-    author = format_author(change.author)
+    subject, author = describe_subject(change.limit), format_author(change.author)
     if change.action == "pause":
         seconds = pause_to_seconds(int(change.new))
         until = "until resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
-        return f"{change.limit}: paused {until}{author}"
+        return add_author(f"{subject}: paused {until}", change.author)
     if change.action == "resume":
         left = pause_to_seconds(int(change.old))
         rest = "" if isinf(left) else f", {format_seconds(left)} before the end of its pause"
-        return f"{change.limit}: resumed{rest}{author}"
+        return f"{subject}: resumed{rest}{author}"
     if change.action == "reset":
-        return f"{change.limit}: units in use and pause forgotten{author}"
+        return f"{subject}: units in use and pause forgotten{author}"
+    if change.action in REMOVALS:
+        return f"{subject}: {REMOVALS[change.action]} {change.new}{author}"
     what = "weight " if change.action == "weight" else ""
     new = f"{what}{change.new}" if change.new else f"no {what}definition of its own".rstrip()
     old = f" instead of {what}{change.old}" if change.old else ""
     ended = ", as the definition before has ended" if change.action == "end" else ""
-    return f"{change.limit}: {new}{old}{ended}{author}"
+    return f"{subject}: {new}{old}{ended}{author}"
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun: ``"1 key"``, ``"1,200 keys"``."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+def amount(units: float) -> str:
+    """Return a number of units: ``"12,000"``, ``"0.25"``."""
+    return f"{units:,.3f}".rstrip("0").rstrip(".")
+
+
+def count(number: float, noun: str) -> str:
+    """Return a number with its noun: ``"1 key"``, ``"1,200 keys"``, ``"0.5 units"``."""
+    return f"{amount(number)} {noun if number == 1 else f'{noun}s'}"

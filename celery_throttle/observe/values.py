@@ -9,6 +9,9 @@ from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.limits.author import Author
 from celery_throttle.observe.totals import Totals
 
+#: Seconds by which two expected ends differ at least to be shown as two.
+_SAME_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -366,6 +369,19 @@ class Preview:
     before: Forecast | None
     after: Forecast | None
 
+    @property
+    def moves(self) -> bool:
+        """Whether the change moves the start of the last task by a second or more.
+
+        :meta private:
+        """
+        before, after = self.before, self.after
+        if before is None or after is None:
+            return False
+        if before.seconds is None or after.seconds is None:
+            return (before.seconds, before.limited_by) != (after.seconds, after.limited_by)
+        return abs(before.seconds - after.seconds) >= _SAME_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -376,7 +392,8 @@ class Change:
         at: When the change was made.
         action: ``"set"``, ``"unset"`` or ``"end"`` of a definition at run time; ``"code"`` or
             ``"rules"`` for a definition of these layers; ``"weight"``; ``"pause"``, ``"resume"`` or
-            ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks.
+            ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks;
+            ``"cancel"`` of a fan-out.
         limit: The name of the limit; for the change of a key, also ``:`` and the encoded key;
             ``"fan-out "`` and the encoded name of a fan-out; empty for waiting tasks of all limits.
         old: The text of the limits, the weight, or the length of a pause in microseconds, before

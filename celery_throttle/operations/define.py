@@ -108,24 +108,40 @@ class DefinePlans(LimitPlans):
             LimitError: they are wrong, or switch between a rate and slots.
             UnknownLimitError: a key, or a weight, of a limit that is not defined.
         """
-        lasts_us = check_definition(self.keys.field(ref), written, weight, lasts)
+        limits, lasts_us = yield from self.check_definition(ref, written, weight, lasts)
         author = author or Author.of()
-        if written is None or ref.key is not None:
-            yield from self.check_known(ref)
-        if written is not None:
-            limits = parse_limits(written, ref.name)
-            check_same_kind(ref.name, limits, self.limits.get(ref.name, limits))
+        if limits is not None:
             yield from self._define("set", [ref], [limits], author=author, lasts_us=lasts_us)
             yield from self._recheck_waiters(ref.name)
         if weight is not None:
             yield self._weight_call(ref, weight, author, lasts_us)
 
+    def check_definition(
+        self,
+        ref: LimitRef,
+        written: LimitsLike | None,
+        weight: int | None = None,
+        lasts: float | None = None,
+    ) -> Plan[tuple[Limits | None, int]]:
+        """Return the limits of a definition, and the microseconds for which it lasts, 0 for ever.
+
+        Raises as :meth:`define`.
+        """
+        lasts_us = check_definition(self.keys.field(ref), written, weight, lasts)
+        if written is None or ref.key is not None:
+            yield from self.check_known(ref)
+        if written is None:
+            return None, lasts_us
+        limits = parse_limits(written, ref.name)
+        check_same_kind(ref.name, limits, self.limits.get(ref.name, limits))
+        return limits, lasts_us
+
     def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:
         """Remove what was defined at run time for a name or key.
 
         If neither that nor a weight was, a limit that neither the rules file nor this code has is
-        removed. A process
-        whose code has it registers it again when it needs it; its units in use are kept.
+        removed. A process whose code has it registers it again when it needs it; its units in use
+        are kept.
 
         Raises as :meth:`check_known`.
         """

@@ -115,10 +115,10 @@ class RemovalMethods(AppLimits):
     ) -> Removal:
         """Discard waiting tasks. Their results have the state REVOKED.
 
-        The chord of a discarded task fails, and its fan-out counts it as revoked, as if a worker
-        had revoked it. The signal ``task_revoked`` and the event ``task-revoked`` are not sent,
-        because only workers send them. If the call is interrupted, repeat it: some tasks with the
-        state REVOKED may wait again.
+        The chord of a discarded task fails, its fan-out counts it as revoked, and monitors get the
+        event ``task-revoked``, as if a worker had revoked it. The signal ``task_revoked`` is not
+        sent, because only workers send it. If the call is interrupted, repeat it: some tasks with
+        the state REVOKED may wait again.
 
         Args:
             limit: See :meth:`drain`. None: all tasks.

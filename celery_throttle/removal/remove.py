@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from celery_throttle.errors import QueueNotFoundError, StoreError
+from celery_throttle.errors import QueueNotFoundError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.text import count
 from celery_throttle.operations.withdraw import WithdrawPlans
 from celery_throttle.removal.counts import Removal, WaitingCount
 from celery_throttle.removal.search import QueueTasks, find_tasks
@@ -78,9 +79,8 @@ def remove(
         _remove(throttle, WithdrawPlans(throttle.keys, ref), disposal, tally, progress)
     finally:
         if tally.removed:
-            what = f"{tally.removed} tasks{disposal.target}"
-            with suppress(StoreError):  # they are removed, whether or not that is noted
-                throttle.run_plan(throttle.plans.note_change(disposal.purpose, ref, what, author))
+            what = f"{count(tally.removed, 'task')}{disposal.target}"
+            throttle.note_removal(disposal.purpose, ref, what, author)
     claimed = throttle.run_plan(WithdrawPlans(throttle.keys, ref).count_claims())
     return Removal(tally.removed, tally.seen - tally.removed, claimed, tally.elsewhere)
 

@@ -1,7 +1,7 @@
 """Drop: withdrawn tasks end with the state REVOKED, as if a worker had met them after a revoke.
 
-The result backend gets the state, the chord of a task learns of it, and a fan-out counts it. The
-signal ``task_revoked`` and the event ``task-revoked`` are a worker's, so neither is sent.
+The result backend gets the state, the chord of a task learns of it, a fan-out counts it, and
+monitors get the event ``task-revoked``. The signal ``task_revoked`` is a worker's, and is not sent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kombu.serialization import prepare_accept_content
 from celery_throttle.fanout.outcomes import REVOKED, outcomes_call
 from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.messages import packing
+from celery_throttle.removal.revoked_events import RevokedEvents
 from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
@@ -41,12 +42,17 @@ class Revoker:
         self._accept = prepare_accept_content(self._app.conf.accept_content)
         #: Ids of revoked tasks, by the name of their fan-out.
         self._of_fan_outs: defaultdict[str, list[str]] = defaultdict(list)
+        self._events = RevokedEvents(self._app)
 
     def __enter__(self) -> None:
         """See :class:`~celery_throttle.removal.remove.Disposal`."""
+        self._events.open()
 
     def __exit__(self, *_: object) -> None:
-        self.complete()
+        try:
+            self.complete()
+        finally:
+            self._events.close()
 
     def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
         """See :class:`~celery_throttle.removal.remove.Disposal`: there is nothing to prepare."""
@@ -54,7 +60,8 @@ class Revoker:
     def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the protocol
         """Store the state of a task."""
         try:
-            request = self._request(packing.unpack(task.packed, self._accept))
+            message = packing.unpack(task.packed, self._accept)
+            request = self._request(message)
         except Exception:  # noqa: BLE001  # no worker could run it either; its id is all that is needed
             self._app.backend.mark_as_revoked(task.id, self._reason)
             return
@@ -62,12 +69,15 @@ class Revoker:
         request.task.backend.mark_as_revoked(
             request.id, self._reason, request=context, store_result=request.store_errors
         )
+        if message.received_by and request.task.send_events:
+            self._events.send(request.id, message.received_by)
         fan_out = request.request_dict.get(FAN_OUT_HEADER)
         if fan_out is not None:
             self._of_fan_outs[str(fan_out)].append(task.id)
 
     def complete(self) -> None:
-        """Record the tasks of fan-outs as revoked."""
+        """Send the events, and record the tasks of fan-outs as revoked."""
+        self._events.flush()
         for name in list(self._of_fan_outs):
             outcomes = [(task_id, REVOKED) for task_id in self._of_fan_outs[name]]
             call = outcomes_call(self._throttle.keys.fan_out(name), outcomes)

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 
-from celery_throttle.errors import shown
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits import duration_text
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.limits.rate import MAX_EXACT, UNITS
+from celery_throttle.limits.rate import MAX_EXACT
 from celery_throttle.simulation import SimulationError
 
 #: A number of seconds or units.
@@ -19,7 +20,6 @@ _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(\.\d{1,9})?)?", re
 _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -86,19 +86,10 @@ def parse_duration(text: str) -> int:
     Raises:
         SimulationError: the text has another form, is no whole microseconds, or too long.
     """
-    match = _DURATION.fullmatch(text.strip().lower())
-    unit = UNITS.get(match[2]) if match else None
-    if match is None or unit is None:
-        units = ", ".join(reversed(UNITS))
-        raise SimulationError(
-            f"{shown(text)} is no duration; allowed: a number and one of {units}, such as '0.5s'"
-        )
-    us = Decimal(match[1]) * unit
-    if not 1 <= us <= MAX_EXACT or us % 1:
-        raise SimulationError(
-            f"duration {shown(text)} is out of range; allowed: whole microseconds, 1 or more"
-        )
-    return int(us)
+    try:
+        return duration_text.parse_duration(text)
+    except LimitValueError as error:
+        raise SimulationError(str(error)) from None
 
 
 def format_seconds(us: int) -> str:

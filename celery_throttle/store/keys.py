@@ -124,6 +124,11 @@ class Keys:
         """The same, of queues that the broker deletes with their last consumer."""
         return f"{self.prefix}:temporary"
 
+    @property
+    def outages(self) -> str:
+        """For how long workers were in outage mode, summed over workers."""
+        return f"{self.prefix}:outages"
+
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"

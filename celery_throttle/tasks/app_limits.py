@@ -10,8 +10,10 @@ from typing import Any
 from celery import Celery, Task, _state
 
 from celery_throttle.backend import Backend, disabled_backend, make_backend
-from celery_throttle.errors import ConfigurationError, RulesError, ThrottleError
+from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
 from celery_throttle.limiter import Limiter
+from celery_throttle.limits.author import Author
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages import packing
 from celery_throttle.messages.broker import broker_identity
@@ -25,6 +27,9 @@ from celery_throttle.tasks.app_rules import AppRules
 from celery_throttle.tasks.declared import Declared
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits, read_templates
+
+#: A state that says nothing: the result backend stores no state of a task that waits.
+_NO_STATE = "PENDING"
 
 
 class AppLimits(Limiter):
@@ -134,13 +139,40 @@ class AppLimits(Limiter):
         with self.app.connection_for_read() as connection:
             return broker_identity(connection)
 
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin."""
+        return self.qualify("")
+
     def task_name(self, packed: bytes) -> str | None:
         """Return the name of the task of a message in a line; None if it cannot be read."""
-        try:
-            name = packing.headers(packed).get("task")
-        except packing.UnreadableMessageError:
-            return None
+        name = _read_headers(packed).get("task")
         return name if isinstance(name, str) else None
+
+    def task_arguments(self, packed: bytes) -> tuple[str, ...]:
+        """Return the texts of the arguments of a message in a line, as its sender shortened them.
+
+        They are those that Celery's events have. None if the message has none.
+        """
+        headers = _read_headers(packed)
+        texts = (headers.get("argsrepr"), headers.get("kwargsrepr"))
+        return tuple(text for text in texts if isinstance(text, str))
+
+    def stored_state(self, task_id: str) -> str | None:
+        """Return the state of a task in the result backend of the app; None if it has none."""
+        try:
+            state: str = self.app.AsyncResult(task_id).state
+        except Exception:  # noqa: BLE001  # each backend has errors of its own, and may be missing
+            return None
+        return None if state == _NO_STATE else state
+
+    def note_removal(self, action: str, ref: LimitRef | None, what: str, author: Author) -> None:
+        """Note in the log of changes that waiting tasks were removed, if the server can be reached.
+
+        They are removed, whether or not that is noted.
+        """
+        with suppress(StoreError):
+            self.run_plan(self.plans.note_change(action, ref, what, author))
 
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""
@@ -213,6 +245,14 @@ def _read_task(
     if spec is None:
         return None
     return TaskLimits.read(task, spec, declared.limits if known is None else known)
+
+
+def _read_headers(packed: bytes) -> Mapping[str, Any]:
+    """Return the headers of a message in a line; none if it cannot be read."""
+    try:
+        return packing.headers(packed)
+    except packing.UnreadableMessageError:
+        return {}
 
 
 def _find_error(task: Task, declared: Declared) -> ThrottleError | None:

@@ -24,7 +24,8 @@ class CheckedSend:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._send = app.send_task
+        #: What somebody else has replaced it by before; None if the class has it.
+        self._own_send = vars(app).get("send_task")
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
         """Send a task as Celery does.
@@ -37,7 +38,10 @@ class CheckedSend:
             task = tasks.get(each)
             if task is not None:
                 limits_to_send(self._app, task)
-        return self._send(name, *args, **options)
+        if self._own_send is not None:
+            return self._own_send(name, *args, **options)
+        # Looked up now: tracers replace the method of the class, at any time.
+        return type(self._app).send_task(self._app, name, *args, **options)
 
 
 def _names_after(options: Mapping[str, Any]) -> Iterator[str]:

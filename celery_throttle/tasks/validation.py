@@ -33,10 +33,7 @@ def check(throttle: AppLimits, *, rules_file: bool = True) -> None:
     Raises:
         ConfigurationError: there are mistakes; the message has a line for each.
     """
-    errors = mistakes(throttle)
-    if not rules_file:
-        errors = (error for error in errors if not isinstance(error, RulesError))
-    found = list(dict.fromkeys(map(str, errors)))
+    found = list_mistakes(throttle, rules_file=rules_file)
     if not found:
         return
     if len(found) == 1:
@@ -45,7 +42,27 @@ def check(throttle: AppLimits, *, rules_file: bool = True) -> None:
     raise ConfigurationError(f"{len(found)} mistakes in app {throttle.app.main!r}:\n{lines}")
 
 
-def mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
+def list_mistakes(throttle: AppLimits, *, rules_file: bool = True) -> list[str]:
+    """Return a line for each mistake; ``rules_file``: see :func:`check`."""
+    errors = _mistakes(throttle)
+    if not rules_file:
+        errors = (error for error in errors if not isinstance(error, RulesError))
+    return list(dict.fromkeys(map(str, errors)))
+
+
+def list_warnings(throttle: AppLimits) -> list[str]:
+    """Return a line for each name of an attribute or a setting that is probably misspelt.
+
+    Names that are certainly misspelt are mistakes.
+    """
+    found = [*throttle.settings.find_misspellings()]
+    for _, task in sorted(throttle.app.tasks.items()):
+        if isinstance(task, ThrottledTask):
+            found += misspellings.find_in_task(type(task), ThrottledTask)
+    return [one.text for one in found if not one.certain]
+
+
+def _mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
     """Yield all mistakes of an app; some may come twice."""
     settings, tasks = throttle.settings, sorted(throttle.app.tasks.items())
     yield from settings.mistakes()

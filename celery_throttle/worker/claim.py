@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from celery_throttle.worker.slots import SlotKeys
+from celery_throttle.worker.wait import Wait
 
 
 class ClaimHolder(Protocol):
@@ -33,7 +34,7 @@ class Claim:
     #: Whether the quota was taken with the task. If not (the task has expired, was revoked, or can
     #: never pass), the gate decides as about any message.
     admitted: bool
-    waited: float  #: seconds that the task spent in its line
+    wait: Wait | None  #: in its line; None if the quota was not taken
     slots: Sequence[SlotKeys]  #: those that were taken with the task
     delivered: bool = False  #: whether Celery got the message
     started: bool = False  #: whether the pool has the task

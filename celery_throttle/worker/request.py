@@ -24,6 +24,7 @@ from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.fan_out_outcomes import OUTCOMES
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
+from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
 from celery_throttle.worker.task_state import PassesGate, TaskState
 
 
@@ -53,7 +54,9 @@ class GatedRequest(PassesGate):
             self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         self.throttle_state = TaskState(self)
         if getattr(message, "received", False):
+            self.throttle_state.waited = True
             raise ReceivedBeforeError(self)
+        note_new(self)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Handle a task that failed, is retried, ended in another way, or lost its process."""
@@ -75,9 +78,13 @@ class GatedRequest(PassesGate):
 
     def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
         """Send an event, and note the outcome: Celery sends one in every way that a task ends."""
+        task = self.throttle_state
+        if type == "task-started" and task.waited:
+            fields |= restart_fields(self)
+        if task.receipt is not None:  # the task ends before it starts
+            send_receipt(self, waits=True)
         outcome = OUTCOMES.get(type)
         if outcome is not None:
-            task = self.throttle_state
             task.outcome = outcome
             task.comes_again = task.comes_again or bool(fields.get("requeue"))
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
@@ -119,6 +126,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         try:
             self.throttle_state.run()
             pass_units(self)
+            send_receipt(self, waits=False)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _end(self)

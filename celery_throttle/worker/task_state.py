@@ -13,7 +13,7 @@ Each request has one :class:`TaskState`. It has one of these statuses::
                         └── step_out ──► STEPPED_OUT ──► as RECEIVED
 
 A task that steps out has met a limit in its body: it waits for that limit as well, then runs once
-more. May import nothing but the claims of this worker.
+more. May import nothing but the claims and waits of this worker.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.context import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.wait import BrokerWait, Wait
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
 REQUESTED_HEADER = "throttle_met"
 REFUSALS_HEADER = "throttle_resent"
 BROKER_WAIT_HEADER = "throttle_turn"
+BROKER_WAIT_BEGIN_HEADER = "throttle_wait"
 
 
 class Status(Enum):
@@ -61,10 +64,14 @@ class TaskState:
     #: The claim under which this worker holds it; None if its message is the broker's.
     claim: Claim | None = None
     status = Status.RECEIVED
+    #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
+    receipt: dict[str, Any] | None = None
+    waited = False  #: whether it has waited since it was received, in this worker or elsewhere
     in_doubt = False  #: whether a call failed that may have parked the task
     waited_in_outage = False  #: whether it has waited for its share of a limit during an outage
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
+    broker_wait: BrokerWait | None = None  #: its wait at the broker, as long as it lasts
     requested: Sequence[Item] = ()  #: the limits that its runs requested in the body
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
@@ -84,6 +91,8 @@ class TaskState:
             self.claim, self.status = claim, Status.CLAIMED
         if BROKER_WAIT_HEADER in headers:
             self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER))
+        if BROKER_WAIT_BEGIN_HEADER in headers:
+            self.broker_wait = BrokerWait.read(headers.pop(BROKER_WAIT_BEGIN_HEADER))
         if REQUESTED_HEADER in headers:
             self.requested = _read_items(headers.pop(REQUESTED_HEADER))
         if REFUSALS_HEADER in headers:
@@ -101,6 +110,17 @@ class TaskState:
         """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
         self.status = Status.DELAYED
         self.broker_wait_until = broker_wait_until
+
+    def wait_at_broker(self, ref: LimitRef) -> None:
+        """The task waits at the broker from now on, if it does not already."""
+        self.broker_wait = self.broker_wait or BrokerWait(time.time(), ref.name, ref.key)
+
+    def end_wait(self) -> Wait | None:
+        """The task starts. Return its wait, if it has waited."""
+        at_broker, self.broker_wait = self.broker_wait, None
+        if self.claim is not None and self.claim.admitted:
+            return self.claim.wait
+        return None if at_broker is None else at_broker.end()
 
     def schedule(self, seconds: float) -> None:
         """The units of the task are taken for a start in some seconds."""
@@ -127,6 +147,7 @@ class TaskState:
     def step_out(self) -> None:
         """A run of the task is over, as it met a limit. What was taken for that run is used up."""
         self.status = Status.STEPPED_OUT
+        self.waited = True
         if self.claim is not None:
             self.claim.admitted, self.claim.slots = False, ()
 
@@ -141,8 +162,12 @@ class TaskState:
 
     def message_headers(self) -> dict[str, Any]:
         """Return the headers that go with the message when it waits, for the next run."""
-        both = {REQUESTED_HEADER: self.requested, REFUSALS_HEADER: self.refusals}
-        return {name: value for name, value in both.items() if value}
+        all_headers = {
+            REQUESTED_HEADER: self.requested,
+            REFUSALS_HEADER: self.refusals,
+            BROKER_WAIT_BEGIN_HEADER: self.broker_wait,
+        }
+        return {name: value for name, value in all_headers.items() if value}
 
 
 class PassesGate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from celery_throttle.messages.routing import Routing
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate, attach_gate
+from celery_throttle.worker.admission.requested_limits import has_limits
 from celery_throttle.worker.claims.call import ClaimCall
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
@@ -37,6 +39,7 @@ from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
 from celery_throttle.worker.hooks.rate_limit_bypass import bypass_rate_limits
 from celery_throttle.worker.hooks.strategies import Strategies
+from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
@@ -121,6 +124,7 @@ class WorkerParts:
         self.outcome_alarm = Alarm(self.timers, self.outcomes.report)
         self._is_registered = False
         bypass_rate_limits(consumer)
+        defer_receipts(consumer, partial(has_limits, self.throttle))
         consumer.strategies = Strategies(consumer)
 
     def _make_rules_watch(self, name: str) -> RulesWatch | None:

@@ -36,6 +36,7 @@ from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
     add_requested,
+    has_limits,
     limits_of,
     requirement_of,
 )
@@ -46,6 +47,7 @@ from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status
+from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
 
@@ -91,7 +93,12 @@ class Gate:
 
         True once for each start of a task, with limits or without: the place to count admissions.
         """
-        return self._decided(request, self._admits)
+        admitted = self._decided(request, self._admits)
+        if admitted:
+            waited = announce_release(request)
+            if signals.task_admitted.receivers and has_limits(self.throttle, request):
+                announce_admission(request, waited)
+        return admitted
 
     def _decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         """Decide, and note whether the request is left in this worker without being on its way."""
@@ -118,7 +125,6 @@ class Gate:
             return False
         if claim is not None and claim.admitted:
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
-            signals.task_released.send(sender=request.task, request=request, waited=claim.waited)
             return True
         return self._recovery.decided(request, self._decide)
 

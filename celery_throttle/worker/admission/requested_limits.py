@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from celery_throttle.errors import LimitValueError
+from celery_throttle.errors import LimitValueError, ThrottleError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
@@ -68,6 +68,14 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     if request.throttle_state.requested:
         return _joined(throttle, request)[0]
     return throttle.task_limits(request.task)
+
+
+def has_limits(throttle: AppLimits, request: Any) -> bool:
+    """Return whether a request has limits; True if they are wrong, for which the gate fails it."""
+    try:
+        return limits_of(throttle, request) is not None
+    except ThrottleError:
+        return True
 
 
 def pass_units(request: Any) -> None:

@@ -25,6 +25,7 @@ from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.report_queue import ReportQueue
 from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.wait import Wait
 
 logger = get_logger(__name__)
 
@@ -84,12 +85,16 @@ class Claims:
 
     def receive(self, row: Sequence[Any]) -> ClaimedTask:
         """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``."""
-        token, kind, starts, waited, packed, _, *slots = row
+        token, kind, starts, waited, packed, _, *about = row
+        wait, slots = None, []
+        if about:
+            field, position, *slots = about
+            wait = Wait(self.keys.field_ref(field.decode()), position, waited / MICROSECONDS)
         claim = Claim(
             self,
             token,
             admitted=kind == 1,
-            waited=waited / MICROSECONDS,
+            wait=wait,
             slots=read_slot_keys(*slots) if slots else (),
         )
         self._held[token] = claim

@@ -1,7 +1,7 @@
 """The mode of a worker: the server decides, or, during an outage, the worker by itself.
 
 Each change of mode is logged once, announced by the signal ``throttle_mode_changed``, and counted
-for ``celery inspect stats``.
+for ``celery inspect stats`` and, at the end of the outage, for the metrics.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Call, script
 from celery_throttle.worker.health.fallback import Fallback
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.slots import TaskSlots
@@ -120,13 +122,22 @@ class OutageMode:
                 return
             self._fallback = self._grace_ends = None
             self.ended = time.monotonic()
-            self._seconds += self.ended - self._began
+            seconds = self.ended - self._began
+            self._seconds += seconds
         logger.log(
             logging.WARNING if self.has_limits else logging.INFO,
             "The server is back after %.1f s and decides again",
-            self.ended - self._began,
+            seconds,
         )
+        self._report(seconds)
         self._send_signal("normal")
+
+    def _report(self, seconds: float) -> None:
+        """Add the outage to those of all workers, for the metrics."""
+        call = Call(script("count_outage"), [self.keys.outages], [to_us(seconds)])
+        # Not repeated: the call that failed may have been executed, and would count twice.
+        with suppress(StoreError):
+            self.membership.store.run(call)
 
     def wait(self, requirement: Requirement, *, waited: bool) -> float | None:
         """Take what a task requires, or return the seconds that the task has to wait.

@@ -15,7 +15,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.observe.details import RECORD_SECONDS
+from celery_throttle.observe.details import MIN_RECORD_SECONDS
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
 from celery_throttle.observe.values import LimitStatus, Stranded
@@ -59,7 +59,7 @@ class StatusReport:
         now = time.monotonic()
         try:
             if now >= self._next_record_at:
-                self._next_record_at = now + RECORD_SECONDS * 0.9
+                self._next_record_at = now + MIN_RECORD_SECONDS
                 self.run_plan(self.observer.record_totals())
             if newest_change != self._last_change:
                 self._log_changes()

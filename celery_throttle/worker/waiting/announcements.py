@@ -1,4 +1,4 @@
-"""Announces that a task waits, or that it is turned away: events, signals, results."""
+"""Announces that a task starts, waits, or is turned away: events, signals, results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from celery.utils.log import get_logger
 from celery_throttle import signals
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.stored import shown_ref
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.hooks.task_events import send_parked, send_receipt
+from celery_throttle.worker.wait import Wait
 
 logger = get_logger(__name__)
 
@@ -32,7 +35,8 @@ def announce_wait(
     """
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}
-    request.send_event("task-throttled", retry_after=retry_after, **fields)
+    send_receipt(request, waits=True, expected=expected)
+    send_parked(request, {**fields, "retry_after": retry_after})
     signals.task_throttled.send(
         sender=request.task, request=request, retry_after=retry_after, **fields
     )
@@ -42,6 +46,28 @@ def announce_wait(
         and (expected is None or expected >= tuning.MIN_SHOWN_WAIT_SECONDS)
     ):
         _show(request, fields)
+
+
+def announce_release(request: Any) -> float:
+    """Announce that a task is about to start, if it has waited; return the seconds of its wait."""
+    wait: Wait | None = request.throttle_state.end_wait()
+    if wait is None:
+        return 0.0
+    limit, key = shown_ref(wait.ref)
+    signals.task_released.send(
+        sender=request.task,
+        request=request,
+        waited=wait.seconds,
+        limit=limit,
+        key=key,
+        position=wait.position,
+    )
+    return wait.seconds
+
+
+def announce_admission(request: Any, waited: float) -> None:
+    """Announce that a task with limits is about to start; ``waited``: the seconds of its wait."""
+    signals.task_admitted.send(sender=request.task, request=request, waited=waited)
 
 
 def _show(request: Any, fields: dict[str, Any]) -> None:

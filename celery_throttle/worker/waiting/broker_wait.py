@@ -48,6 +48,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             return None
         wait_us, until, index, expected_us = about
         wait, ref = wait_us / MICROSECONDS, requirement.refs[index - 1]
+        request.throttle_state.wait_at_broker(ref)
         early = tuning.BROKER_WAIT_EARLY_SECONDS
         self.delayed.add(request, max(early, wait - early), until)
         if not known:

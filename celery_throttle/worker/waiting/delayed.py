@@ -19,6 +19,7 @@ from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
+from celery_throttle.worker.hooks.task_events import send_receipt
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.task_state import BROKER_WAIT_HEADER
 from celery_throttle.worker.waiting.prefetch import Prefetch
@@ -58,6 +59,7 @@ class DelayedTasks:
         """
         task = request.throttle_state
         task.delay(broker_wait_until)
+        send_receipt(request, waits=True, expected=seconds)
         delay = tuning.OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
         # A task that may be in a line as well must be marked as delivered before, so it stays here.
         is_long = delay >= tuning.MIN_REPUBLISH_SECONDS
@@ -118,6 +120,7 @@ class DelayedTasks:
         sent = self.republisher.republish(request, headers, delay)
         if sent:
             task.park()
+            send_receipt(request, waits=True)
             state.task_ready(request)
             request.acknowledge()
         return sent

@@ -28,6 +28,7 @@ from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.hooks.task_events import send_receipt
 from celery_throttle.worker.slots import read_slot_keys
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late, may_be_parked
@@ -66,6 +67,8 @@ class ParkingPolicy(WaitingPolicy):
             yield from self._leave(request)
             if outcome == b"parked":
                 self._announce(request, limits, refs, about)
+            elif request.throttle_state.in_doubt:  # a call before, which failed, has parked it
+                send_receipt(request, waits=True)
         return None
 
     def _park_call(
@@ -85,7 +88,10 @@ class ParkingPolicy(WaitingPolicy):
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(
-                request.message, request.throttle_state.message_headers(), queue, received=True
+                request.message,
+                request.throttle_state.message_headers(),
+                queue,
+                received_by=request.hostname,
             ),
         )
         return park_call(

@@ -83,7 +83,7 @@ end
 
 local function read_line(name, packed)
   local queue = queues[struct.unpack('<H', packed)]
-  local line = { name = name, requirements = {}, last_scores = {}, members = {}, rows = {} }
+  local line = { name = name, requirements = {}, last_scores = {}, last_positions = {}, members = {}, rows = {} }
   line.descriptor = { queue = queue, limits = {}, fan_out = record }
   for from = 3, #packed, 2 do
     local i, n = struct.unpack('<H', packed, from), #line.requirements + 1

@@ -7,4 +7,6 @@
 --       4   to how many tasks, and where to, in words
 --       5   about: JSON, who did it and why
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('PEXPIRE', KEYS[4], CHANGES_KEPT_MS)
 record_change(ARGV[2], ARGV[3], '', ARGV[4], ARGV[5])

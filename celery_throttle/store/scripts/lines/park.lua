@@ -1,5 +1,5 @@
 -- park.lua: decides over a task once more, or lets it join its line. Idempotent by task id.
--- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, task_score, join_line, wake
+-- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, task_score, task_row, join_line, wake
 -- uses: counters
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
@@ -140,7 +140,7 @@ if max_wait >= 0 and expected > max_wait then
   return { 'late', expected, slowest, requirements[slowest].pause }
 end
 
-local row = cmsgpack.pack({ line, costs, tonumber(ARGV[6]), now, ARGV[9], score, descriptor.crowds })
+local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.crowds, position)
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join_line(line, descriptor, id, score, row, wait, bottleneck)
 increase_totals(descriptor, 'parked', 1)

@@ -1,5 +1,5 @@
 -- read_lines.lua: reads the lines of one queue, some at a time.
--- uses: clock, arithmetic, descriptor, line_data, scores
+-- uses: clock, arithmetic, descriptor, line_data, line_costs, scores
 -- KEYS  1-4  the queue's lines, messages, due, asks
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    cursor: '0' at first, then the one that the last call replied
@@ -28,19 +28,12 @@ local function read_ranks(line, count)
   return ranks
 end
 
--- The costs of the task at a position from 0. Unpacks only the line and the costs of its row, not the message.
-local function read_costs(line, position)
-  local id = redis.call('ZRANGE', line, format_integer(position), format_integer(position))[1]
-  local row = id and redis.call('HGET', messages, id)
-  return row and select(COSTS + 1, cmsgpack.unpack_limit(row, COSTS, 1))
-end
-
 -- The mean costs of samples at even distances, the first and the last task included.
 local function mean_costs(line, count, samples, size)
   local sums, found = {}, 0
   for i = 1, samples do
     local position = samples == 1 and 0 or math.floor((i - 1) * (count - 1) / (samples - 1))
-    local costs = read_costs(line, position)
+    local costs = read_costs(messages, line, position)
     if costs then
       found = found + 1
       for n = 1, size do

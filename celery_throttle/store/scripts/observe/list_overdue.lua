@@ -1,18 +1,41 @@
--- list_overdue.lua: lists the waiting lists of a queue whose limit has room, but nobody takes the tasks.
--- uses: clock
--- KEYS  1   due of the queue
--- ARGV  1   now (us), or '' for the server's clock
---       2   for how long (us) a limit must have had room
---       3   how many waiting lists to reply at most
--- Reply {waiting list, tasks of its first lines, ...}
+-- list_overdue.lua: lists the lines of a queue whose limit has room, but nobody takes their tasks; some at a time.
+-- uses: clock, arithmetic, descriptor, line_data, line_costs
+-- KEYS  1-4  the queue's lines, messages, due, asks
+-- ARGV  1    now (us), or '' for the server's clock
+--       2    for how long (us) the limit at which a line waits must have had room
+--       3    how many waiting lists to pass over: 0 at first, then what the last call replied
+-- Reply {waiting lists to pass over by the next call, -1 at the end;
+--        {tasks, index of the limit at which the line waits, name, field, cost of its first task (millionths), ...}, ...}
+--       Of each waiting list only the first lines are listed. A line without a descriptor is left out.
 
-local reply = {}
-local found = redis.call('ZRANGE', KEYS[1], '-inf', format_integer(now - ARGV[2]), 'BYSCORE', 'LIMIT', 0, ARGV[3])
-for _, waiting in ipairs(found) do
-  local tasks = 0
-  for _, line in ipairs(redis.call('ZRANGE', waiting, 0, 19)) do
-    tasks = tasks + redis.call('ZCARD', line)
+-- How many waiting lists and lines one call reads, and how many lines of one list. A call that reads more delays tasks.
+local MOST_LISTS, MOST_LINES, LINES_OF_LIST = 20, 20, 20
+
+local first, reply = tonumber(ARGV[3]), {}
+
+local function add_line(line)
+  local packed, tasks = redis.call('HGET', KEYS[LINES], line), redis.call('ZCARD', line)
+  if not packed or tasks == 0 then
+    return
   end
-  reply[#reply + 1], reply[#reply + 2] = waiting, tasks
+  local limit_index, descriptor = unpack_descriptor(packed)
+  local costs = read_costs(KEYS[MESSAGES], line, 0) or {}
+  local row = { tasks, limit_index }
+  for i, limit_keys in ipairs(descriptor.limits) do
+    row[#row + 1], row[#row + 2], row[#row + 3] = limit_keys[NAME], limit_keys[FIELD], costs[i] or MILLION
+  end
+  if descriptor.limits[limit_index] then
+    reply[#reply + 1] = row
+  end
 end
-return reply
+
+local due_before = format_integer(now - ARGV[2])
+local found = redis.call('ZRANGE', KEYS[DUE], '-inf', due_before, 'BYSCORE', 'LIMIT', first, MOST_LISTS)
+local lists = 0
+while lists < #found and #reply < MOST_LINES do
+  lists = lists + 1
+  for _, line in ipairs(redis.call('ZRANGE', found[lists], 0, LINES_OF_LIST - 1)) do
+    add_line(line)
+  end
+end
+return { #found > 0 and first + lists or -1, unpack(reply) }

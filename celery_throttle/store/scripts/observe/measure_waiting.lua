@@ -1,5 +1,5 @@
 -- measure_waiting.lua: measures the lines that wait at a limit, some of its keys at a time.
--- uses: clock, scores
+-- uses: clock, oldest_wait
 -- KEYS  1   set: keys `waits` of the limit's name; or for one key its `waits`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   cursor: '0' at first, then the one that the last call replied; '' for one key
@@ -23,11 +23,7 @@ local function measure_list(waiting, due)
   end
   for _, line in ipairs(found) do
     queue.tasks = queue.tasks + redis.call('ZCARD', line)
-    -- A score is the rank and the age of a task, in units of 64 us; see `task_score.lua`.
-    local score = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2]
-    if score then
-      queue.oldest = math.max(queue.oldest, now - score % RANK_SPAN * 64)
-    end
+    queue.oldest = math.max(queue.oldest, oldest_wait(line) or 0)
   end
 end
 
@@ -48,6 +44,6 @@ end
 local reply = {}
 for _, due in ipairs(queues) do
   reply[#reply + 1], reply[#reply + 2] = due, by_queue[due].tasks
-  reply[#reply + 1] = math.floor(by_queue[due].oldest)
+  reply[#reply + 1] = by_queue[due].oldest
 end
 return { cursor, lines, is_truncated, reply }

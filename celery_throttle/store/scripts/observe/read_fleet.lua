@@ -3,9 +3,11 @@
 -- KEYS  1   zset: live workers
 --       2-3 zsets `consumed` and `temporary`, see `heartbeat.lua`
 --       4   hash: tasks in quarantine
+--       5   length of all outages, see `count_outage.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   for how long (us) a queue counts as consumed after a worker has reported that
--- Reply {now (us), live workers, tasks in quarantine, {key `lines` of a queue, '1' if it is consumed, else '0', ...}}
+-- Reply {now (us), live workers, tasks in quarantine, {key `lines` of a queue, '1' if it is consumed, else '0', ...},
+--        for how long (us) workers were in outage mode}
 
 local queues, since = {}, now - ARGV[2]
 for key = 2, 3 do
@@ -15,4 +17,4 @@ for key = 2, 3 do
   end
 end
 return { format_integer(now), redis.call('ZCOUNT', KEYS[1], '(' .. format_integer(now), '+inf'),
-         redis.call('HLEN', KEYS[4]), queues }
+         redis.call('HLEN', KEYS[4]), queues, tonumber(redis.call('GET', KEYS[5]) or 0) }

@@ -24,11 +24,12 @@
 --       then the tokens to settle, with a '-' before one that was not started; then per slot to release: entries,
 --       waits, holder; then identities whose acknowledgement is done
 -- Reply {next poll (us from now), a worker whose lease ran out or '',
---        {token, kind, starts in (us), waited (us), message, task id, slots}, ...}
+--        {token, kind, starts in (us), waited (us), message, task id, field, position, slots}, ...}
 --       The next poll is -1 if a line needs a limit that is not defined, or the windows of its calendar have run out:
 --       the worker registers its limits first.
---       kind 1: admitted; slots, if it takes any, are entries and waits of each. kind 0: no unit was taken, as the
---       task has expired or can never pass.
+--       kind 1: admitted; field of the limit at which the task waited last; position in the line when it joined, 0
+--       if unknown; slots, if it takes any, are entries and waits of each. kind 0: no unit was taken, as the task has
+--       expired or can never pass; it has no field, position and slots.
 -- The work is bounded by the tasks wanted: at most 16 more lines than tasks are looked at. All tasks of a line are
 -- read first, then decided, then written, each structure once.
 

@@ -27,11 +27,12 @@ end
 -- Decide over tasks in their order, until one has to wait; adds rows to the reply.
 --   rows          the packed row of each id, false if the server has lost it
 --   claim_head    see `descriptor.lua`
+--   field         of the limit at which the line waits
 --   slot_keys     of the slots that each task takes, nil if it takes none
 -- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
 -- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
 -- bottleneck.
-local function decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
+local function decide_batch(ids, rows, claim_head, limit_index, field, requirements, undefined, slot_keys)
   local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, waits = {},
                   extra_costs = {}, handed_out = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
@@ -67,7 +68,7 @@ local function decide_batch(ids, rows, claim_head, limit_index, requirements, un
         if requirements.has_shadows then
           shadow()(requirements, now + wait, 1)
         end
-        reply[7], batch.has_taken = slot_keys, true
+        reply[7], reply[8], reply[9], batch.has_taken = field, row[POSITION] or 0, slot_keys, true
         note_claim(batch, row)
       else
         batch.handed_out = batch.handed_out + 1

@@ -111,7 +111,8 @@ local function serve_line(queue, waiting, line, score, rival)
   local rows = read_many('HMGET', queue[MESSAGES], ids, 1, #ids)
   local slot_keys = has_slots and slot_keys_of(requirements, descriptor) or nil
   local claim_head = pack_claim_head(line, packed_descriptor)
-  local batch = decide_batch(ids, rows, claim_head, limit_index, requirements, undefined, slot_keys)
+  local field = limit_index > 0 and descriptor.limits[limit_index][FIELD]
+  local batch = decide_batch(ids, rows, claim_head, limit_index, field, requirements, undefined, slot_keys)
   local dispatches = #batch.leaving
   if dispatches > 0 or #ids == 0 then
     local task_score = entries[2 * dispatches + 2]

@@ -1,6 +1,6 @@
 -- enlist_tasks.lua: adds many tasks to lines: the first of each line joins as any task does, the others are only
 -- counted.
--- uses: decision, task_score, join_line, wake, bulk_commands, counters
+-- uses: decision, task_score, task_row, join_line, wake, bulk_commands, counters
 -- A line of `enlist.lua` is a table:
 --   name            the line
 --   descriptor      see `line_data.lua`
@@ -8,6 +8,7 @@
 --   is_known        whether it holds tasks
 --   first_rank      the lowest rank added by this call; nil before the first task
 --   last_scores     rank -> score of the last task of that rank added by this call
+--   last_positions  rank -> its position
 --   joined          how many tasks this call has added; nil before the first
 --   members, rows   {score, id, ...} and {id, packed row, ...} of the tasks that are not written yet
 
@@ -32,7 +33,10 @@ end
 local function add_task(line, id, rank, expires, message, costs)
   local last = line.last_scores[rank]
   local score = last and last + 1 or next_task_score(line.name, rank)
-  local row = cmsgpack.pack({ line.name, costs, expires, now, message, score, line.descriptor.crowds })
+  -- Tasks of lower ranks that are added by this call, and not written yet, are not counted.
+  local position = last and line.last_positions[rank] + 1
+    or redis.call('ZCOUNT', line.name, '-inf', format_integer(score)) + 1
+  local row = pack_row(line.name, costs, expires, message, score, line.descriptor.crowds, position)
   if not line.first_rank or rank < line.first_rank then
     join_first(line, id, rank, score, row, costs)
   else
@@ -40,7 +44,8 @@ local function add_task(line, id, rank, expires, message, costs)
     members[#members + 1], members[#members + 2] = format_integer(score), id
     rows[#rows + 1], rows[#rows + 2] = id, row
   end
-  line.last_scores[rank], line.joined = score, (line.joined or 0) + 1
+  line.last_scores[rank], line.last_positions[rank] = score, position
+  line.joined = (line.joined or 0) + 1
   for _, requirement in ipairs(line.requirements) do
     requirement.capacity.room = requirement.capacity.room - 1
   end

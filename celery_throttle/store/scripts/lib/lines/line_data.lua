@@ -7,7 +7,8 @@
 --
 --   line               zset    task id -> score: priority, then age; see `scores.lua`
 --   <queue>.lines      hash    line -> index of the limit at which it waits (one byte), then its packed descriptor
---   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps}
+--   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps,
+--                              position}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
 --   <queue>.asks       zset    channel of a worker -> when (us) it polls next; and WRITTEN, see `leases.lua`
 --   waiting            zset    the waiting list: lines of one queue that wait at one limit and key -> score, see
@@ -40,5 +41,5 @@ local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
 -- Positions in `limits`.
 local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE, BACKLOG, WAITING, WAITS, WAITED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
--- Positions in a row.
-local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS = 1, 2, 3, 4, 5, 6, 7
+-- Positions in a row. `position` is that of the task when it joined its line; rows of earlier versions have none.
+local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION = 1, 2, 3, 4, 5, 6, 7, 8

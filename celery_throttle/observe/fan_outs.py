@@ -1,17 +1,26 @@
-"""The progress of a fan-out, as its record states it."""
+"""The progress of fan-outs as their records state it, and the plans that read it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.errors import UnknownFanOutError, shown
+from celery_throttle.forecasts.reader import ForecastReader
+from celery_throttle.forecasts.solver import Forecast, belongs_to_fan_out
+from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import fan_out_ref
+from celery_throttle.store.script import Call, script
 
 #: Seconds over which ends of tasks are counted for the rate, at least.
 RATE_SAMPLE_SECONDS = 5.0
 
 #: Seconds after the last end of a task until the rate is unknown.
 RATE_STALE_SECONDS = 10.0
+
+#: Records that one call reads.
+_PAGE_SIZE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +99,57 @@ def _rate(now: int, ended: int, record: Mapping[str, str]) -> float | None:
     seconds = (now - int(record["old_at"])) / MICROSECONDS
     tasks = ended - int(record["old_ended"])
     return tasks / seconds if tasks > 0 and seconds >= 1 else None
+
+
+class FanOutReader(ForecastReader):
+    """Reads the records of fan-outs."""
+
+    __slots__ = ()
+
+    def fan_outs(self) -> Plan[list[Progress]]:
+        """Return the progress of each fan-out that has a record, the most waiting tasks first."""
+        found: dict[str, Progress] = {}
+        first, total = 0, 1
+        while first < total:
+            args = [self.now(), first, _PAGE_SIZE]
+            now, total, *rows = yield Call(script("list_fan_outs"), [self.keys.fan_outs], args)
+            for paused, fields in rows:
+                record = _read_record(fields)
+                name, pause = record["name"], pause_to_seconds(int(paused))
+                found[name] = Progress.read(name, int(now), pause, record)
+            first += _PAGE_SIZE
+        return sorted(found.values(), key=lambda progress: (-progress.waiting, progress.name))
+
+    def fan_out_record(self, name: str) -> Plan[tuple[int, float, Mapping[str, str]]]:
+        """Return the server's time in microseconds, seconds of the pause, and the record.
+
+        Raises:
+            UnknownFanOutError: there is no record, or it has expired.
+        """
+        names = [self.keys.fan_out(name), self.keys.pause(fan_out_ref(name))]
+        now, paused, fields = yield Call(script("fan_out_progress"), names, [self.now()])
+        if not fields:
+            raise unknown_fan_out_error(name)
+        return int(now), pause_to_seconds(int(paused)), _read_record(fields)
+
+    def fan_out_forecasts(
+        self, fan_outs: Sequence[Progress], max_lines: int
+    ) -> Plan[Mapping[str, Forecast]]:
+        """Return the forecasts of fan-outs by name; none if more lines wait than ``max_lines``."""
+        waiting = [progress for progress in fan_outs if progress.waiting]
+        if not waiting:
+            return {}
+        filters = {one.name: belongs_to_fan_out(self.keys.fan_out(one.name)) for one in waiting}
+        rates = {one.name: one.rate for one in waiting}
+        return (yield from self.of_each(filters, max_lines, measured=rates))
+
+
+def unknown_fan_out_error(name: str) -> UnknownFanOutError:
+    """Return the error about a name that no fan-out has."""
+    return UnknownFanOutError(f"there is no fan-out {shown(name)}, or its record has expired")
+
+
+def _read_record(fields: Sequence[bytes]) -> dict[str, str]:
+    """Return the fields and values of a record, which alternate, as a mapping."""
+    texts = [text.decode() for text in fields]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,0 +1,205 @@
+"""Limits, tasks and fan-outs in words, without clock times: for the commands and the web page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_throttle.forecasts.solver import WORKERS
+from celery_throttle.limits.duration import pause_to_seconds
+from celery_throttle.limits.key import LimitRef, format_key
+from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds
+from celery_throttle.observe.totals import Totals
+from celery_throttle.observe.values import Change, LimitStatus, Stranded, TaskStatus, Usage
+
+_UNKNOWN = (
+    "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
+    "or a worker has received it and runs it, or waits until its ETA; or it has ended; or it never "
+    "was sent to this app. Next: celery -A APP inspect query_task {task_id} shows whether a worker "
+    "has it; ls shows whether workers live."
+)
+
+
+def age(seconds: float) -> str:
+    """Return how long something has lasted, to a tenth of a second."""
+    return format_seconds(round(seconds, 1))
+
+
+def ordinal(number: int) -> str:
+    """Return ``"1st"``, ``"112th"``."""
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{'th' if number % 100 in (11, 12, 13) else suffix}"
+
+
+def limit_text(name: str, key: str | None = None) -> str:
+    """Return ``"limit mail"``, ``"limit mail of key t7"``, ``"fan-out newsletter"``."""
+    if name == "fan-out" and key is not None:
+        return f"fan-out {format_key(key)}"
+    return f"limit {name}" if key is None else f"limit {name} of key {format_key(key)}"
+
+
+def ref_text(ref: LimitRef) -> str:
+    """Return :func:`limit_text` of a reference."""
+    return limit_text(ref.name, ref.key)
+
+
+def clauses_text(status: LimitStatus) -> str:
+    """Return the clauses of a limit."""
+    return "; ".join(status.clauses) if status.defined else "not defined"
+
+
+def layer_text(status: LimitStatus) -> str:
+    """Return the layer that defines a limit."""
+    if status.origin is None:
+        return "code" if status.defined else "-"
+    return status.origin.layer
+
+
+def used_text(status: LimitStatus) -> str:
+    """Return the units in use of each clause, to a tenth: ``"3/20"``."""
+    if status.key is None and status.waiting_keys:
+        return "by key"
+    return "; ".join(f"{amount(round(one.used, 1))}/{one.most:,}" for one in status.usage) or "-"
+
+
+def usage_text(usage: Usage) -> str:
+    """Return the units in use of one clause, and when they are free again."""
+    text = f"{amount(usage.used)} of {usage.most:,} ({usage.clause})"
+    # A slot is free when its task has ended, so nobody knows when.
+    if usage.reset_after and not _has_slots(usage.clause):
+        text += f", free again in {format_seconds(usage.reset_after)}"
+    if usage.share < 1:
+        text += f"; the rate is at {usage.share:.0%}"
+    return text
+
+
+def _has_slots(clause: str) -> bool:
+    return " at once" in clause
+
+
+def below_text(clauses: Sequence[object]) -> str:
+    """Return what a limit becomes when its definition at run time is removed."""
+    if clauses:
+        return f"It will be: {'; '.join(map(str, clauses))}."
+    return (
+        "Neither the rules file nor the code that this process knows defines it. A worker whose "
+        "code has it registers it again; otherwise it is removed."
+    )
+
+
+def waiting_text(tasks: int) -> str:
+    """Return ``"12,000 tasks wait"``."""
+    return f"{count(tasks, 'task')} {'waits' if tasks == 1 else 'wait'}"
+
+
+def waiting_tasks_text(status: LimitStatus) -> str:
+    """Return how many tasks wait: ``"120 tasks of 3 keys"``."""
+    if not status.waiting:
+        return "no tasks"
+    keys = f" of {count(status.waiting_keys, 'key')}" if status.waiting_keys else ""
+    return f"{count(status.waiting, 'task')}{keys}"
+
+
+def end_cause(status: LimitStatus) -> str:
+    """Return what the end of the waiting tasks depends on, or why it is unknown.
+
+    Empty if no task waits, or if nothing limits them.
+    """
+    forecast = status.forecast
+    if not status.waiting:
+        return ""
+    if forecast is None:
+        return "more than 2,000 lines wait"
+    if forecast.limited_by == WORKERS:
+        return "no process takes the tasks"
+    if forecast.seconds is not None:
+        return "" if forecast.limited_by is None else f"limited by {forecast.limited_by}"
+    if any(pause.until is None for pause in status.pauses):
+        return "it is paused until it is resumed"
+    cause = "slots, or a pause without an end"
+    if status.paused_keys and not any(map(_has_slots, status.clauses)):
+        cause = count(status.paused_keys, "paused key")
+    return f"limit {forecast.limited_by} has {cause}"
+
+
+def stranded_text(stranded: Stranded) -> str:
+    """Return a sentence about tasks that no live worker can start."""
+    tasks = "tasks" if stranded.tasks is None else count(stranded.tasks, "task")
+    if stranded.why == "queue":
+        return f"{tasks} in queue {stranded.queue}: no live worker consumes it"
+    if stranded.why == "limit":
+        return (
+            f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "
+            "or define it"
+        )
+    return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
+
+
+def totals_text(totals: Totals) -> str:
+    """Return the counters that are not 0, and a line about the waits."""
+    named = [
+        (totals.granted, f"{count(totals.granted, 'unit')} granted"),
+        (totals.refunded, f"{amount(totals.refunded)} refunded"),
+        (totals.refusals, f"{count(totals.refusals, 'request')} refused"),
+        (totals.parked, f"{count(totals.parked, 'task')} parked"),
+        (totals.claimed, f"{amount(totals.claimed)} claimed"),
+        (totals.requeued, f"{amount(totals.requeued)} requeued"),
+        (totals.drops, f"{amount(totals.drops)} dropped"),
+        (totals.revoked, f"{amount(totals.revoked)} revoked"),
+        (totals.discarded, f"{amount(totals.discarded)} discarded"),
+        (totals.api_refusals, f"{amount(totals.api_refusals)} refused by the API"),
+        (totals.shadow_refused, f"{amount(totals.shadow_refused)} refused by a shadow limit"),
+    ]
+    text = ", ".join(text for total, text in named if total)
+    median, slowest = totals.wait_quantile(0.5), totals.wait_quantile(0.95)
+    if median is not None and slowest is not None:
+        text += f"\nhalf of the tasks waited up to {format_seconds(median)}, "
+        text += f"95% up to {format_seconds(slowest)}"
+    return text
+
+
+def change_text(change: Change) -> str:
+    """Return what changed: texts of limits, weights, or how long a pause lasts."""
+    if change.action in ("pause", "resume"):
+        return format_seconds(pause_to_seconds(int(change.new or change.old)))
+    if change.action in REMOVALS:
+        return change.new
+    if not change.old and not change.new:
+        return "-"
+    return f"{change.old or 'none'} -> {change.new or 'none'}"
+
+
+def task_text(status: TaskStatus) -> str:
+    """Return where a task is, as the beginning of a sentence or as whole sentences."""
+    named = f"Task {status.task_id}" + (f" ({status.task})" if status.task else "")
+    queue = "" if status.queue is None else f"queue {status.queue}"
+    if status.location == "claimed":
+        return (
+            f"{named} was claimed from a line of {queue} by worker {status.worker}: it runs, or "
+            "will in a moment."
+        )
+    if status.location == "quarantine":
+        return (
+            f"{named} of {queue} is in quarantine: the worker that claimed it had no code for "
+            "it, or failed to hand it over; its log says which. The task returns to its line when "
+            "a worker that can run it reports to the server."
+        )
+    if status.location == "unknown":
+        return f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
+    text = f"{named} waits in a line of {queue}"
+    if status.position is not None and status.line_tasks is not None:
+        text += f", {ordinal(status.position)} of {status.line_tasks:,}"
+    if status.blocked_by is not None:
+        text += f", at {limit_text(*status.blocked_by)}"
+    return text
+
+
+def fan_out_state(progress: Progress) -> str:
+    """Return the state of a fan-out in one word."""
+    if progress.cancelled:
+        return "cancelled"
+    if progress.paused:
+        return "paused"
+    if progress.complete:
+        return "complete"
+    return "running" if progress.closed else "sending"

@@ -1,0 +1,55 @@
+-- measure_limits.lua: measures the slots in use and the waiting tasks of some limits, by those keys of each limit with
+-- the most waiting tasks: the work does not grow with the number of keys.
+-- uses: clock, oldest_wait
+-- KEYS  1   head of the keys `waits`
+--       2   head of the keys `entries`
+--       3   head of the totals
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   how many lines of each limit to look at
+--       then names of limits
+-- Reply per name {slots in use without a key and by these keys; most tasks that wait at one key; the longest wait (us)
+--        of one of their tasks, -1 if none waits; when (us from now) one of them is next due, -1 if nobody knows; {key
+--        `due` of a queue with tasks, ...}}
+
+local MOST_LINES, FROM = tonumber(ARGV[2]), '(' .. format_integer(now)
+
+local function measure_list(row, waiting, due)
+  local time = redis.call('ZSCORE', due, waiting)
+  if time then
+    row.next_due = math.min(row.next_due, math.max(0, time - now))
+  end
+  for _, line in ipairs(redis.call('ZRANGE', waiting, 0, MOST_LINES - row.lines - 1)) do
+    row.lines, row.oldest = row.lines + 1, math.max(row.oldest, oldest_wait(line) or 0)
+  end
+end
+
+local function measure_field(row, field, is_listed)
+  row.slots = row.slots + redis.call('ZCOUNT', KEYS[2] .. field, FROM, '+inf')
+  local found = redis.call('HGETALL', KEYS[1] .. field)
+  for i = 1, #found, 2 do
+    local due = cmsgpack.unpack(found[i + 1])[1]
+    if not is_listed[due] then
+      is_listed[due], row.queues[#row.queues + 1] = true, due
+    end
+    if row.lines < MOST_LINES then
+      measure_list(row, found[i], due)
+    end
+  end
+end
+
+local reply = {}
+for i = 3, #ARGV do
+  local name, is_listed = ARGV[i], {}
+  local row = { slots = 0, tasks_of_key = 0, lines = 0, oldest = -1, next_due = math.huge, queues = {} }
+  measure_field(row, name, is_listed)
+  local keys = redis.call('ZRANGE', KEYS[3] .. name .. '/keys', 0, MOST_LINES, 'REV', 'WITHSCORES')
+  for n = 1, #keys, 2 do
+    if keys[n] ~= '' then -- that has the sum of all keys
+      row.tasks_of_key = math.max(row.tasks_of_key, tonumber(keys[n + 1]))
+      measure_field(row, name .. ':' .. keys[n], is_listed)
+    end
+  end
+  local next_due = row.next_due < math.huge and row.next_due or -1
+  reply[i - 2] = { row.slots, row.tasks_of_key, row.oldest, next_due, row.queues }
+end
+return reply
