@@ -1,0 +1,102 @@
+"""System checks: the limits of all tasks, and the admin page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from celery import Celery
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+
+from celery_throttle.django.project import find_throttle
+from celery_throttle.tasks import validation
+
+#: Celery checks a Django project before it imports tasks, unless this variable is set.
+_SKIP_CHECKS = "CELERY_SKIP_CHECKS"
+
+
+def check_limits(**_: Any) -> list[checks.CheckMessage]:
+    """Check the settings, the routes, the rules file and the limits of all tasks.
+
+    Imports the modules of the tasks, as a worker does, and calls no server.
+    """
+    try:
+        throttle = find_throttle()
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), id="celery_throttle.E001")]
+    hint = "Workers do not start before this mistake is corrected."
+    return [
+        *_import_tasks(throttle.app),
+        *(
+            checks.Error(text, hint=hint, id="celery_throttle.E002")
+            for text in validation.list_mistakes(throttle)
+        ),
+        *(
+            checks.Warning(text, id="celery_throttle.W001")
+            for text in validation.list_warnings(throttle)
+        ),
+    ]
+
+
+def _import_tasks(app: Celery) -> list[checks.CheckMessage]:
+    """Import the modules of the tasks; an error is one of the check, which can be silenced."""
+    try:
+        with _skip_checks():
+            app.loader.import_default_modules()
+    except Exception as error:  # noqa: BLE001  # any that a module of the project raises
+        text = f"The modules of the tasks cannot be imported: {type(error).__name__}: {error}"
+        hint = "Workers do not start with this error."
+        return [checks.Error(text, hint=hint, id="celery_throttle.E004")]
+    return []
+
+
+def check_page(**_: Any) -> list[checks.CheckMessage]:
+    """Check that the admin, if the project has it, has its page, and the actions of the page."""
+    if not apps.is_installed("django.contrib.admin"):
+        return []
+    if has_page():
+        return _check_actions()
+    return [
+        checks.Warning(
+            "The admin has no page of limits: Flask is not installed.",
+            hint='pip install "celery-global-throttle[django]"',
+            id="celery_throttle.W002",
+        )
+    ]
+
+
+def _check_actions() -> list[checks.CheckMessage]:
+    if not hasattr(settings, "THROTTLE_WEB_ACTIONS"):
+        return []
+    from celery_throttle.django.page import list_actions  # noqa: PLC0415  # an extra
+
+    try:
+        list_actions()
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), id="celery_throttle.E003")]
+    return []
+
+
+def has_page() -> bool:
+    """Whether the packages of the admin page are installed."""
+    return find_spec("flask") is not None
+
+
+@contextmanager
+def _skip_checks() -> Iterator[None]:
+    """Keep Celery from running the system checks, which would run this one again."""
+    before = os.environ.get(_SKIP_CHECKS)
+    os.environ[_SKIP_CHECKS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SKIP_CHECKS]
+        else:
+            os.environ[_SKIP_CHECKS] = before

@@ -1,0 +1,53 @@
+"""The page with a server of its own, for the command ``web``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from celery_throttle.extras import require_extra
+from celery_throttle.limiter import Limiter
+from celery_throttle.web.app import MAX_REQUEST_BYTES, create_app
+from celery_throttle.web.security import require_loopback, require_password
+
+with require_extra("waitress", "the command web", "web"):
+    from waitress.server import (
+        BaseWSGIServer,
+        MultiSocketServer,
+        create_server,
+    )
+
+
+Server = MultiSocketServer | BaseWSGIServer
+
+
+def make_server(
+    limiter: Limiter,
+    host: str,
+    port: int,
+    password: str,
+    actions: Collection[str] = (),
+    *,
+    show_arguments: bool = False,
+) -> Server:
+    """Return a server that listens already. OSError: it cannot listen.
+
+    ``password``: of any user; if it is empty, the page answers only requests for this machine.
+    ``actions``: those that all users may carry out. ConfigurationError: one is unknown.
+    ``show_arguments``: see :func:`create_app`.
+    """
+    auth = require_password(password) if password else require_loopback(host)
+    app = create_app(limiter, auth=auth, actions=actions, show_arguments=show_arguments)
+    return create_server(
+        app,
+        host=host,
+        port=port,
+        ident=None,  # no header of a response names the server
+        max_request_body_size=MAX_REQUEST_BYTES,  # it is stored before a password is asked for
+    )
+
+
+def port_of(server: Server) -> int:
+    """Return the port on which a server listens."""
+    if isinstance(server, MultiSocketServer):
+        return int(server.effective_listen[0][1])  # of several addresses
+    return int(server.effective_port)  # type: ignore[attr-defined]  # its stubs do not have it
