@@ -29,6 +29,8 @@ _COMMANDS = {
     "fanout": "fan_outs",
     "history": "history",
     "report": "report",
+    "metrics": "metrics",
+    "web": "web",
     "check": "rules",
     "diff": "rules",
     "apply": "rules",

@@ -1,12 +1,16 @@
-"""Tables, questions and JSON on the terminal."""
+"""Tables, questions and JSON on the terminal, and its Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
@@ -108,3 +112,26 @@ def confirm(question: str, *, yes: bool) -> None:
         raise CommandError("this needs an answer, and there is no terminal to ask; give --yes")
     if not click.confirm(question, err=True):
         raise CommandError("nothing was changed")
+
+
+@contextmanager
+def interruption(*signals: signal.Signals) -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C, or other of these signals, sets.
+
+    Another one has its usual effect, such as KeyboardInterrupt. Python loses a KeyboardInterrupt
+    that is raised where nobody catches it, such as in a finalizer.
+    """
+    interrupted = threading.Event()
+    handlers = {number: signal.getsignal(number) for number in signals or (signal.SIGINT,)}
+
+    def set_once(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, handlers[signal.Signals(number)])
+        interrupted.set()
+
+    for number in handlers:
+        signal.signal(number, set_once)
+    try:
+        yield interrupted
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

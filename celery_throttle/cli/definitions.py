@@ -16,10 +16,10 @@ from celery_throttle.cli.options import (
 from celery_throttle.cli.params import DurationType, KeyType, LimitType
 from celery_throttle.cli.preview import preview_text, show_preview
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import ref_text
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.status_text import below_text, ref_text
 from celery_throttle.observe.text import format_seconds
 
 
@@ -111,14 +111,8 @@ def undefine(
     below = throttle.run_plan(throttle.observer.limits_below(ref))
     preview = throttle.run_plan(throttle.observer.preview_definition(ref, below))
     clauses = [str(one) for one in below]
-    if below:
-        question = f"{preview_text(preview)}\nIt will be: {'; '.join(clauses)}."
-    else:
-        question = (
-            f"{preview_text(preview)}\nNeither the rules file nor the code that this command knows "
-            "defines it. A worker whose code has it registers it again; else it is gone."
-        )
-    confirm(f"{question}\nUndefine it?", yes=yes)
+    question = f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?"
+    confirm(question, yes=yes)
     throttle.run_plan(throttle.plans.undefine(ref, Author.of(by, reason)))
     if as_json:
         echo_json({"limit": limit, "key": key, "clauses": clauses, "preview": preview})

@@ -9,21 +9,28 @@ from typing import Any
 import click
 
 from celery_throttle.cli.console import Row, Table, confirm, echo_json, echo_pairs, echo_table
-from celery_throttle.cli.options import json_option, make_completer, to_seconds, yes_option
+from celery_throttle.cli.options import (
+    author_options,
+    json_option,
+    make_completer,
+    to_seconds,
+    yes_option,
+)
 from celery_throttle.cli.params import DurationType
-from celery_throttle.cli.preview import waiting_text
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import amount, end_text, zone
+from celery_throttle.cli.text import end_text, zone
 from celery_throttle.fanout.handle import FanOut
-from celery_throttle.fanout.listing import list_fan_outs
-from celery_throttle.fanout.progress import Progress
+from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.json import to_json
-from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.status_text import fan_out_state, waiting_text
+from celery_throttle.observe.text import amount, count, format_seconds
 
 name_argument = click.argument(
     "name",
     shell_complete=make_completer(
-        lambda throttle: [progress.name for progress in list_fan_outs(throttle)]
+        lambda throttle: [
+            progress.name for progress in throttle.run_plan(throttle.observer.fan_outs())
+        ]
     ),
 )
 
@@ -36,7 +43,7 @@ def fanouts(target: Target, *, as_json: bool) -> None:
 
     The fan-outs with the most waiting tasks come first.
     """
-    found = list_fan_outs(target.throttle)
+    found = target.throttle.run_plan(target.throttle.observer.fan_outs())
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
         return
@@ -54,13 +61,9 @@ def _cells(progress: Progress) -> tuple[str, ...]:
 
 
 def _state(progress: Progress) -> str:
-    if progress.cancelled:
-        return "cancelled"
-    if progress.paused:
-        return "paused" if progress.paused == inf else f"paused {format_seconds(progress.paused)}"
-    if progress.complete:
-        return "complete"
-    return "running" if progress.closed else "sending"
+    state = fan_out_state(progress)
+    ends = state == "paused" and progress.paused < inf
+    return f"{state} {format_seconds(progress.paused)}" if ends else state
 
 
 def _fields(progress: Progress) -> dict[str, Any]:
@@ -101,15 +104,24 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
     type=DurationType(),
     help="How long the pause lasts, such as 10m.  [default: until resume]",
 )
+@author_options
 @json_option
 @pass_target
-def pause(target: Target, name: str, *, lasts: int | None, as_json: bool) -> None:
+def pause(
+    target: Target,
+    name: str,
+    *,
+    lasts: int | None,
+    reason: str | None,
+    by: str | None,
+    as_json: bool,
+) -> None:
     """Pause a fan-out: none of its waiting tasks starts.
 
     A new pause never shortens a pause that is already in force.
     """
     found = FanOut(target.throttle, name)
-    found.pause(to_seconds(lasts))
+    found.pause(to_seconds(lasts), reason=reason, by=by)
     progress = found.progress()
     if as_json:
         echo_json(_fields(progress))
@@ -124,12 +136,13 @@ def pause(target: Target, name: str, *, lasts: int | None, as_json: bool) -> Non
 
 @fanout.command()
 @name_argument
+@author_options
 @json_option
 @pass_target
-def resume(target: Target, name: str, *, as_json: bool) -> None:
+def resume(target: Target, name: str, *, reason: str | None, by: str | None, as_json: bool) -> None:
     """Lift the pause of a fan-out."""
     found = FanOut(target.throttle, name)
-    found.resume()
+    found.resume(reason=reason, by=by)
     if as_json:
         echo_json(_fields(found.progress()))
     else:
@@ -138,10 +151,13 @@ def resume(target: Target, name: str, *, as_json: bool) -> None:
 
 @fanout.command()
 @name_argument
+@author_options
 @yes_option
 @json_option
 @pass_target
-def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
+def cancel(
+    target: Target, name: str, *, reason: str | None, by: str | None, yes: bool, as_json: bool
+) -> None:
     """Discard all waiting tasks of a fan-out.
 
     The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
@@ -152,7 +168,9 @@ def cancel(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)
     with click.progressbar(length=waiting, label="Cancelling", file=sys.stderr) as bar:
-        cancelled = found.cancel(lambda discarded: bar.update(discarded - bar.pos))
+        cancelled = found.cancel(
+            lambda discarded: bar.update(discarded - bar.pos), reason=reason, by=by
+        )
     if as_json:
         echo_json({**_fields(found.progress()), "discarded": cancelled})
     else:

@@ -8,8 +8,8 @@ from celery_throttle.cli.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.options import json_option
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import clock, zone
-from celery_throttle.limits.duration import pause_to_seconds
-from celery_throttle.observe.text import format_seconds
+from celery_throttle.observe.status_text import change_text
+from celery_throttle.observe.text import describe_subject
 from celery_throttle.observe.values import Change
 
 
@@ -49,13 +49,7 @@ def history(target: Target, *, most: int, before: str | None, as_json: bool) -> 
 def _row(change: Change) -> Row:
     by = change.author.by if change.author else "-"
     reason = [change.author.reason] if change.author and change.author.reason else []
-    return Row((clock(change.at), change.limit, change.action, _values(change), by), reason)
-
-
-def _values(change: Change) -> str:
-    """Return what changed: texts of limits, weights, or how long a pause lasts."""
-    if change.action in ("pause", "resume"):
-        return format_seconds(pause_to_seconds(int(change.new or change.old)))
-    if not change.old and not change.new:
-        return "-"
-    return f"{change.old or 'none'} -> {change.new or 'none'}"
+    return Row(
+        (clock(change.at), describe_subject(change.limit), change.action, change_text(change), by),
+        reason,
+    )

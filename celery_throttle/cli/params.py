@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from celery_throttle.errors import KeyValueError, LimitError
+from celery_throttle.errors import KeyValueError, LimitError, LimitValueError
+from celery_throttle.limits.duration_text import parse_duration
 from celery_throttle.limits.key import parse_key
 from celery_throttle.limits.limit import Limit, check_name
-from celery_throttle.simulation import SimulationError
-from celery_throttle.simulation.times import parse_duration
 
 
 class LimitType(click.ParamType):
@@ -37,8 +36,8 @@ class DurationType(click.ParamType):
             return value
         try:
             return parse_duration(str(value))
-        except SimulationError as error:
-            self.fail(error.message, param, ctx)
+        except LimitValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class NameType(click.ParamType):

@@ -17,10 +17,11 @@ from celery_throttle.cli.options import (
     to_seconds,
 )
 from celery_throttle.cli.params import DurationType
-from celery_throttle.cli.preview import show_preview, waiting_text
+from celery_throttle.cli.preview import show_preview
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import ref_text, sentence
+from celery_throttle.cli.text import sentence
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status_text import ref_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 from celery_throttle.observe.values import Preview
 

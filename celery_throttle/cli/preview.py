@@ -6,11 +6,8 @@ import click
 
 from celery_throttle.cli.text import clock, zone
 from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.observe.text import count
+from celery_throttle.observe.status_text import waiting_text
 from celery_throttle.observe.values import Preview
-
-#: Seconds by which two ends of the wait differ at most to be shown as the same.
-_SAME_SECONDS = 1.0
 
 
 def preview_text(preview: Preview) -> str:
@@ -21,23 +18,12 @@ def preview_text(preview: Preview) -> str:
     before, after = preview.before, preview.after
     if before is None or after is None:
         return f"{waiting}, in more than 2,000 lines: when the last would start is not known."
-    if _is_same(before, after):
-        change = f"{_start(after)}, as without this change"
-    else:
+    if preview.moves:
         change = f"{_start(after)} instead of {_start(before)}"
+    else:
+        change = f"{_start(after)}, as without this change"
     in_zone = f" ({zone()})" if before.at or after.at else ""
     return f"{waiting}; the last would start {change}{in_zone}."
-
-
-def waiting_text(tasks: int) -> str:
-    """Return ``"12,000 tasks wait"``."""
-    return f"{count(tasks, 'task')} {'waits' if tasks == 1 else 'wait'}"
-
-
-def _is_same(before: Forecast, after: Forecast) -> bool:
-    if before.seconds is None or after.seconds is None:
-        return (before.seconds, before.limited_by) == (after.seconds, after.limited_by)
-    return abs(before.seconds - after.seconds) < _SAME_SECONDS
 
 
 def _start(forecast: Forecast) -> str:

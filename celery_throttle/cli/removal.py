@@ -21,10 +21,10 @@ from celery_throttle.cli.options import (
     yes_option,
 )
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import limit_text
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status_text import limit_text
 from celery_throttle.observe.text import count
 from celery_throttle.removal.counts import Removal, WaitingCount
-from celery_throttle.removal.methods import RemovalMethods
 
 #: Of all three commands.
 _OPTIONS = (pass_target, json_option, yes_option, author_options, all_option, key_argument)
@@ -45,10 +45,12 @@ def drain(target: Target, limit: str | None, key: str | None, **options: Any) ->
     rollback, or before you uninstall this package. Workers that still enforce the limits put the
     tasks back into their lines. This command needs the app.
     """
-    throttle = _prepare(target, limit, key, "They go back to their queues. Drain them?", options)
+    throttle, ref = _prepare(
+        target, limit, key, "They go back to their queues. Drain them?", options
+    )
     author = {name: options[name] for name in ("reason", "by")}
     with _progress("Draining") as progress:
-        done = throttle.drain(limit, key, **author, progress=progress)
+        done = throttle.drain(ref, **author, progress=progress)
     _report("Drained", done, options)
 
 
@@ -60,10 +62,11 @@ def move(target: Target, limit: str | None, key: str | None, **options: Any) -> 
     This command needs the app.
     """
     queue = options["queue"]
-    throttle = _prepare(target, limit, key, f"They go to queue {queue}. Move them?", options)
+    question = f"They go to queue {queue}. Move them?"
+    throttle, ref = _prepare(target, limit, key, question, options)
     author = {name: options[name] for name in ("reason", "by")}
     with _progress("Moving") as progress:
-        done = throttle.move(limit, queue, key, **author, progress=progress)
+        done = throttle.move(ref, queue, **author, progress=progress)
     _report("Moved", done, options)
 
 
@@ -73,25 +76,29 @@ def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> 
 
     The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
     """
-    throttle = _prepare(target, limit, key, "They are discarded for good. Drop them?", options)
+    throttle, ref = _prepare(target, limit, key, "They are discarded for good. Drop them?", options)
     reason = options["reason"] or "dropped"
     with _progress("Dropping") as progress:
-        done = throttle.drop(limit, key, reason=reason, by=options["by"], progress=progress)
+        done = throttle.drop(ref, reason=reason, by=options["by"], progress=progress)
     _report("Dropped", done, options)
 
 
 def _prepare(
     target: Target, limit: str | None, key: str | None, question: str, options: dict[str, Any]
-) -> RemovalMethods:
-    """Check the arguments, and ask unless no task waits; return the limits of the app."""
+) -> tuple[Any, LimitRef | None]:
+    """Check the arguments, and ask unless no task waits.
+
+    Return the limits of the app, and the limit and key of the arguments; None for all limits.
+    """
     check_limit_or_all(limit, is_all=options["is_all"])
     target.require_app("whose broker and result backend have the tasks")
     throttle: Any = target.throttle  # of an app, it is a Throttle
-    found = throttle.count_waiting(limit, key)
+    ref = None if limit is None else LimitRef(limit, key)
+    found = throttle.count_waiting(ref)
     confirm(
         f"{_found_text(found, limit, key)}\n{question}", yes=options["yes"] or not found.waiting
     )
-    return throttle  # type: ignore[no-any-return]  # see above
+    return throttle, ref
 
 
 def _found_text(found: WaitingCount, limit: str | None, key: str | None) -> str:

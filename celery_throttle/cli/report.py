@@ -10,25 +10,9 @@ from celery_throttle.cli.console import echo_json, echo_pairs
 from celery_throttle.cli.options import json_option, limit_argument, to_seconds
 from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import amount, clock, sparkline, zone
+from celery_throttle.cli.text import clock, sparkline, zone
 from celery_throttle.extras import require_extra
-from celery_throttle.observe.report import Report, format_share
-from celery_throttle.observe.text import format_seconds
-from celery_throttle.observe.totals import Totals
-
-_REFUSALS = {
-    "limit": "by the limit",
-    "slots": "for lack of a slot",
-    "paused": "by a pause",
-    "keys": "by max-keys",
-    "cost": "as too costly",
-}
-_DROPS = {
-    "late": "by throttle_max_wait",
-    "full": "by max-waiting",
-    "keys": "by max-keys",
-    "cost": "as too costly",
-}
+from celery_throttle.observe.report_text import advice_text, report_pairs
 
 
 @click.command()
@@ -66,44 +50,9 @@ def report(target: Target, limit: str, since: int, plot: Path | None, *, as_json
     echo_pairs(
         [
             (f"time ({zone()})", f"{clock(start)} to {clock(end)}"),
-            *_use_pairs(found),
-            *_task_pairs(found),
+            *report_pairs(found),
             ("granted", sparkline([period.totals.granted for period in found.periods])),
             ("waiting", sparkline([period.waiting for period in found.periods])),
         ]
     )
-    click.echo(f"\n{found.verdict.capitalize()}. {found.advice}")
-
-
-def _use_pairs(found: Report) -> list[tuple[str, str]]:
-    totals = found.totals
-    use = "" if found.use is None else f", {format_share(found.use)} of what it allows"
-    pairs = [
-        ("units granted", f"{amount(totals.granted)}{use}"),
-        ("at the limit", f"{format_share(found.at_limit)} of the time"),
-        ("calls refused", _reasons(totals.refused, _REFUSALS)),
-        ("refused by API", f"{totals.api_refusals:,}"),
-    ]
-    if any(clause.endswith(" shadow") for clause in found.clauses):
-        pairs.append(("by the shadow", f"{totals.shadow_refused:,} would have been refused"))
-    return pairs
-
-
-def _task_pairs(found: Report) -> list[tuple[str, str]]:
-    totals: Totals = found.totals
-    waits = "none from lines"
-    if found.median_wait is not None and found.long_wait is not None:
-        half, most = format_seconds(found.median_wait), format_seconds(found.long_wait)
-        waits = f"half up to {half}, 95% up to {most}"
-    return [
-        ("tasks that waited", f"{totals.parked:,}"),
-        ("waits", waits),
-        ("tasks dropped", _reasons(totals.dropped, _DROPS)),
-    ]
-
-
-def _reasons(counts: tuple[tuple[str, int], ...], texts: dict[str, str]) -> str:
-    """Return ``"12: 10 by the limit, 2 by a pause"``."""
-    total = sum(number for _, number in counts)
-    parts = [f"{number:,} {texts[reason]}" for reason, number in counts if number]
-    return f"{total:,}: {', '.join(parts)}" if parts else f"{total:,}"
+    click.echo(f"\n{advice_text(found)}")

@@ -11,9 +11,9 @@ from celery_throttle.cli.console import echo_json, echo_pairs, terminal_width
 from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.status_view import details_pairs, status_lines
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import ref_text
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status_text import ref_text
 from celery_throttle.observe.values import Status
 
 #: How many limits one call of the API returns.

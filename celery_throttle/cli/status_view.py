@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from celery_throttle.cli.console import Row, Table
-from celery_throttle.cli.text import (
-    age,
-    amount,
-    clock,
-    end_text,
-    origin_text,
-    pause_text,
-    sparkline,
-    zone,
-)
+from celery_throttle.cli.text import clock, end_text, origin_text, pause_text, sparkline, zone
 from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.key import format_key
-from celery_throttle.observe.text import count, format_author, format_seconds
+from celery_throttle.observe.status_text import (
+    age,
+    clauses_text,
+    end_cause,
+    layer_text,
+    stranded_text,
+    totals_text,
+    usage_text,
+    used_text,
+    waiting_tasks_text,
+)
+from celery_throttle.observe.text import amount, count, format_author, format_seconds
 from celery_throttle.observe.values import (
     LimitDetails,
     LimitStatus,
@@ -26,7 +28,6 @@ from celery_throttle.observe.values import (
     RulesStatus,
     SlotHolder,
     Status,
-    Stranded,
 )
 
 #: Holders of slots that are shown.
@@ -54,30 +55,14 @@ def _rate(rate: float | None) -> str:
 def _cells(status: LimitStatus) -> tuple[str, ...]:
     return (
         status.name,
-        _clauses(status),
-        _layer(status),
-        _used(status),
+        clauses_text(status),
+        layer_text(status),
+        used_text(status),
         f"{status.waiting:,}",
         f"{status.runnable:,}",
         "-" if status.oldest is None else age(status.oldest),
         end_text(status.forecast) if status.waiting else "-",
     )
-
-
-def _layer(status: LimitStatus) -> str:
-    if status.origin is None:
-        return "code" if status.defined else "-"
-    return status.origin.layer
-
-
-def _clauses(status: LimitStatus) -> str:
-    return "; ".join(status.clauses) if status.defined else "not defined"
-
-
-def _used(status: LimitStatus) -> str:
-    if status.key is None and status.waiting_keys:
-        return "by key"
-    return "; ".join(f"{amount(one.used)}/{one.most:,}" for one in status.usage) or "-"
 
 
 def _remarks(status: LimitStatus) -> list[str]:
@@ -91,19 +76,6 @@ def _remarks(status: LimitStatus) -> list[str]:
     if status.own_keys:
         remarks.append(f"keys with their own limit or weight: {status.own_keys:,}")
     return remarks
-
-
-def stranded_text(stranded: Stranded) -> str:
-    """Return a sentence about tasks that no live worker can start."""
-    tasks = "tasks" if stranded.tasks is None else count(stranded.tasks, "task")
-    if stranded.why == "queue":
-        return f"{tasks} in queue {stranded.queue}: no live worker consumes it"
-    if stranded.why == "limit":
-        return (
-            f"{tasks} at limit {stranded.what}: it is not defined; start a worker with its code, "
-            "or define it"
-        )
-    return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
 
 
 def status_lines(
@@ -143,7 +115,7 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
         ("origin", _origin(status)),
         ("weight", str(status.weight)),
-        ("used", _usage(status)),
+        ("used", "\n".join(map(usage_text, status.usage))),
         ("waiting", _waiting(status)),
         ("runnable", f"{status.runnable:,}"),
         ("done by", _done_by(status)),
@@ -155,7 +127,7 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("fan-outs", ", ".join(details.fan_outs)),
         # The server counts by limit, not by key.
         (f"15 minutes{of_all}", _recent(details)),
-        (f"in total{of_all}", _totals(status)),
+        (f"in total{of_all}", totals_text(status.totals)),
     ]
     return [(name, value) for name, value in pairs if value]
 
@@ -166,52 +138,20 @@ def _origin(status: LimitStatus) -> str:
     return f"{origin_text(status.origin)} (in force since {clock(status.origin.since)} {zone()})"
 
 
-def _usage(status: LimitStatus) -> str:
-    lines = []
-    for one in status.usage:
-        text = f"{amount(one.used)} of {one.most:,} ({one.clause})"
-        if (
-            one.reset_after and " at once" not in one.clause
-        ):  # a slot is free when its task has ended
-            text += f", free again in {format_seconds(one.reset_after)}"
-        if one.share < 1:
-            text += f"; the rate is at {one.share:.0%}"
-        lines.append(text)
-    return "\n".join(lines)
-
-
 def _waiting(status: LimitStatus) -> str:
-    if not status.waiting:
-        return "no tasks"
-    keys = f" of {count(status.waiting_keys, 'key')}" if status.waiting_keys else ""
     oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
-    return f"{count(status.waiting, 'task')}{keys}{oldest}"
+    return f"{waiting_tasks_text(status)}{oldest}"
 
 
 def _done_by(status: LimitStatus) -> str:
-    forecast = status.forecast
+    forecast, cause = status.forecast, end_cause(status)
     if not status.waiting:
         return ""
-    if forecast is None:
-        return "unknown: more than 2,000 lines wait"
-    if forecast.seconds is None:
-        return f"unknown: {_unknown_end(forecast.limited_by, status)}"
+    if forecast is None or forecast.seconds is None:
+        return f"unknown: {cause}"
     at = f"{end_text(forecast)}, " if forecast.at else ""
-    return f"{at}in {format_seconds(forecast.seconds)}{_limited_by(forecast.limited_by)}"
-
-
-def _limited_by(by: str | None) -> str:
-    if by is None:
-        return ""
-    return "; no process takes the tasks" if by == WORKERS else f", limited by {by}"
-
-
-def _unknown_end(limited_by: str | None, status: LimitStatus) -> str:
-    if limited_by == WORKERS:
-        return "no process takes the tasks"
-    if any(pause.until is None for pause in status.pauses):
-        return "it is paused until it is resumed"
-    return f"limit {limited_by} has slots, or a pause without an end"
+    separator = "; " if forecast.limited_by == WORKERS else ", "
+    return f"{at}in {format_seconds(forecast.seconds)}{separator if cause else ''}{cause}"
 
 
 def _pause(pause: Pause) -> str:
@@ -250,33 +190,4 @@ def _recent(details: LimitDetails) -> str:
     granted = [period.totals.granted for period in details.recent]
     if not any(granted):
         return ""
-    total = sum(granted)
-    return f"{sparkline(granted)} {amount(total)} {_plural(total, 'unit')} granted"
-
-
-def _plural(number: float, noun: str) -> str:
-    return noun if number == 1 else f"{noun}s"
-
-
-def _totals(status: LimitStatus) -> str:
-    """Return the counters that are not 0."""
-    totals = status.totals
-    named = [
-        (f"{_plural(totals.granted, 'unit')} granted", totals.granted),
-        ("refunded", totals.refunded),
-        (f"{_plural(totals.refusals, 'request')} refused", totals.refusals),
-        (f"{_plural(totals.parked, 'task')} parked", totals.parked),
-        ("claimed", totals.claimed),
-        ("requeued", totals.requeued),
-        ("dropped", totals.drops),
-        ("revoked", totals.revoked),
-        ("discarded", totals.discarded),
-        ("refused by the API", totals.api_refusals),
-        ("refused by a shadow limit", totals.shadow_refused),
-    ]
-    text = ", ".join(f"{amount(total)} {name}" for name, total in named if total)
-    median, slowest = totals.wait_quantile(0.5), totals.wait_quantile(0.95)
-    if median is not None and slowest is not None:
-        text += f"\nhalf of the tasks waited up to {format_seconds(median)}, "
-        text += f"95% up to {format_seconds(slowest)}"
-    return text
+    return f"{sparkline(granted)} {count(sum(granted), 'unit')} granted"

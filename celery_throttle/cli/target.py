@@ -12,6 +12,7 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_throttle.cli.exit_codes import CommandError, ExitCode
+from celery_throttle.limiter import Limiter
 from celery_throttle.tasks.app_limits import AppLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +30,14 @@ class Target:
     throttle: AppLimits
     has_app: bool
 
+    @property
+    def limiter(self) -> Limiter:
+        """The limits of the app, or of the server: the latter have no queues of their own."""
+        if self.has_app:
+            return self.throttle
+        settings = self.throttle.settings
+        return Limiter(settings.url, prefix=settings.prefix)
+
     def require_app(self, reason: str) -> None:
         """Raise an error unless there is an app; ``reason``: for what it is needed."""
         if not self.has_app:
@@ -38,7 +47,7 @@ class Target:
 
     @cached_property
     def _own_broker(self) -> str:
-        return self.throttle.qualify("") if self.has_app else ""
+        return self.throttle.own_broker if self.has_app else ""
 
     def queue_name(self, queue: str) -> str:
         """Return the name of a queue without its broker, if that is the app's."""

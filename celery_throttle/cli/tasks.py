@@ -11,30 +11,12 @@ from celery_throttle.cli.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.exit_codes import ExitCode
 from celery_throttle.cli.options import json_option, key_argument, limit_argument
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import (
-    age,
-    clock,
-    limit_text,
-    ordinal,
-    pause_text,
-    ref_text,
-    sentence,
-    zone,
-)
+from celery_throttle.cli.text import clock, pause_text, sentence, zone
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status_text import age, limit_text, ref_text, task_text
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import TaskStatus
-
-#: States of the result backend that say nothing: it stores no state of a task that waits.
-_NO_STATE = "PENDING"
-
-_UNKNOWN = (
-    "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
-    "or a worker has received it and runs it, or waits until its ETA; or it has ended; or it never "
-    "was sent to this app. Next: celery -A APP inspect query_task {task_id} shows whether a worker "
-    "has it; ls shows whether workers live."
-)
 
 
 @click.command()
@@ -46,7 +28,7 @@ def why(target: Target, task_id: str, *, as_json: bool) -> None:
     status = target.throttle.explain(task_id)
     if status.queue is not None:
         status = replace(status, queue=target.queue_name(status.queue))
-    state = _stored_state(target, task_id)
+    state = target.throttle.stored_state(task_id) if target.has_app else None
     if as_json:
         echo_json({**to_json(status), "state": state})
     else:
@@ -56,47 +38,21 @@ def why(target: Target, task_id: str, *, as_json: bool) -> None:
         click.get_current_context().exit(ExitCode.NOT_FOUND)
 
 
-def _stored_state(target: Target, task_id: str) -> str | None:
-    """Return the state that the result backend of the app has stored; None if it has none."""
-    if not target.has_app:
-        return None
-    try:
-        state: str = target.throttle.app.AsyncResult(task_id).state
-    except Exception:  # noqa: BLE001  # each backend has errors of its own, and may be missing
-        return None
-    return None if state == _NO_STATE else state
-
-
 def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
-    named = f"Task {status.task_id}" + (f" ({status.task})" if status.task else "")
-    queue = "" if status.queue is None else f"queue {status.queue}"
+    text = task_text(status)
     if status.location == "line":
-        yield from _explain_line(status, named, queue)
+        yield f"{text}, for {age(status.waited or 0.0)}."
+        yield from _explain_line(status)
     elif status.location == "claimed":
-        yield (
-            f"{named} was claimed from a line of {queue} by worker {status.worker}: it runs, or "
-            "will in a moment. If the worker is lost, it returns to its line in "
-            f"{age(status.lease or 0.0)}."
-        )
-    elif status.location == "quarantine":
-        yield (
-            f"{named} of {queue} is in quarantine: the worker that claimed it had no code for "
-            "it, or failed to hand it over; its log says which. The task returns to its line when "
-            "a worker that can run it reports to the server."
-        )
+        lease = age(status.lease or 0.0)
+        yield f"{text} If the worker is lost, it returns to its line in {lease}."
     else:
-        yield f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
+        yield text
     if state is not None:
         yield f"The result backend has stored its state {state}."
 
 
-def _explain_line(status: TaskStatus, named: str, queue: str) -> Iterator[str]:
-    text = f"{named} waits in a line of {queue}"
-    if status.position is not None and status.line_tasks is not None:
-        text += f", {ordinal(status.position)} of {status.line_tasks:,}"
-    if status.blocked_by is not None:
-        text += f", at {limit_text(*status.blocked_by)}"
-    yield f"{text}, for {age(status.waited or 0.0)}."
+def _explain_line(status: TaskStatus) -> Iterator[str]:
     needed = [limit_text(name, key) for name, key, _ in status.limits]
     if len(needed) > 1:
         yield f"It needs {', '.join(needed[:-1])} and {needed[-1]}."

@@ -8,8 +8,8 @@ from datetime import datetime
 from math import inf
 
 from celery_throttle.forecasts.solver import WORKERS, Forecast
-from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.text import format_author, format_seconds
+from celery_throttle.observe.status_text import limit_text
+from celery_throttle.observe.text import add_author, format_author
 from celery_throttle.observe.values import Origin, Pause
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -18,11 +18,6 @@ _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 def sentence(text: str) -> str:
     """Return the text with a capital letter."""
     return text[:1].upper() + text[1:]
-
-
-def amount(units: float) -> str:
-    """Return a number of units: ``"12,000"``, ``"0.25"``."""
-    return f"{units:,.3f}".rstrip("0").rstrip(".")
 
 
 def clock(at: datetime) -> str:
@@ -37,34 +32,11 @@ def zone() -> str:
     return datetime.now().astimezone().tzname() or "local time"
 
 
-def age(seconds: float) -> str:
-    """Return how long something has lasted, to a tenth of a second."""
-    return format_seconds(round(seconds, 1))
-
-
-def ordinal(number: int) -> str:
-    """Return ``"1st"``, ``"112th"``."""
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{'th' if number % 100 in (11, 12, 13) else suffix}"
-
-
-def limit_text(name: str, key: str | None = None) -> str:
-    """Return ``"limit mail"``, ``"limit mail of key t7"``, ``"fan-out newsletter"``."""
-    if name == "fan-out" and key is not None:
-        return f"fan-out {format_key(key)}"
-    return f"limit {name}" if key is None else f"limit {name} of key {format_key(key)}"
-
-
-def ref_text(ref: LimitRef) -> str:
-    """Return :func:`limit_text` of a reference."""
-    return limit_text(ref.name, ref.key)
-
-
 def pause_text(pause: Pause) -> str:
-    """Return ``"limit mail is paused until 14:02:31 by ann@web: why"``."""
+    """Return ``"limit mail is paused until 14:02:31, by ann@web: why"``."""
     until = "it is resumed" if pause.until is None else clock(pause.until)
     subject = limit_text(pause.limit, pause.key)
-    return f"{subject} is paused until {until}{format_author(pause.author)}"
+    return add_author(f"{subject} is paused until {until}", pause.author)
 
 
 def origin_text(origin: Origin) -> str:

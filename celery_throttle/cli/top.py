@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from types import FrameType
 
 import click
 
-from celery_throttle.cli.console import echo_json
+from celery_throttle.cli.console import echo_json, interruption
 from celery_throttle.cli.options import json_option
 from celery_throttle.cli.status import read_status, status_fields
 from celery_throttle.cli.status_view import status_lines
@@ -62,7 +58,7 @@ def _by_waiting(status: Status) -> Status:
 def _watch(target: Target, status: Status, every: float) -> None:
     """Redraw the screen until Ctrl-C."""
     rates: Mapping[str, float] = {}
-    with _interruption() as interrupted:
+    with interruption() as interrupted:
         click.echo(_ENTER, nl=False)
         try:
             _draw(status, rates)
@@ -74,26 +70,6 @@ def _watch(target: Target, status: Status, every: float) -> None:
             pass
         finally:
             click.echo(_LEAVE, nl=False)
-
-
-@contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C sets; another raises KeyboardInterrupt.
-
-    Python loses a KeyboardInterrupt that is raised where nobody catches it, such as in a finalizer.
-    """
-    interrupted = threading.Event()
-    default = signal.getsignal(signal.SIGINT)
-
-    def set_once(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, default)
-        interrupted.set()
-
-    signal.signal(signal.SIGINT, set_once)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, default)
 
 
 def _rates(before: Status, after: Status) -> dict[str, float]:
