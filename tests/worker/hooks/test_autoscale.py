@@ -29,6 +29,16 @@ def running(stage: Stage) -> int:
     return len(stage.begun()) - len(stage.ended())
 
 
+def run_plain_task(stage: Stage, worker: Worker, number: int) -> None:
+    """Run a task, until the worker itself counts it as done: only then is its process free."""
+    stage.send(stops.plain, range(number, number + 1))
+    until(lambda: number in stage.ended(), "a task without limits ran")
+    until(
+        lambda: command("reserved", worker) == command("active", worker) == [],
+        "the worker has no task",
+    )
+
+
 @pytest.mark.pools("prefork", "gevent", "eventlet")
 def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
     """Not with threads and solo: Celery cannot let these grow."""
@@ -42,6 +52,26 @@ def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
     until(lambda: len(stage.ended()) == 12, "all tasks ran")
     until(stage.nothing_is_held, "all is given back")
     assert Counter(stage.begun()) == Counter(range(12))
+
+
+@pytest.mark.pools("prefork", "gevent")
+def test_autoscale_ignores_tasks_in_lines_until_their_limit_allows_them(stage: Stage) -> None:
+    stage.limiter["quota"].acquire(100)
+    first = stage.worker(size=1)
+    stage.send(stops.hourly, range(200), FOREVER)
+    until(lambda: stage.waiting() == 200, "all tasks wait in their line")
+    first.terminate()
+    first.wait()
+    worker = stage.worker(options=(*QUICK, "--autoscale=4,1"))
+    for number in range(200, 205):
+        run_plain_task(stage, worker, number)
+    assert "Scaling up" not in worker.log()
+    stage.open("quota")
+    until(lambda: running(stage) == 4, "four tasks run")
+    assert worker.log().count("Scaling up 1 processes") == 3
+    stage.end(*range(200))
+    until(lambda: len(stage.ended()) == 105, "the quota is used up")
+    assert stage.waiting() == 100
 
 
 @pytest.mark.pools("prefork", "gevent", "eventlet")
