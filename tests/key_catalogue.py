@@ -282,6 +282,16 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         ),
         *_kinds(
             Expiry.ALWAYS,
+            "eight days after the last outage",
+            "count_outage",
+            (
+                _KEYS.outages,
+                "string",
+                "microseconds that workers spent in outage mode, summed over workers",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
             "when the last heartbeat expires",
             "heartbeat",
             (_KEYS.membership, "zset", "live workers, by the end of the heartbeat"),

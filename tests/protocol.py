@@ -53,6 +53,8 @@ class Claimed:
     message: bytes
     id: str
     slots: Sequence[bytes]
+    field: str = ""
+    position: int = 0
 
 
 @dataclass
@@ -199,9 +201,19 @@ class Protocol:
 
     @staticmethod
     def _row(row: list[Any]) -> Claimed:
-        token, kind, starts, waited, message, task_id, *slots = row
-        slots = slots[0] if slots else []
-        return Claimed(token, kind == 1, starts, waited, message, task_id.decode(), slots)
+        token, kind, starts, waited, message, task_id, *more = row
+        field, position, *slots = more or (b"", 0)
+        return Claimed(
+            token,
+            kind == 1,
+            starts,
+            waited,
+            message,
+            task_id.decode(),
+            slots[0] if slots else [],
+            field.decode(),
+            position,
+        )
 
     def drain(
         self, seconds: float, *, step: int = 1_000, room: int = 10, ahead: int = 0

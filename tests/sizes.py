@@ -18,14 +18,15 @@ WHOLE = os.environ.get("TESTS") == "all"
 
 _RABBITMQ = {"rabbitmq_url", "rabbitmq4_url", "any_rabbitmq_url", "rabbitmq"}
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("random", print_blob=True)
-settings.load_profile("random" if os.environ.get("EXAMPLES") == "random" else "same")
-
 
 def examples(number: int) -> int:
     """Return how many examples of a property to play, of so many in the whole suite."""
     return number if WHOLE else max(5, number // 20)
+
+
+settings.register_profile("same", derandomize=True, max_examples=examples(100))
+settings.register_profile("random", print_blob=True, max_examples=examples(100))
+settings.load_profile("random" if os.environ.get("EXAMPLES") == "random" else "same")
 
 
 def is_thorough(item: pytest.Item) -> bool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import re
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,14 +15,15 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.docs import pages
+from tests.programs import ROOT, run_python, search_path
 from tests.servers.rabbitmq import listens
 from tests.servers.server import free_port, wait_until
 from tests.tether import Tethered
-from tests.workers import ROOT, StartWorker
+from tests.workers import StartWorker
 
 SHOP = ROOT / "examples" / "django_shop"
-PAGE = (ROOT / "docs" / "how-to" / "django.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```\w+\n# (\S+\.(?:py|toml))(?:, .*)?\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
+BLOCKS = pages.files("how-to/django.md")
 
 TENANTS = ("acme", "globex")
 ORDERS = 40
@@ -49,20 +47,7 @@ def test_the_page_shows_all_that_matters() -> None:
 def test_its_own_tests_pass(tmp_path: Path) -> None:
     if importlib.util.find_spec("pytest_django") is None:
         pytest.skip("pytest-django is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", SHOP],
-        env=os.environ | {"PYTHONPATH": search_path()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def search_path(*directories: Path) -> str:
-    before = filter(None, [os.environ.get("PYTHONPATH")])
-    return os.pathsep.join([str(ROOT), *map(str, directories), *before])
+    run_python("-m", "pytest", "-p", "no:cacheprovider", str(SHOP), cwd=tmp_path)
 
 
 class Shop:
@@ -77,27 +62,15 @@ class Shop:
             "PYTHONPATH": search_path(SHOP),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        self.run(str(SHOP / "manage.py"), "migrate")
+        run_python(str(SHOP / "manage.py"), "migrate", env=self.env)
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         command = [str(SHOP / "manage.py"), "runserver", "--noreload", f"127.0.0.1:{port}"]
         self._web = Tethered([sys.executable, *command], directory / "web.log", self.env)
         self._web.wait_until(lambda: listens(port), seconds=30)
 
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=os.environ | self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     def throttle(self, *arguments: str) -> str:
-        return self.run("-m", "celery", "-A", "shop", "throttle", *arguments)
+        return run_python("-m", "celery", "-A", "shop", "throttle", *arguments, env=self.env)
 
     def request(self, path: str, method: str = "GET") -> int:
         try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import redis
 
-from tests.workers import ROOT, StartWorker
+from tests.programs import run_python
+from tests.workers import StartWorker
 
 pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
 
@@ -22,17 +20,7 @@ def services(url: str) -> dict[str, str]:
 
 def run(name: str, url: str, **env: str) -> str:
     """Return the output of the program."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"examples.{name}"],
-        env=os.environ | services(url) | env,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python("-m", f"examples.{name}", env=services(url) | env, seconds=90)
 
 
 def test_quotas(redis_url: str, start_worker: StartWorker) -> None:

@@ -14,7 +14,7 @@ def test_each_name_is_there() -> None:
     assert set(celery_throttle._MODULES) == set(celery_throttle.__all__)
     for name in celery_throttle.__all__:
         assert getattr(celery_throttle, name).__module__.startswith("celery_throttle") or name in (
-            *("task_released", "task_throttled", "throttle_mode_changed"),
+            *("task_admitted", "task_released", "task_throttled", "throttle_mode_changed"),
         )
 
 

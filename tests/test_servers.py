@@ -17,8 +17,9 @@ import redis
 from celery import Celery
 from kombu import Connection
 
+from tests.programs import ROOT
 from tests.servers.server import Server, assert_nothing_left_behind, valkey_command
-from tests.workers import ROOT, StartWorker, Worker
+from tests.workers import StartWorker, Worker
 
 
 @pytest.fixture

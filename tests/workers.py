@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
+from tests.programs import search_path
 from tests.tether import Tethered
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
-ROOT = Path(__file__).parent.parent
 QUICK = ("--without-mingle", "--without-gossip")  # a worker looks for others for a second
 READY_SECONDS = 30
 
@@ -51,10 +51,9 @@ class Worker:
             *(("--queues", ",".join(queues)) if queues else ()),
             *options,
         ]
-        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._env = {
             "CELERY_BROKER_URL": broker_url,
-            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONPATH": search_path(),
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": self._directory.name,  # a killed worker leaves its pool's files behind
             **(env or {}),

@@ -12,7 +12,10 @@ from celery_throttle import Throttle
 
 BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost")
 STORE = os.environ.get("THROTTLE_URL", BROKER)
-LIMITS = {"api": "300/s", "tenant": "100/s"}
+LIMITS = {"api": "100/s", "tenant": "50/s"}
+
+#: Seconds; longer than a busy machine keeps a process from renewing its leases.
+LEASE = 8
 
 app = Celery("removal", broker=BROKER, backend=STORE, set_as_current=False)
 app.conf.update(
@@ -20,7 +23,7 @@ app.conf.update(
     worker_prefetch_multiplier=4,
     broker_connection_retry_on_startup=True,
 )
-throttle = Throttle(app, LIMITS, url=STORE, lease=3)
+throttle = Throttle(app, LIMITS, url=STORE, lease=LEASE)
 _starts: Any = None
 
 

@@ -22,7 +22,7 @@ from celery.signals import task_failure, task_received, task_revoked
 from celery.worker.request import Request
 from kombu import Exchange, Queue
 
-from celery_throttle import Throttle, task_released, task_throttled
+from celery_throttle import Throttle, task_admitted, task_released, task_throttled
 
 BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
 STORE = os.environ.get("THROTTLE_URL") or BROKER
@@ -90,6 +90,11 @@ def on_received(request: Any, **_: Any) -> None:
 def on_throttled(sender: Task, request: Any, **fields: Any) -> None:
     del fields["signal"]
     record("throttled", id=request.id, task=sender.name, at=time.time(), **fields)
+
+
+@task_admitted.connect
+def on_admitted(sender: Task, request: Any, waited: float, **_: Any) -> None:
+    record("admitted", id=request.id, task=sender.name, waited=waited)
 
 
 @task_released.connect

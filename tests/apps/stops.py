@@ -20,7 +20,13 @@ app.conf.update(
     worker_pool_restarts=True,
     worker_soft_shutdown_timeout=float(os.environ.get("SOFT", "0")),
 )
-LIMITS = {"api": "50/s", "open": "100000/s burst 1000", "two": "2 at once", "nine": "9 at once"}
+LIMITS = {
+    "api": "50/s",
+    "open": "100000/s burst 1000",
+    "quota": "1/h burst 100",
+    "two": "2 at once",
+    "nine": "9 at once",
+}
 # The lease is long: a claim that nobody gave back shows as a task that does not come.
 throttle = Throttle(
     app,
@@ -61,6 +67,7 @@ plain_late = define("plain_late", acks_late=True)
 early = define("early", throttle="open")
 late = define("late", throttle="open", acks_late=True)
 api = define("api", throttle="api")
+hourly = define("hourly", throttle="quota")
 slot = define("slot", throttle="two")
 slot_late = define("slot_late", throttle="two", acks_late=True)
 slot_of_nine = define("slot_of_nine", throttle="nine")

@@ -18,7 +18,7 @@ from tests.celery_suite.differences import Comparison, compare, complaints, disp
 from tests.celery_suite.reasons import REASONS
 from tests.celery_suite.runs import LIMITS, Run, read_modes, run_modes
 from tests.celery_suite.source import unpack_suite
-from tests.workers import ROOT
+from tests.programs import ROOT
 
 BUILD = ROOT / "build" / "celery-suite"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.celery_suite.plugin import LIMIT, RECORD
+from tests.programs import ROOT
 from tests.servers.server import Server, assert_nothing_left_behind, valkey_command
 from tests.tether import Tethered
-from tests.workers import ROOT
 
 #: The mode of plain Celery, with no limit.
 PLAIN = "plain"

@@ -14,7 +14,7 @@ from tests.cli.conftest import ENTRIES, Shell, fill
 def test_a_pause_of_one_shell_appears_in_another(app: Any) -> None:
     one, other = (Shell(app, entry) for entry in ENTRIES)
     one.run("pause", "api", "--reason", "incident 12", "--by", "ann@web")
-    assert "limit api is paused until it is resumed by ann@web: incident 12" in other.run("ls")
+    assert "limit api is paused until it is resumed, by ann@web: incident 12" in other.run("ls")
     (pause,) = next(one for one in other.json("ls")["limits"] if one["name"] == "api")["pauses"]
     assert (pause["limit"], pause["key"], pause["seconds"], pause["until"]) == (
         *("api", None),

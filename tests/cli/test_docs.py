@@ -13,10 +13,9 @@ import pytest
 from celery_throttle.cli import main, throttle
 from celery_throttle.cli.exit_codes import ExitCode
 from tests.cli.conftest import Shell, fill
+from tests.docs import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text(
-    encoding="utf-8"
-)
+PAGE = pages.read("reference/commands.md")
 JSON = PAGE.partition("\n## JSON\n")[2]
 
 #: What the page says of fields: names in backquotes, some with a note in parentheses.

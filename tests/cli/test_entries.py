@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from celery_throttle.cli import main, throttle
 from tests.cli.conftest import fill
+from tests.programs import ROOT
 from tests.servers.server import free_port
-from tests.workers import ROOT
 
 COMMAND = str(Path(sys.executable).with_name("celery-throttle"))
 CELERY = (sys.executable, "-m", "celery", "-A", "tests.apps.operated")
@@ -50,7 +50,7 @@ def test_two_shells(app: Any, redis_url: str) -> None:
     run(*CELERY, "throttle", "pause", "mail", "--reason", "incident 12", "--by", "ann@web", env=env)
     for shell in ((*CELERY, "throttle"), (COMMAND, "--url", redis_url)):
         output = run(*shell, "ls", env=env)
-        assert "limit mail is paused until it is resumed by ann@web: incident 12" in output
+        assert "limit mail is paused until it is resumed, by ann@web: incident 12" in output
         assert "waits in a line of queue" in run(*shell, "why", "id3", env=env)
     assert "5 tasks" in run(COMMAND, "show", "mail", env={"THROTTLE_URL": redis_url})
 

@@ -40,6 +40,13 @@ def test_move_sends_them_to_another_queue(full: Shell, redis_url: str) -> None:
     assert (change.author.by, change.author.reason) == ("ann", "too many")
 
 
+def test_a_key_that_is_encoded(app_shell: Shell) -> None:
+    send = app_shell.app.tasks["send"]
+    app_shell.app.throttle.fan_out([send.s(f"a b{n % 2}", n) for n in range(6)], "odd")
+    assert app_shell.run("drop", "mail", "a b1", "--yes") == "Dropped 3 tasks.\n"
+    assert app_shell.app.throttle.count_waiting("mail").waiting == 3
+
+
 def test_drop_revokes_them(full: Shell) -> None:
     assert full.run("drop", "mail", "--yes") == "Dropped 6 tasks.\n"
     assert full.app.AsyncResult("id3").state == "REVOKED"

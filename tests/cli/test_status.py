@@ -101,7 +101,7 @@ def test_why_says_where_a_task_waits(shell: Shell) -> None:
     assert first.startswith("Task id7 (send) waits in a line of queue ")
     assert ", 3rd of 40, at limit mail of key t1, for " in first
     assert rest[0] == "It needs limit mail of key t1 and limit api."
-    assert re.fullmatch(r"Limit mail is paused until [\d: -]+ by ann@web: incident 12\.", rest[1])
+    assert re.fullmatch(r"Limit mail is paused until [\d: -]+, by ann@web: incident 12\.", rest[1])
     assert re.fullmatch(r"It is expected to start in (9|10) min( \d+ s)?\.", rest[2])
     found = shell.json("why", "id7")
     assert (found["position"], found["line_tasks"], found["state"]) == (3, 40, None)

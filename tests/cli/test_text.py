@@ -19,29 +19,6 @@ def forecast(seconds: float | None) -> Forecast:
     return Forecast(12_000, seconds, at, "api")
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [
-        (1, "1st"),
-        (2, "2nd"),
-        (3, "3rd"),
-        (4, "4th"),
-        (11, "11th"),
-        (112, "112th"),
-        (1021, "1,021st"),
-    ],
-)
-def test_ordinals(number: int, expected: str) -> None:
-    assert text.ordinal(number) == expected
-
-
-@pytest.mark.parametrize(
-    ("units", "expected"), [(0.0, "0"), (12_000.0, "12,000"), (0.25, "0.25"), (1.0004, "1")]
-)
-def test_amounts(units: float, expected: str) -> None:
-    assert text.amount(units) == expected
-
-
 def test_times_of_other_days_have_their_date() -> None:
     later = NOW + timedelta(days=3)
     assert text.clock(later) == f"{later.astimezone():%Y-%m-%d %H:%M:%S}"

@@ -66,6 +66,7 @@ def assert_gone(processes: Sequence[psutil.Process], seconds: float = 5) -> None
     assert not alive
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_json_holds_the_figures_and_svg_the_picture(tmp_path: Path) -> None:
     svg = tmp_path / "demo.svg"

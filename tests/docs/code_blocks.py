@@ -13,6 +13,8 @@ How a block is tested follows from its language:
     is parsed.
 ``text``
     is output, and no code.
+``{literalinclude}``
+    is part of an example, which has tests of its own.
 
 A block that cannot be tested follows a comment with the reason:
 ``<!-- skip: next "needs an account of the API" -->``. What a page leaves to its reader, such as a
@@ -55,7 +57,9 @@ _FILE = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
 _REDIS = re.compile(r"(?:redis|valkey)://(?:localhost|redis|limits)(?::\d+)?(?:/\d+)?")
 
 #: Blocks of these languages are no code of the reader.
-_OUTPUT = frozenset({"text", "{toctree}", "{eval-rst}", "{include}", "{figure}", "mermaid"})
+_OUTPUT = frozenset(
+    {"text", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{figure}", "mermaid"}
+)
 
 
 class Page:

@@ -26,13 +26,12 @@ import re
 import types
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import celery_throttle
+from tests.docs.pages import DOCS
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PACKAGE = celery_throttle.__name__
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)

@@ -8,19 +8,17 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, groupby
-from pathlib import Path
 
 import click
 from celery.bin.celery import celery
 
 from celery_throttle.cli import main, throttle
+from tests.programs import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-ROOT = Path(__file__).parents[2]
 
 #: Programs that are not ours: what follows them is not checked.
 OTHERS = [
@@ -40,6 +38,7 @@ OTHERS = [
     "npm",
     "pytest",
     "rabbitmq-plugins",
+    "promtool",
     "rabbitmqctl",
     "redis-cli",
     "sort",

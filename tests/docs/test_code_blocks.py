@@ -10,9 +10,10 @@ import redis
 
 from tests.docs.child import run_in_child
 from tests.docs.code_blocks import Page
+from tests.docs.pages import DOCS
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import celery_throttle
-from tests.docs.public_names import DOCS, ROOT
+from tests.docs import pages
+from tests.programs import ROOT
 
-PAGE = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
+PAGE = pages.read("reference/errors.md")
 
 _LEVELS = ("warning", "error", "exception")
 

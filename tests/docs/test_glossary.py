@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "glossary.md").read_text(encoding="utf-8")
+from tests.docs import pages
+
+PAGE = pages.read("glossary.md")
 TERMS = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
 
 #: Words of which each has one meaning everywhere.
@@ -39,7 +39,7 @@ def test_the_terms_are_in_alphabetical_order() -> None:
 
 def test_links_to_terms_lead_to_a_term() -> None:
     anchors = {term.lower().replace(" ", "-") for term in TERMS}
-    for path in DOCS.rglob("*.md"):
+    for path in pages.DOCS.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
         for anchor in re.findall(r"\]\((?:\.\./)*glossary\.md#([\w-]+)\)", text):
             assert anchor in anchors, f"{path.name}: {anchor}"

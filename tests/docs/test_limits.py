@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -13,21 +12,15 @@ from celery_throttle.errors import LimitError, LimitValueError
 from celery_throttle.limits import grammar, limit, rate
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_NAME, parse_limits
+from tests.docs import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
+PAGE = pages.read("reference/limits.md")
 
-
-def table(heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    text = re.split(rf"^#+ {re.escape(heading)}$", PAGE, maxsplit=1, flags=re.MULTILINE)[1]
-    text = re.split(r"^#", text, maxsplit=1, flags=re.MULTILINE)[0]
-    rows = re.findall(r"^\| ?(.*) ?\|$", text, re.MULTILINE)
-    return [[cell.strip() for cell in row.split(" | ")] for row in rows[2:]]
-
-
-EXAMPLES = [[cell.strip("`") for cell in row[:2]] for row in table("What you can write")]
-MISTAKES = [[cell.strip("`") for cell in row] for row in table("Errors")]
-ALGORITHMS = table("Which clauses can be combined")
+EXAMPLES = [
+    [cell.strip("`") for cell in row[:2]] for row in pages.table(PAGE, "What you can write")
+]
+MISTAKES = [[cell.strip("`") for cell in row] for row in pages.table(PAGE, "Errors")]
+ALGORITHMS = pages.table(PAGE, "Which clauses can be combined")
 
 #: A limit of each algorithm, and each clause with a value.
 HEADS = {name: f"10/d using {name}" for name in grammar.ALGORITHMS} | {
@@ -78,7 +71,7 @@ def test_every_keyword_and_algorithm_is_in_the_grammar() -> None:
 
 
 def test_the_units() -> None:
-    rows = {row[0].strip("`"): row for row in table("Units of time")}
+    rows = {row[0].strip("`"): row for row in pages.table(PAGE, "Units of time")}
     assert {*rows} == {*rate.UNITS}
     for symbol, row in rows.items():
         spellings = re.findall(r"`(\w+)`", " ".join(row[:2]))

@@ -17,7 +17,8 @@ import pytest
 import celery_throttle
 from tests.docs import public_names
 from tests.docs.child import run_in_child
-from tests.docs.public_names import DOCS, PublicName
+from tests.docs.pages import DOCS
+from tests.docs.public_names import PublicName
 
 pytest.importorskip("sphinx")
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of extensions
@@ -110,7 +111,7 @@ def test_the_rule_finds_names_of_all_kinds() -> None:
         "celery_throttle.limiter.Limiter.acquire",
         "celery_throttle.handle.LimitHandle.pause",
         "celery_throttle.limits.limit.Limit.burst",
-        "celery_throttle.fanout.progress.Progress",
+        "celery_throttle.observe.fan_outs.Progress",
         "celery_throttle.clients.httpx.ThrottledTransport",
         "celery_throttle.errors.Throttled",
         "celery_throttle.task_throttled",

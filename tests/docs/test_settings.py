@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +13,9 @@ from celery import Celery
 
 from celery_throttle import ConfigurationError, Throttle, ThrottleWarning
 from celery_throttle.settings import _NAMES, CHECKS, PUBLISH, WAITING, Settings
+from tests.docs import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(
-    encoding="utf-8"
-)
+PAGE = pages.read("reference/settings.md")
 ROWS = re.findall(
     r"^\| \[`(throttle_\w+)`\]\(#(\w+)\) \| `(\w+)` "
     r"\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([\d.]+) \|$",

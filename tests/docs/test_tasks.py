@@ -9,7 +9,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -27,8 +26,9 @@ from celery_throttle.errors import (
 from celery_throttle.limits.key import encode_key
 from celery_throttle.tasks.task import ThrottledTask
 from celery_throttle.worker import tuning
+from tests.docs import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
+PAGE = pages.read("reference/tasks.md")
 
 
 def nothing() -> None: ...
@@ -53,13 +53,6 @@ NAMES = {
 }
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    text = PAGE.partition(f"\n{heading}\n")[2]
-    table = re.findall(r"^\| (.*) \|$", text.partition("\n#")[0], re.MULTILINE)
-    return [row.split(" | ") for row in table[1:]]
-
-
 @pytest.fixture
 def app() -> Iterator[Any]:
     with Celery("shop", set_as_current=False) as app:
@@ -76,19 +69,19 @@ def read(app: Any, **options: Any) -> Any:
 
 
 def test_the_table_has_every_attribute_with_its_default() -> None:
-    table = re.findall(
+    rows = re.findall(
         r"^\| \[`(throttle\w*)`\]\(#(\w+)\) \| [^|]+ \| `([^`]+)` \| 0.1.0 \|$", PAGE, re.MULTILINE
     )
     known = {
         name: value for name, value in vars(ThrottledTask).items() if name.startswith("throttle")
     }
-    assert {name: ast.literal_eval(default) for name, _, default in table} == known
-    assert all(f"\n## `{name}`\n" in PAGE and name == anchor for name, anchor, _ in table)
+    assert {name: ast.literal_eval(default) for name, _, default in rows} == known
+    assert all(f"\n## `{name}`\n" in PAGE and name == anchor for name, anchor, _ in rows)
 
 
 KEYS = [
     (value, key)
-    for values, keys in rows("## Which keys are equal")
+    for values, keys in pages.table(PAGE, "Which keys are equal")
     for value in re.findall(r"`([^`]+)`", values.partition(" (")[0])
     for key in [re.findall(r"`([^`]+)`", keys)]
 ]
@@ -120,7 +113,7 @@ def test_other_keys() -> None:
     ],
 )
 def test_templates(app: Any, template: str, key: str | None) -> None:
-    assert template in [row[0].strip("`") for row in rows("## Key templates")]
+    assert template in [row[0].strip("`") for row in pages.table(PAGE, "Key templates")]
     text = template.strip('"')
     requirement = read(app, throttle=text).requirement((), {})
     assert requirement.refs == ((text.partition(":")[0], key),)
@@ -143,7 +136,7 @@ def test_the_same_limit_and_key_is_charged_once(app: Any) -> None:
             read(app, name=f"wrong {number}", throttle=wrong)
 
 
-@pytest.mark.parametrize("row", rows("## `throttle_cost`"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", pages.table(PAGE, "`throttle_cost`"), ids=lambda row: row[0])
 def test_costs(app: Any, row: list[str]) -> None:
     for text in re.findall(r"`([^`]+)`", row[0]):
         cost = eval(text.replace("llm", "mail"), dict(NAMES))  # noqa: S307  # our own page

@@ -16,7 +16,7 @@ import pytest
 
 from celery_throttle.fanout import Progress
 from celery_throttle.fanout.bar import describe
-from tests.workers import ROOT
+from tests.programs import ROOT
 
 PROGRESS = Progress(
     name="nightly",

@@ -30,11 +30,11 @@ from celery_throttle import (
 from celery_throttle.fanout import retry
 from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
 from celery_throttle.messages import packing
-from celery_throttle.operations.claim import requeue_call, withdraw_call
+from celery_throttle.operations.claim import claim_call, requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
 from tests.fanout.conftest import MakeApp
+from tests.programs import ROOT
 from tests.servers.server import free_port, wait_until
-from tests.workers import ROOT
 
 
 @pytest.fixture
@@ -94,6 +94,22 @@ def test_they_keep_their_order_and_go_by_priority(app: Any) -> None:
     signatures[3].set(priority=5)  # with Redis as the broker the lowest is first
     app.throttle.fan_out([*signatures], "nightly")
     assert waiting(app) == ["0", "1", "2", "4", "3"]
+
+
+def test_positions_count_the_tasks_before(app: Any, client: Any) -> None:
+    app.throttle.fan_out(some(app, 3), "nightly")
+    more = [
+        signature.set(priority=5 * (index == 4)) for index, signature in enumerate(some(app, 7))
+    ]
+    app.throttle.fan_out(more, "nightly")
+    app.throttle.define("api", "1000/s burst 100")
+    keys = app.throttle.keys
+    call = claim_call(keys, "w", keys.queue("redis/0/celery"), range(1, 10), lease=5)
+    rows = app.throttle.store.run(call)[2:]
+    found = [(int(row[5]), row[7]) for row in rows]
+    assert found == [(0, 1), (1, 2), (2, 3), (3, 4), (5, 5), (6, 6), (4, 5)]
+    assert {row[6] for row in rows} == {b"api"}
+    wait_until(lambda: not client.keys("{throttle}:state:@*"), "its state, of some us, expires")
 
 
 def test_each_set_of_keys_has_a_line(app: Any, client: Any) -> None:
@@ -425,7 +441,7 @@ def test_results_that_go_to_one_process_only_are_left_to_workers(redis_url: str)
 
 
 def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
-    """Tasks can be cancelled, and their ends recorded."""
+    """Tasks can be cancelled, and their ends and the change recorded."""
     app = make_app(task_ignore_result=True)
     handle = app.throttle.fan_out(some(app, 50), "nightly")
     withdraw(app, "0")
@@ -433,6 +449,7 @@ def test_a_full_server_is_made_room_on(make_app: MakeApp, client: Any) -> None:
     try:
         end(app, "nightly", ("0", "done"))
         assert handle.cancel() == 49
+        assert app.throttle.changes()[0].action == "cancel"
     finally:
         client.config_set("maxmemory", 0)
     progress = handle.progress()

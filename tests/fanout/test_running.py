@@ -17,9 +17,10 @@ import redis
 
 from celery_throttle import UnknownFanOutError
 from tests.apps import bulk
+from tests.programs import ROOT
 from tests.servers.server import wait_until
 from tests.tether import Tethered
-from tests.workers import ROOT, StartWorker
+from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
 

@@ -63,8 +63,9 @@ def start(task: Any, number: int) -> None:
 
 
 @app.task(bind=True, throttle="api")
-def early(self: Any, number: int) -> None:
+def early(self: Any, number: int, seconds: float = 0) -> None:
     start(self, number)
+    time.sleep(seconds)
 
 
 @app.task(bind=True, throttle="api", acks_late=True)

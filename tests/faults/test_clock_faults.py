@@ -11,11 +11,14 @@ import pytest
 from tests.faults.bench import Bench
 from tests.faults.scale import scaled
 from tests.faults.verdict import Faults, Verdict, judge
-from tests.servers.clock import LIBRARY, faked
+from tests.servers.clock import LIBRARY, faked, set_offset
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(300)]
 
 RATE = 50
+
+#: Seconds that a task takes: neither worker alone can start RATE tasks a second.
+LENGTH = 0.03
 
 
 @pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
@@ -25,17 +28,17 @@ def test_a_clock_is_moved(
 ) -> None:
     tasks, moved = range(scaled(600)), []
     file = tmp_path / "clock"
-    file.write_text("+0\n")
+    set_offset(file, 0)
     conf = {"throttle_lease": 2.0, "throttle_limits": {"api": f"{RATE}/s"}}
-    with Bench(redis_url, redis_url, conf=conf, loglevel="WARNING") as bench:
+    with Bench(redis_url, redis_url, conf=conf, loglevel="WARNING", concurrency=1) as bench:
         bench.start_worker()
         bench.start_worker(env=faked(file))
         for worker in bench.workers:
             worker.wait_until_ready()
-        bench.send("early", tasks)
+        bench.send("early", tasks, LENGTH)
         bench.until_started("early", 20)
-        for offset in (f"{3600 * hours:+d}", "+0", f"{3600 * hours:+d}"):
-            file.write_text(f"{offset}\n")
+        for offset in (3600 * hours, 0, 3600 * hours):
+            set_offset(file, offset)
             moved.append((time.time(), time.time()))
             time.sleep(1.5)
         bench.until_started("early", len(tasks))

@@ -188,6 +188,24 @@ def test_a_line_moves_to_the_limit_that_blocks_it(lines: Protocol) -> None:
     lines.check()
 
 
+def test_a_claim_says_where_its_task_waited(lines: Protocol) -> None:
+    lines.park("x", ["api"])
+    for task, rank in (("a", 1), ("b", 1), ("c", 0), ("d", 1)):
+        lines.park(task, ["slow", ("api", "eu")], rank=rank)
+    lines.limiter["api", "eu"].pause(3600)
+    lines.now += 5000 * SECOND
+    found = []
+    for _ in range(2):
+        lines.now += 3600 * SECOND
+        (row,) = lines.claim()
+        found.append((row.id, row.position, row.field))
+    lines.back("w", "own", row.token)  # as it was
+    lines.now += 3600 * SECOND
+    (again,) = lines.claim()
+    assert found == [("c", 1, "slow"), ("b", 1, "slow")]
+    assert (again.id, again.position) == ("b", 1)
+
+
 def test_parking_is_idempotent(lines: Protocol) -> None:
     lines.park("x", ["api"])
     assert lines.park("a", ["api"]).position == 1

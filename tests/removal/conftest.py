@@ -73,7 +73,7 @@ class Site:
             rank_of(message.properties.get("priority"), "redis"),
             0,
             None,
-            packing.pack(message, None, queue, received=True),
+            packing.pack(message, None, queue, received_by="worker@host"),
         )
         call = park_call(
             self.throttle.keys,

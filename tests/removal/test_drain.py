@@ -27,9 +27,10 @@ from celery_throttle.removal.publisher import QueuePublisher
 from celery_throttle.removal.withdrawal import BATCH_SIZE
 from celery_throttle.store.script import Call, script
 from tests.fanout.test_messages import OPTIONS, describe
+from tests.programs import ROOT
 from tests.removal.conftest import MakeSite, Site
 from tests.servers.server import wait_until
-from tests.workers import ROOT, StartWorker
+from tests.workers import StartWorker
 
 #: What sends the messages of a drain.
 PUBLISH = "celery_throttle.removal.publisher.publish"

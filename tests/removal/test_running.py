@@ -16,7 +16,7 @@ from kombu import Queue
 
 from celery_throttle import Throttle
 from celery_throttle.removal.counts import Removal
-from tests.apps.removal import LIMITS
+from tests.apps.removal import LEASE, LIMITS
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
@@ -31,7 +31,7 @@ class Fleet:
         self.app: Any = Celery("removal", broker=broker, backend=store, set_as_current=False)
         backend: Any = self.app.backend
         backend.on_task_call = lambda *_: None  # nobody waits for results
-        self.throttle = Throttle(self.app, LIMITS, url=store, lease=3)
+        self.throttle = Throttle(self.app, LIMITS, url=store, lease=LEASE)
 
         @self.app.task(name="call", throttle=["api", "tenant:{tenant}"], shared=False, lazy=False)
         def call(tenant: int) -> None: ...

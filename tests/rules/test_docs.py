@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -12,8 +11,9 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef, encode_key, parse_key
 from celery_throttle.limits.limit import Limit
 from celery_throttle.rules.reader import read_rules
+from tests.docs import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "rules.md").read_text(encoding="utf-8")
+PAGE = pages.read("how-to/rules.md")
 EXAMPLE, WRONG = re.findall(r"^```toml\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 MESSAGES, _LOG = re.findall(r"^```text\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 

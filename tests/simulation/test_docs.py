@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import pages
+from tests.programs import ROOT
 from tests.simulation.commands import run, words
 from tests.simulation.test_plot import texts
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "concepts" / "algorithms.md").read_text(encoding="utf-8")
+PAGE = pages.read("concepts/algorithms.md")
 EXAMPLES = re.findall(r"^```console\n\$ (.*)\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
 PLOTS = re.findall(r"celery-throttle simulate .*", (ROOT / "Makefile").read_text(encoding="utf-8"))
 
@@ -35,7 +36,7 @@ def test_a_plot_shows_what_its_command_draws(command: str, tmp_path: Path) -> No
 def test_the_page_shows_every_plot() -> None:
     shown = set(re.findall(r"\]\(\.\./plots/(.*?)\)", PAGE))
     assert shown == {command.rpartition("/")[2] for command in PLOTS}
-    assert shown == {path.name for path in (ROOT / "docs" / "plots").iterdir()}
+    assert shown == {path.name for path in (pages.DOCS / "plots").iterdir()}
 
 
 def test_the_limiter_answers_as_the_page_says(redis_url: str) -> None:

@@ -10,13 +10,14 @@ import pytest
 from celery_throttle import Limiter, StoreError
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import script
+from tests.docs import pages
 from tests.ends import End, MakeEnd
 from tests.lua_names import script_names
 from tests.servers.server import Server, wait_until
 from tests.store.conftest import StartServer
 from tests.store.listening import PING, listening
 from tests.store.queue import Queue
-from tests.workers import ROOT, StartWorker
+from tests.workers import StartWorker
 
 LINE = re.compile(r"^ACL SETUSER throttle on >password .*$", re.MULTILINE)
 
@@ -25,7 +26,7 @@ ABOUT_CLIENTS = ("client|setinfo", "client")
 
 
 def the_line() -> str:
-    (line,) = LINE.findall((ROOT / "docs" / "how-to" / "servers.md").read_text())
+    (line,) = LINE.findall(pages.read("how-to/servers.md"))
     return str(line)
 
 

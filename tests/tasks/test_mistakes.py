@@ -12,7 +12,8 @@ import redis
 from celery import Celery, Task, chain, chord, group
 
 from celery_throttle import ConfigurationError, Throttle, ThrottleError, UnknownLimitError
-from tests.workers import ROOT, Worker
+from tests.programs import ROOT
+from tests.workers import Worker
 
 LIMITS = {"stripe": "100/s", "mail": "10/m"}
 

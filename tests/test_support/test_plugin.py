@@ -14,7 +14,7 @@ import pytest
 
 from celery_throttle import pytest_plugin
 from celery_throttle.test_support import names
-from tests.workers import ROOT
+from tests.programs import ROOT, search_path
 
 Run = Callable[..., "Outcome"]
 
@@ -59,7 +59,7 @@ class Outcome:
 
 def run_command(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command without plugins of pytest that are merely installed."""
-    path = os.pathsep.join([str(ROOT), str(directory)])
+    path = search_path(directory)
     env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=directory, env=env

@@ -128,6 +128,7 @@ def test_lines_of_earlier_versions_are_taken_over(
     )
 
 
+@pytest.mark.thorough
 def test_lines_of_earlier_versions_beside_it_are_served(
     redis_url: str, start_worker: StartWorker
 ) -> None:
@@ -155,6 +156,7 @@ def test_no_task_is_lost_if_workers_are_killed_meanwhile(
     assert sorted(set(app.ran())) == list(range(25))
 
 
+@pytest.mark.thorough
 def test_older_tasks_of_a_queue_come_first(redis_url: str, start_worker: StartWorker) -> None:
     client = redis.Redis.from_url(redis_url)
     restore(client, WITHOUT_BROKER)

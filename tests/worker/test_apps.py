@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 
 import pytest
 import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from tests.workers import ROOT, StartWorker
+from tests.programs import run_python
+from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
 
@@ -21,16 +20,9 @@ SECONDS = 20
 @pytest.mark.parametrize("which", ["class", "task"])
 def test_as_in_a_test_session(redis_url: str, which: str) -> None:
     """The worker of the app with limits runs first."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.apps.shared", which],
-        env={"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    product, other, classes = ran.stdout.splitlines()
+    env = {"CELERY_BROKER_URL": redis_url}
+    output = run_python("-m", "tests.apps.shared", which, env=env, seconds=100)
+    product, other, classes = output.splitlines()
     assert ast.literal_eval(product) == ["7", "7", "ValueError(7)"]
     assert ast.literal_eval(other) == ["7", "7", "ValueError(7)"]
     assert classes == " ".join(["celery.worker.request:Request"] * 2)

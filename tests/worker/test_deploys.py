@@ -131,6 +131,7 @@ def test_messages_of_a_later_version_are_left_to_code_that_reads_them(deploys: D
     assert worker.log().count("No code here for messages of version '9'") == 1
 
 
+@pytest.mark.thorough
 def test_the_limits_of_the_worker_that_started_last_are_in_force_for_both(
     deploys: Deploys,
 ) -> None:

@@ -16,9 +16,10 @@ from kombu import Queue
 
 from celery_throttle import Limiter, StoreUnavailableError, Throttle
 from tests.apps import apart
+from tests.programs import ROOT
 from tests.servers.server import Server, wait_until
 from tests.stored import WITHOUT_BROKER, restore
-from tests.workers import ROOT, StartWorker
+from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
 

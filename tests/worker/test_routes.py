@@ -118,6 +118,7 @@ def test_a_rabbitmq_broker(rabbit_site: Site) -> None:
     assert_each_comes_to_its_queue(rabbit_site)
 
 
+@pytest.mark.thorough
 def test_a_copy_for_each_queue(site: Site) -> None:
     worker = site.worker("first", "second")
     site.send(*BOTH)

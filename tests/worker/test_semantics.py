@@ -680,7 +680,18 @@ def test_signals(client: Shop, line: str) -> None:
     for before, after in zip(throttled, released, strict=True):
         assert after["task"] == shop.never.name
         assert after["waited"] == pytest.approx(after["at"] - before["at"], abs=0.5)
+        for name in ("limit", "key", "position"):
+            assert after[name] == before[name]
+    admitted = {row["id"]: row["waited"] for row in client.rows("admitted", *results)}
+    assert admitted == {row["id"]: row["waited"] for row in released}
     client.throttle.undefine("never", key=line)
+
+
+def test_the_admission_of_a_task_that_does_not_wait(client: Shop, line: str) -> None:
+    result, unlimited = shop.add.delay(line, 1, 2), shop.plain_add.delay(line, 1, 2)
+    client.finished(result, unlimited)
+    assert [row["waited"] for row in client.rows("admitted", result)] == [0.0]
+    assert client.rows("released", result) == client.rows("admitted", unlimited) == []
 
 
 def test_events(client: Shop, line: str, worker: Worker) -> None:
@@ -705,14 +716,18 @@ def test_events(client: Shop, line: str, worker: Worker) -> None:
     result = client.after_waiting(shop.add, line, 1, 2)
     until(lambda: "task-succeeded" in of(result), "the task's last event")
     enough.set()
-    wanted = ["task-received", "task-throttled", "task-started", "task-succeeded"]
+    wanted = ["task-received", "throttle-parked", "task-started", "task-succeeded"]
     assert of(result) == wanted
     check_received_once(client, worker, result)
-    event = next(event for event in seen if event["type"] == "task-throttled")
+    event = next(event for event in seen if event["type"] == "throttle-parked")
     assert event["hostname"] == worker.hostname
     assert (event["limit"], event["key"], event["position"]) == ("gate", line, 1)
     assert 3500 < event["retry_after"] <= 3600
     assert 3500 < event["expected"] <= 3601
+    assert event["name"] == shop.add.name
+    received = next(event for event in seen if event["type"] == "task-received")
+    eta = datetime.fromisoformat(received["eta"]).timestamp()
+    assert eta - event["timestamp"] == pytest.approx(event["expected"], abs=5)
 
 
 def check_received_once(client: Shop, worker: Worker, *results: AsyncResult) -> None:

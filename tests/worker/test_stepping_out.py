@@ -126,10 +126,10 @@ def test_the_log_says_what_it_waits_for(
     site: Site, begin: Callable[..., Worker], pool: str
 ) -> None:
     worker = begin(pool=pool)
-    site.send(inside.two, 1, 2)
-    site.send(inside.again, 3)
-    site.wait(3)
-    wait_until(lambda: worker.log().count("succeeded in") == 3, "all are logged")
+    site.send(inside.two, *range(8))  # many, so that some meet on a slow day
+    site.send(inside.again, 8)
+    site.wait(9)
+    wait_until(lambda: worker.log().count("succeeded in") == 9, "all are logged")
     log = worker.log()
     waits = re.findall(r"Task tests\.apps\.inside\.(\w+)\[[\w-]+\] waits for limit '(\w+)'", log)
     assert ("two", "slow") in waits
@@ -232,6 +232,7 @@ def test_a_worker_that_ends_loses_none_that_wait(
     assert sorted(note["number"] for note in done) == [*range(8)]
 
 
+@pytest.mark.thorough
 def test_a_refusal_of_the_api_stops_all_workers(
     site: Site, begin: Callable[..., Worker], api: Api
 ) -> None:

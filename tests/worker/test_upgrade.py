@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from celery_throttle import Decision, Limiter, QueueFullError
-from celery_throttle.fanout.progress import Progress
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.recorded.app import LIMITS, QUEUES, RUNS, make_app
@@ -40,7 +40,13 @@ RECORDED: Any = json.loads(BEFORE_PACKAGES.read_text())
 YEAR_US = 366 * 86_400 * 1_000_000
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(
+    params=[
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.thorough),
+        pytest.param("redis6", marks=pytest.mark.thorough),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A server with the recorded keys, of each kind that is installed."""
     command = COMMANDS[request.param]()

@@ -325,7 +325,7 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     pool = Pool(bench, slots)
     (request,) = bench.requests(task, range(1))
     claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
-    row = [7, 1, 0, 0, b"", b"", [b"entries", b"waits"]]
+    row = [7, 1, 0, 0, b"", b"", b"pool", 1, [b"entries", b"waits"]]
     request.throttle_state.claim = claims.receive(row).claim
     pool.bring(request)
     assert pool.started == [request]

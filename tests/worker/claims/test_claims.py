@@ -27,7 +27,7 @@ def claims(lines: Protocol) -> Claims:
     lines.limiter["api"].reset()
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     for row in lines.claim("w", room=TASKS):
-        claims.receive([claims.reserve_tokens(1), 1, 0, 0, row.message, b""])
+        claims.receive([claims.reserve_tokens(1), 1, 0, 0, row.message, b"", b"api", 1])
         assert row.token == len(claims)
     assert lines.waiting() == []
     return claims

@@ -36,7 +36,8 @@ def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, 
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     lines.now += 3600 * 10**6
     (row,) = lines.claim("w")
-    taken = claims.receive([claims.reserve_tokens(1), 1, late * 1000, 0, row.message, b"one"])
+    token = claims.reserve_tokens(1)
+    taken = claims.receive([token, 1, late * 1000, 0, row.message, b"one", b"api", 1])
 
     began: list[str] = []
     consumer = SimpleNamespace(

@@ -16,6 +16,7 @@ from celery_throttle import Limiter
 from celery_throttle.worker import tuning
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
+from tests.metrics.page import read_page
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.workers
@@ -56,6 +57,9 @@ def test_workers_enforce_shares_during_an_outage_and_return_to_the_server(
     for task, count in (("early", 300), ("closed", 3), ("opened", 60), ("plain", 60)):
         assert Counter(row["number"] for row in bench.starts(task)) == Counter(range(count))
     assert [row["mode"] for row in bench.rows("modes")] == ["outage"] * 2 + ["normal"] * 2
+    seconds = sum(bench.stats(worker)["seconds"] for worker in bench.workers)
+    page = read_page(Limiter(own_server.url))
+    assert page.get("outage_seconds_total") == pytest.approx(seconds, abs=0.2)
     for worker in bench.workers:
         log = worker.log()
         assert log.count("enforces 1/2 of each limit") == 1
@@ -182,8 +186,8 @@ def test_claims_are_renewed_as_soon_as_the_server_is_back(
         own_server.signal(signal.SIGSTOP)
         bench.send("closed", range(1))
         bench.until(lambda: len(bench.rows("modes")) == 1, "an outage")
+        back = time.time()  # before the signal: the worker may renew before this process goes on
         own_server.signal(signal.SIGCONT)
-        back = time.time()
         with own_server.client() as client:
             bench.until(lambda: renewed_at(client, lease) > back, "the lease is renewed")
             assert renewed_at(client, lease) - back < tuning.RECLAIM_GRACE_SECONDS

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +9,9 @@ import pytest
 
 from celery_throttle import Throttle
 from tests.apps.reports import app
+from tests.programs import run_python
 from tests.servers.server import wait_until
-from tests.workers import ROOT, StartWorker, Worker
+from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
 
@@ -31,11 +29,8 @@ def throttle(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thrott
 
 
 def celery(redis_url: str, *args: str) -> str:
-    command = [sys.executable, "-m", "celery", "-A", "tests.apps.reports", *args]
-    env = os.environ | {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    env = {"CELERY_BROKER_URL": redis_url}
+    return run_python("-m", "celery", "-A", "tests.apps.reports", *args, env=env)
 
 
 def wait_for_line(worker: Worker, *texts: str) -> None:
@@ -57,7 +52,7 @@ def test_limits_in_force_are_logged_at_the_start(
     wait_for_line(
         worker,
         "Limit in force: tenant 1000/s burst 1000 (code",
-        "paused until resumed by bob: maintenance; 1 key paused",
+        "paused until resumed, by bob: maintenance; 1 key paused",
     )
 
 
@@ -68,7 +63,7 @@ def test_changes_and_waiting_tasks_are_logged(
     throttle["api"].pause(None, reason="down", by="ann")
     app.send_task("tests.apps.reports.call", ("t1",))
     worker = start_worker("tests.apps.reports", redis_url)
-    wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed by ann: down")
+    wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed, by ann: down")
     throttle["api"].resume(reason="up again", by="bob")
     wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
     throttle.define("api", "9/s", seconds=3600, by="bob")

@@ -1,0 +1,39 @@
+"""Debian's Chromium, without a window."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+def has_browser() -> bool:
+    return all(map(shutil.which, ("chromium", "chromedriver")))
+
+
+needs_browser = pytest.mark.skipif(not has_browser(), reason="no chromium and chromedriver")
+
+
+@contextmanager
+def open_browser(*options: str, script: bool = True) -> Iterator[Any]:
+    """A driver of a new browser. `script`: whether pages may run scripts."""
+    from selenium import webdriver  # noqa: PLC0415  # only with a browser
+
+    about = webdriver.ChromeOptions()
+    about.binary_location = shutil.which("chromium") or ""
+    for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", *options):
+        about.add_argument(option)
+    about.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    if not script:
+        about.add_experimental_option(
+            "prefs", {"profile.managed_default_content_settings.javascript": 2}
+        )
+    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=about, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
