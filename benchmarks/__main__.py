@@ -31,6 +31,8 @@ NAMES = (
     "claims",
     "counting",
     "operating",
+    "metrics",
+    "web",
     "fanout",
     "shared",
     "server",

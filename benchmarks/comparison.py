@@ -48,14 +48,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from benchmarks.probes import measure_latencies
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import ROOT, Stage, Worker, ready, wait_until
 from celery_throttle.limits.limit import Limit
 
 LIMIT = "100/s"
-PROBES = 50
-PROBE_INTERVAL_SECONDS = 0.04
+
+#: Seconds between two probes, at least and at most.
+PAUSE = (0.04, 0.04)
 
 #: Where celery-throttle of PyPI is installed.
 OTHER = "OTHER_CELERY_THROTTLE"
@@ -163,18 +165,7 @@ def _latencies(side: Side, tasks: int, settle: float) -> list[float]:
     """Return the latencies of plain tasks while the others wait."""
     with Stage(api=side.limit, own_store=True) as stage, _sent(side, stage, tasks) as workers:
         time.sleep(settle)
-        sent = {}
-        for task_id, message in stage.compose("free", PROBES + 1):
-            sent[task_id] = time.time()
-            stage.push([(task_id, message)])
-            time.sleep(PROBE_INTERVAL_SECONDS)
-
-        def begun() -> list[float]:
-            marks = [mark for worker in workers for mark in worker.marks()]
-            return [mark.time - sent[mark.task_id] for mark in marks if mark.task_id in sent]
-
-        wait_until(lambda: len(begun()) == len(sent), "plain tasks")
-        return begun()[1:]
+        return measure_latencies(stage, workers, PAUSE)
 
 
 @contextlib.contextmanager

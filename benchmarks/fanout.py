@@ -7,20 +7,33 @@ worker, the growth of its main process while the tasks were sent. The memory of 
 compared with the bytes of its packed message.
 
 Theirs is ``delay()`` in a loop, with fewer tasks, which sends them to the broker's queue.
+
+Fan-outs are also sent by processes with the Celery integrations of OpenTelemetry, Sentry, or both,
+in a trace. Their speed is compared with that of a process without, in turns.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
+from benchmarks.apps.tracers import OPENTELEMETRY, SENTRY
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage, wait_until
 from celery_throttle.store.keys import Keys
 
 #: Packed messages whose size is read.
 SAMPLE_SIZE = 1_000
+
+#: Fan-outs of each kind that are compared, and their tracers.
+TRACED_ROUNDS = 7
+TRACERS = {
+    "OpenTelemetry": (OPENTELEMETRY,),
+    "Sentry": (SENTRY,),
+    "both": (OPENTELEMETRY, SENTRY),
+}
 
 
 def run(options: Options) -> Result:
@@ -58,8 +71,33 @@ def run(options: Options) -> Result:
             Figure("first task starts", "s", first, at_most=1),
             Figure("packed message", "bytes", packed),
             Figure("in Redis, of the packed message", "", redis / packed, at_most=1.5),
+            *_traced(options),
         ],
     )
+
+
+def _traced(options: Options) -> list[Figure]:
+    """Compare the speed of fan-outs with and without tracers.
+
+    The fastest of several counts: other load of the machine slows it least.
+    """
+    count = options.pick(60_000, 20_000)
+    options.say(f"fanout: {count:,} tasks are sent with and without tracers, {TRACED_ROUNDS} times")
+    kinds: dict[str, Sequence[str]] = {"": (), **TRACERS}
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for number in range(TRACED_ROUNDS):
+        for name in reversed(kinds) if number % 2 else kinds:
+            seconds[name].append(_seconds(count, kinds[name]))
+    fastest = {name: min(found) for name, found in seconds.items()}
+    return [
+        Figure(f"speed with {name}", "x untraced", fastest[""] / fastest[name], at_least=0.8)
+        for name in TRACERS
+    ]
+
+
+def _seconds(count: int, tracers: Sequence[str]) -> float:
+    with Stage(api="10/s") as stage:
+        return stage.publish(count, tracers=tracers)["seconds"]
 
 
 def _used(stage: Stage) -> int:

@@ -10,14 +10,15 @@ line of the task's body.
 
 from __future__ import annotations
 
-import random
 import time
 from statistics import median
 
+from benchmarks.probes import measure_latencies
 from benchmarks.results import Figure, Options, Result, percentile
-from benchmarks.stage import Stage, Worker, wait_until
+from benchmarks.stage import Stage, wait_until
 
-PROBES = 50
+#: Seconds between two probes, at least and at most.
+PAUSE = (0.010, 0.030)
 
 
 def run(options: Options) -> Result:
@@ -38,7 +39,7 @@ def run(options: Options) -> Result:
                 other.freeze()
                 # What it missed while it was stopped, and its first task, are not the question.
                 time.sleep(0.3)
-                latencies.extend(_probe(stage, worker, queue))
+                latencies.extend(measure_latencies(stage, [worker], PAUSE, queue))
                 other.thaw()
         left = stage.waiting("busy")
     figures = [
@@ -54,17 +55,3 @@ def run(options: Options) -> Result:
         Figure("tasks still waiting at the end", "", left),
     ]
     return Result("latency", "plain Celery, nothing else in the queue", figures)
-
-
-def _probe(stage: Stage, worker: Worker, queue: str) -> list[float]:
-    sent = {}
-    before = worker.count()
-    for task_id, message in stage.compose("free", PROBES + 1, queue):
-        sent[task_id] = time.time()
-        stage.broker.lpush(queue, message)
-        time.sleep(random.uniform(0.010, 0.030))
-    wait_until(
-        lambda: sum(m.task_id in sent for m in worker.marks(skip=before)) == len(sent), "probes"
-    )
-    found = [m.time - sent[m.task_id] for m in worker.marks(skip=before) if m.task_id in sent]
-    return found[1:]

@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
+from benchmarks.probes import Probes
 from benchmarks.results import Figure, Options, Result, percentile
-from benchmarks.stage import QUEUE, ROOT, Stage, Worker, wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11
+from benchmarks.stage import QUEUE, ROOT, Stage, wait_until
 
 RATE, KEYS = 50, 1_000
 
@@ -50,7 +45,7 @@ def run(options: Options) -> Result:
         plain = 0
         for _ in range(phases):
             for is_busy in (True, False):
-                with _Probes(stage, workers) as probes:
+                with Probes(stage, workers) as probes:
                     for name, words in commands.items():
                         if is_busy:
                             answers[name].append(_seconds(stage, words))
@@ -91,42 +86,3 @@ def _seconds(stage: Stage, words: Sequence[str]) -> float:
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)} failed: {done.stderr}")
     return seconds
-
-
-class _Probes:
-    """Context: sends plain tasks in a thread, 10 to 30 ms apart."""
-
-    def __init__(self, stage: Stage, workers: Sequence[Worker]) -> None:
-        self._stage, self._workers = stage, workers
-        self._messages = iter(stage.compose("free", 2_000))
-        self._before = [worker.count() for worker in workers]
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self.sent: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _send(self) -> None:
-        while not self._ended.wait(random.uniform(0.010, 0.030)):
-            task_id, message = next(self._messages)
-            self.sent[task_id] = time.time()
-            self._stage.broker.lpush(QUEUE, message)
-
-    def latencies(self) -> list[float]:
-        """Wait for the tasks; return the seconds that each took to start."""
-        wait_until(lambda: len(self._starts()) == len(self.sent), "plain tasks")
-        return [start - self.sent[task_id] for task_id, start in self._starts().items()]
-
-    def _starts(self) -> dict[str, float]:
-        marks = (
-            mark
-            for worker, skip in zip(self._workers, self._before, strict=True)
-            for mark in worker.marks(skip=skip)
-        )
-        return {mark.task_id: mark.time for mark in marks if mark.task_id in self.sent}

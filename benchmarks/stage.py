@@ -210,13 +210,18 @@ class Stage:
         return worker
 
     def publish(
-        self, count: int, name: str | None = "bulk", task: str = "padded"
+        self,
+        count: int,
+        name: str | None = "bulk",
+        task: str = "padded",
+        tracers: Sequence[str] = (),
     ) -> dict[str, float]:
         """Send tasks from another process; return its report, see ``apps/publisher.py``.
 
         They are a fan-out of that name; without a name, they are sent by ``delay()``.
         """
-        command = (sys.executable, "-m", "benchmarks.apps.publisher", task, str(count), name or "")
+        program = (sys.executable, "-m", "benchmarks.apps.publisher")
+        command = (*program, task, str(count), name or "", *tracers)
         env = {**os.environ, "BENCHMARK": json.dumps(self.settings())}
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
         report: dict[str, float] = json.loads(done.stdout)

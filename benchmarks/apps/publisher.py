@@ -1,6 +1,7 @@
-"""Sends tasks: ``python -m benchmarks.apps.publisher TASK COUNT NAME``.
+"""Sends tasks: ``python -m benchmarks.apps.publisher TASK COUNT NAME [TRACER ...]``.
 
-They are a fan-out of that name; with an empty name it sends them by ``delay()`` in a loop.
+They are a fan-out of that name; with an empty name it sends them by ``delay()`` in a loop. For the
+tracers see ``tracers.py``.
 
 It prints JSON: when it began (seconds since the epoch), its seconds, and its largest growth of
 memory (bytes) after the first thousand tasks.
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.apps import ours
+from benchmarks.apps.tracers import trace
 
 #: Tasks between two measurements of the memory.
 MEASURE_INTERVAL = 1_000
@@ -48,4 +50,5 @@ def main(task: str, count: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    with trace(sys.argv[4:]):
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
