@@ -8,22 +8,24 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots pictures keys compose matrix lint types check clean
+.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
 
-# Each process has servers of its own.
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+# Each process has servers of its own. Tests wait for half of their time, so there is one process
+# more than there are cores.
+PYTEST := $(BIN)/python -m pytest --dist worksteal --maxprocesses 4
+MORE_THAN_CORES = $$($(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 4))')
 
 # Shows every law, in some minutes.
-test: .venv/.test
-	$(PYTEST) $(ARGS)
+test: .venv/.test .venv/monitors/.stamp
+	$(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
 # All tests: every pool and broker, and many more examples of each property. The examples are the
 # same each time; for others: make test-all EXAMPLES=random
-test-all: .venv/.test
-	TESTS=all $(PYTEST) $(ARGS)
+test-all: .venv/.test .venv/monitors/.stamp
+	TESTS=all $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
 # Servers, workers, brokers and clocks fail, for some minutes; prints a table.
 faults: .venv/.test
@@ -70,6 +72,11 @@ plots: .venv/.demo .venv/.plot
 pictures: .venv/.demo
 	$(BIN)/celery-throttle demo --svg docs/pictures/demo.svg
 
+# The pictures of the web page in docs/, of a quarter of an hour with real workers. Needs Debian's
+# chromium and chromium-driver.
+screenshots: .venv/.test
+	$(BIN)/python -m tests.web.screenshots $(ARGS)
+
 # docs/reference/redis-keys.md, from tests/key_catalogue.py; a test checks that it is up to date.
 keys: .venv/.test
 	$(BIN)/python -m tests.redis_keys
@@ -107,4 +114,11 @@ clean:
 .venv/celery-%/.stamp: pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'celery==$*.*'
+	@touch $@
+
+# What the tests in tests/worker/events run: Flower, and celery-exporter, which needs redis-py 5, so
+# it cannot be with Celery 5.7, and lacks some versions of Python. Those tests then go without it.
+.venv/monitors/.stamp: Makefile
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'celery[redis]>=5.5,<5.7' 'flower>=2.2,<3' 'prometheus-exporter-celery>=0.11,<0.12; python_version >= "3.11" and python_version < "3.13"'
 	@touch $@

@@ -55,7 +55,7 @@ napoleon_use_rtype = False
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(celery|kombu|redis|httpx|requests|aiohttp|pytest|click|datetime|collections)\b.*",
+        r"(aiohttp|celery|click|collections|datetime|httpx|kombu|opentelemetry|pytest|redis|requests)\b.*",
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types

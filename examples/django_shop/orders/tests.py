@@ -1,12 +1,13 @@
 import pytest
 from celery.contrib.testing.worker import start_worker
+from django.core.management import call_command
 
 from orders.models import Order
-from shop.celery import app, throttle
+from shop.celery import app
 
 
 def test_limits_and_tasks_have_no_mistake():
-    throttle.check()
+    call_command("check", tags=["celery"])
 
 
 @pytest.mark.django_db
@@ -26,6 +27,11 @@ def test_the_balance_is_limited(client, throttle_limits, path):
     throttle_limits(stripe="1/m")
     assert client.get(path).status_code == 200
     assert client.get(path).status_code == 503
+
+
+def test_the_admin_shows_the_limits(throttle_server, admin_client, throttle_limits):
+    throttle_limits(stripe="1/m")
+    assert b"stripe" in admin_client.get("/admin/celery_throttle/limit/").content
 
 
 @pytest.fixture
