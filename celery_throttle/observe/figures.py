@@ -23,6 +23,10 @@ from celery_throttle.store.script import Call, script
 #: Lines that are looked at of all limits together, and of each limit at least and at most.
 _MAX_LINES, _MIN_LINES_OF_A_LIMIT, _MAX_LINES_OF_A_LIMIT = 10_000, 10, 400
 
+#: Lines of several limits that one script looks at. Calls follow each other, and what others ask of
+#: the server meanwhile waits for one of them: each should take a fraction of a millisecond.
+_LINES_OF_A_CALL = 30
+
 #: Lines up to which forecasts look at each line; with more, they go by the rates alone.
 _MAX_FORECAST_LINES = 200
 
@@ -130,7 +134,7 @@ class FiguresReader(StatusReader):
         lines = _MAX_LINES // max(1, len(names))
         lines = min(_MAX_LINES_OF_A_LIMIT, max(_MIN_LINES_OF_A_LIMIT, lines))
         heads = [keys.waiting_lists(head), keys.entries(head), keys.totals()]
-        step = max(1, min(NAMES_OF_A_CALL, _MAX_LINES_OF_A_LIMIT // lines))
+        step = max(1, min(NAMES_OF_A_CALL, _LINES_OF_A_CALL // lines))
         found: list[_Measured] = []
         for start in range(0, len(names), step):
             args = [self.now(), lines, *names[start : start + step]]

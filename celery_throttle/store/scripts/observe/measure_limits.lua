@@ -23,11 +23,15 @@ local function measure_list(row, waiting, due)
   end
 end
 
+local due_of = {} -- by what is stored of a queue, as all lists of a queue have the same
+
 local function measure_field(row, field, is_listed)
   row.slots = row.slots + redis.call('ZCOUNT', KEYS[2] .. field, FROM, '+inf')
   local found = redis.call('HGETALL', KEYS[1] .. field)
   for i = 1, #found, 2 do
-    local due = cmsgpack.unpack(found[i + 1])[1]
+    local queue = found[i + 1]
+    local due = due_of[queue] or cmsgpack.unpack(queue)[1]
+    due_of[queue] = due
     if not is_listed[due] then
       is_listed[due], row.queues[#row.queues + 1] = true, due
     end
