@@ -126,7 +126,9 @@ class ForecastReader(DefinePlans):
         now, names = yield from self.list_names()
         lines: list[WaitingLine] = []
         if queues is None:
-            queues = yield from waiting_queues(self.keys, names)
+            queues, are_all = yield from waiting_queues(self.keys, names, max_lines)
+            if not are_all:
+                return now, None
         for queue in queues:
             lines += yield from self._lines(queue, max_lines - len(lines))
             if len(lines) > max_lines:

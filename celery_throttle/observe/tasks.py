@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -28,6 +29,9 @@ NameOf = Callable[[bytes], str | None]
 #: How many keys with waiting tasks one call reads.
 _KEYS_PAGE = 1000
 
+#: How many waiting lists are looked at first to find queues without a worker.
+_FEW_LISTS = 2000
+
 
 class Observer(DetailsReader, FiguresReader, FanOutReader):
     """Reads the status of limits and of tasks."""
@@ -40,12 +44,15 @@ class Observer(DetailsReader, FiguresReader, FanOutReader):
         found = yield from self._find(task_id, fleet.consumed, name_of)
         if found.location != "unknown":
             return found
-        # Its queue may have no worker yet. That takes longer to find out.
+        # Its queue may have no worker yet. With many keys it takes long to find all such queues.
         _, names = yield from self.list_names()
-        queues = yield from waiting_queues(self.keys, names)
-        if {*queues} <= fleet.consumed.keys():
-            return found
-        return (yield from self._find(task_id, queues, name_of))
+        for most_lists in (_FEW_LISTS, sys.maxsize):
+            queues, are_all = yield from waiting_queues(self.keys, names, most_lists)
+            if not {*queues} <= fleet.consumed.keys():
+                found = yield from self._find(task_id, queues, name_of)
+            if are_all or found.location != "unknown":
+                break
+        return found
 
     def _find(self, task_id: str, queues: Iterable[str], name_of: NameOf) -> Plan[TaskStatus]:
         keys = self.keys

@@ -5,6 +5,7 @@ Queues are found by the limits, as each line waits at one of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from celery_throttle.operations.plan import Plan
@@ -27,17 +28,24 @@ def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
     return first_time, list(names)
 
 
-def waiting_queues(keys: Keys, names: Iterable[str]) -> Plan[list[str]]:
-    """Return the queues, each with its broker, of tasks that wait at limits of these names."""
+def waiting_queues(
+    keys: Keys, names: Iterable[str], most_lists: int = sys.maxsize
+) -> Plan[tuple[list[str], bool]]:
+    """Return the queues, each with its broker, of tasks that wait at limits of these names.
+
+    And whether these are all: the search stops after more than ``most_lists`` waiting lists. Each
+    list has one or more lines.
+    """
     queues: dict[str, None] = {}
-    head = keys.queue("").due
+    head, lists = keys.queue("").due, 0
     for name in names:
         cursor = b""
-        while cursor != END:
+        while cursor != END and lists <= most_lists:
             call = Call(script("list_queues"), [keys.waiting_list_index(name)], [cursor or "0"])
-            cursor, found = yield call
+            cursor, found, seen = yield call
+            lists += seen
             queues.update((due.decode().removeprefix(head), None) for due in found)
-    return list(queues)
+    return list(queues), lists <= most_lists
 
 
 def quarantined_queues(keys: Keys) -> Plan[list[str]]:

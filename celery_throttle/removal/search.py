@@ -56,7 +56,7 @@ def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
     names = list(dict.fromkeys([*names, *throttle.registered_limits]))
     in_quarantine = yield from quarantined_queues(throttle.keys)
     known = [key for name in throttle.app.amqp.queues for key in (name, throttle.qualify(name))]
-    waiting = yield from waiting_queues(throttle.keys, names)
+    waiting, _ = yield from waiting_queues(throttle.keys, names)
     found = []
     for key in dict.fromkeys([*waiting, *in_quarantine, *known]):
         lines = yield from plans.lines(key)
