@@ -108,10 +108,13 @@ class Fleet:
         self.held = {*self.claimed(killed.hostname), *self.unacknowledged()}
 
     def remove(self, removal: Callable[..., Removal], **options: Any) -> tuple[Removal, float]:
-        """Remove tasks while workers run; kill one of them half way."""
+        """Remove tasks while workers run; kill one of them once the first tasks are removed.
 
-        def progress(done: int, total: int) -> None:
-            if done > total / 2 and len(self.workers) > 1:
+        Not half way: the workers may run more than half of the tasks themselves.
+        """
+
+        def progress(_done: int, _total: int) -> None:
+            if len(self.workers) > 1:
                 self.kill_one()
 
         self.throttle["api"].resume()
