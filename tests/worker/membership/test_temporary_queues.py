@@ -46,6 +46,11 @@ class Site:
                     connection=connection,
                 )
 
+    def until_subscribed(self, patterns: int) -> None:
+        """Wait until the worker has subscribed to its copies. On Redis, others are lost."""
+        if self._broker == self._store:
+            wait_until(lambda: self.client.pubsub_numpat() == patterns, "it has subscribed")
+
     def waiting(self) -> dict[str, int]:
         """How many tasks wait, by queue; those of copies together by a part of their names."""
         found: dict[str, int] = {}
@@ -77,10 +82,13 @@ def rabbit_site(rabbitmq_url: str, redis_url: str, start_worker: StartWorker) ->
 
 def assert_copies_are_gone(site: Site) -> None:
     one = site.worker("copies")
+    site.until_subscribed(2)  # to copies, and to remote control
     site.send("copies", 5)
     wait_until(lambda: list(site.waiting().values()) == [5], "a copy of each waits")
     one.kill()
+    site.until_subscribed(0)
     other = site.worker("copies")
+    site.until_subscribed(2)
     site.send("copies", 3)
     wait_until(lambda: sorted(site.waiting().values()) == [3, 5], "copies of the other wait")
     wait_until(lambda: list(site.waiting().values()) == [3], "those of the one are gone", GONE)
