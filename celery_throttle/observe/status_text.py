@@ -135,6 +135,11 @@ def stranded_text(stranded: Stranded) -> str:
     return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
 
 
+def unconsumed_text(queue: str) -> str:
+    """Return the warning about a queue to which tasks are about to move."""
+    return f"No live worker consumes queue {queue}: the tasks wait there until one does."
+
+
 def totals_text(totals: Totals) -> str:
     """Return the counters that are not 0, and a line about the waits."""
     named = [

@@ -207,6 +207,8 @@ def test_drop_one_key(acting: Site) -> None:
 
 def test_drain_and_move(acting: Site) -> None:
     fill(acting.app, 6, tenants=2)
+    preview = acting.read("/limits/mail/move?preview=1&queue=slow")
+    assert "No live worker consumes queue slow: the tasks wait there until one does." in preview
     page = confirm(acting, "/limits/mail/move", "slow lane", key="t0", queue="slow")
     assert "moved 3 tasks to queue slow by ann (web): slow lane" in page
     assert "drained 3 tasks by ann (web)" in confirm(acting, "/limits/mail/drain")

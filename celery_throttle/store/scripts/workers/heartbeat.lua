@@ -9,6 +9,8 @@
 --       5   zset `consumed`: all other queues. Both map the key `lines` of a queue that holds tasks to when (us) a
 --           worker last reported that it consumes the queue
 --       6   stream: changes, see `changes.lua`
+--       7   zset: the key `lines` of each queue of a live worker, with tasks or without -> when (us) a worker last
+--           reported that it consumes the queue
 --       then per queue: its lines, and its lines under its name of earlier versions
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
@@ -38,6 +40,17 @@ local function note_consumed(set, lines)
   return holds_tasks
 end
 
+-- Note all queues of this worker, and forget those that no worker has reported since a time (us).
+local function note_queues(set, since)
+  local members = {}
+  for i = 1, #ARGV[7] do
+    members[2 * i - 1], members[2 * i] = format_integer(now), KEYS[6 + 2 * i]
+  end
+  call_with('ZADD', set, members)
+  redis.call('ZREMRANGEBYSCORE', set, '-inf', format_integer(since))
+  redis.call('PEXPIRE', set, expiry_ms(now - since))
+end
+
 -- Up to ten queues of a set that no worker has reported since a time (us).
 local function list_unconsumed(set, since)
   return redis.call('ZRANGE', set, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)
@@ -58,13 +71,13 @@ end
 local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local worker, lease = ARGV[2], tonumber(ARGV[3])
 local queue_count, first_name = #ARGV[7], 8
-local first_pause = 7 + 2 * queue_count
+local first_pause = 8 + 2 * queue_count
 
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
 local earlier = {}
 for i = 1, queue_count do
-  local key, is_temporary = 5 + 2 * i, string.sub(ARGV[7], i, i) == '1'
+  local key, is_temporary = 6 + 2 * i, string.sub(ARGV[7], i, i) == '1'
   note_consumed(is_temporary and temporary or consumed, KEYS[key])
   earlier[i] = note_consumed(consumed, KEYS[key + 1])
 end
@@ -77,6 +90,7 @@ write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
 local since = now - tonumber(ARGV[5])
+note_queues(KEYS[7], since)
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
