@@ -191,4 +191,5 @@ def _read_change(change_id: str, fields: Sequence[bytes]) -> Change:
         old=about["old"],
         new=about["new"],
         author=Author.unpack(about["about"]),
+        until=at_time(int(about["until"])) if "until" in about else None,
     )

@@ -8,7 +8,7 @@ from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.fan_outs import Progress
-from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds
+from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import Change, LimitStatus, Stranded, TaskStatus, Usage
 
@@ -164,14 +164,14 @@ def totals_text(totals: Totals) -> str:
 
 
 def change_text(change: Change) -> str:
-    """Return what changed: texts of limits, weights, or how long a pause lasts."""
+    """Return what changed: texts of limits, or weights, and how long they or a pause last."""
     if change.action in ("pause", "resume"):
         return format_seconds(pause_to_seconds(int(change.new or change.old)))
     if change.action in REMOVALS:
         return change.new
     if not change.old and not change.new:
         return "-"
-    return f"{change.old or 'none'} -> {change.new or 'none'}"
+    return f"{change.old or 'none'} -> {change.new or 'none'}{lasts_text(change)}"
 
 
 def task_text(status: TaskStatus) -> str:

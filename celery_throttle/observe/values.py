@@ -400,6 +400,7 @@ class Change:
             the change. Empty if there was none.
         new: The same value after the change; or the number of tasks that were taken out of lines.
         author: Who made the change, and why; None if unknown.
+        until: When the new definition or weight ends by itself; None for never.
     """
 
     id: str
@@ -409,3 +410,4 @@ class Change:
     old: str
     new: str
     author: Author | None
+    until: datetime | None = None

@@ -98,7 +98,7 @@ class LimitPages:
             waiting=draw_waiting(periods),
             refusals=refusals_text(details.status.totals),
             changes=self._changes(ref),
-            done=site.find_change(request.args.get("done", "")),
+            done=site.find_done(),
         )
 
     def _changes(self, ref: LimitRef) -> list[Change]:

@@ -130,6 +130,20 @@ def test_weights(limiter: End, client: Any) -> None:
     ]
 
 
+def test_when_they_end(limiter: End, plain: Limiter, client: Any, clock: ManualClock) -> None:
+    limiter.define("api", "20/s", weight=3, seconds=60, **ANN)
+    clock.advance(1)
+    limiter.define("api", "20/s", weight=3, **ANN)
+    ends = [entry.get("until") for _, entry in client.xrange("{throttle}:changes")]
+    assert ends == [str(START + 60 * SECOND)] * 2 + [None] * 2
+    found = [
+        (change.action, change.until and change.until.timestamp()) for change in plain.changes()
+    ]
+    assert found == [("weight", None), ("set", None)] + [
+        (action, START / SECOND + 60) for action in ("weight", "set")
+    ]
+
+
 def test_pauses_and_resets(limiter: End, client: Any, clock: ManualClock) -> None:
     limiter["api"].pause(60, **ANN)
     limiter["api", "gold"].pause(None, **ANN)

@@ -116,13 +116,18 @@ def test_define_with_an_end_and_undefine(acting: Site) -> None:
     preview = acting.client.get("/limits/mail/define", query_string={"preview": 1, **fields})
     assert "20 tasks wait" in text_of(preview.text)
     page = confirm(acting, "/limits/mail/define", "gold plan", **fields)
-    assert "by ann (web): gold plan" in page
+    assert (
+        "Done: mail: 600/m burst 2; 1000/h burst 50 for 1 h instead of 20/m by ann (web): gold "
+        "plan mail: weight 3 for 1 h by ann (web): gold plan"
+    ) in page
+    assert "20/m -> 600/m burst 2; 1000/h burst 50 for 1 h" in page
     status = acting.app.throttle["mail"].status().status
     assert status.clauses == ("600/m burst 2", "1000/h burst 50")
     assert (status.weight, status.origin.author.by) == (3, "ann (web)")
     assert status.origin.until is not None
     assert "It will be: 20/m" in acting.read("/limits/mail/undefine")
-    confirm(acting, "/limits/mail/undefine", "back to normal")
+    page = confirm(acting, "/limits/mail/undefine", "back to normal")
+    assert "mail: no weight of its own instead of weight 3 by ann (web)" in page
     assert acting.app.throttle["mail"].status().status.clauses == ("20/m",)
     assert newest(acting).author.reason == "back to normal"
 
