@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 
 from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.duration import pause_to_seconds
@@ -75,6 +76,11 @@ def usage_text(usage: Usage) -> str:
 
 def _has_slots(clause: str) -> bool:
     return " at once" in clause
+
+
+def pause_length_text(seconds: float) -> str:
+    """Return ``"for 10 min"``, or ``"until it is resumed"``."""
+    return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
 
 
 def below_text(clauses: Sequence[object]) -> str:

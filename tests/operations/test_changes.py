@@ -148,15 +148,16 @@ def test_pauses_and_resets(limiter: End, client: Any, clock: ManualClock) -> Non
     limiter["api"].pause(60, **ANN)
     limiter["api", "gold"].pause(None, **ANN)
     clock.advance(10)
-    limiter["api"].pause(20, **ANN)
+    assert limiter["api"].pause(20, **ANN) == 50  # a pause is never shortened
+    limiter["api"].pause(55, **ANN)
     limiter["api"].resume(**ANN)
     limiter["api", "gold"].reset(**ANN)
     endless = str(ENDLESS_US)
     assert changes(client) == [
         ("pause", "api", "0", str(60 * SECOND)),
         ("pause", "api:gold", "0", endless),
-        ("pause", "api", str(50 * SECOND), str(50 * SECOND)),
-        ("resume", "api", str(50 * SECOND), ""),
+        ("pause", "api", str(50 * SECOND), str(55 * SECOND)),
+        ("resume", "api", str(55 * SECOND), ""),
         ("reset", "api:gold", "", ""),
     ]
 

@@ -101,6 +101,16 @@ def test_a_pause_without_an_end(acting: Site) -> None:
     assert "paused until resumed" in confirm(acting, "/limits/mail/pause")
 
 
+def test_a_pause_is_not_shortened(acting: Site) -> None:
+    confirm(acting, "/limits/mail/pause", **{"for": "1h"})
+    preview = acting.read("/limits/mail/pause?preview=1&for=10m")
+    assert "This changes nothing: limit mail is paused for" in preview
+    assert "and a pause is never shortened. Resume it first." in preview
+    page = confirm(acting, "/limits/mail/pause", **{"for": "10m"})
+    assert "Nothing had to be changed" in page
+    assert len(acting.app.throttle.changes()) == 1
+
+
 def test_a_key(acting: Site) -> None:
     fill(acting.app, 4, tenants=2)
     page = confirm(acting, "/limits/mail/pause", key="t1")

@@ -5,7 +5,7 @@
 --           action  'set', 'unset', 'end' (of a definition that ends by itself), 'code', 'rules', 'weight', 'pause',
 --                   'resume', 'reset', or what else a command did
 --           limit   field of the limit or key in the hash of definitions
---           old, new  the limits, the weight, or the seconds of a pause, as text
+--           old, new  the limits, the weight, or the microseconds of a pause, as text
 --           about   JSON: who did it, and why
 --           until   when (us) the definition or weight ends by itself; left out if it does not
 
