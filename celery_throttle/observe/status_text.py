@@ -78,6 +78,14 @@ def _has_slots(clause: str) -> bool:
     return " at once" in clause
 
 
+def nothing_stored_text(ref: LimitRef) -> str:
+    """Return what a page shows of a key that was never used, or not for long."""
+    return (
+        f"Nothing is stored of key {format_key(ref.key or '')}: no task waits at it, none of its "
+        "units are in use, and it has no pause, definition or weight of its own."
+    )
+
+
 def pause_length_text(seconds: float) -> str:
     """Return ``"for 10 min"``, or ``"until it is resumed"``."""
     return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"

@@ -78,6 +78,19 @@ class StoredReader(DefinePlans):
         ]
         return max(0, count - 1) if which == "waiting" else count, pairs[:most]
 
+    def is_stored(self, ref: LimitRef) -> Plan[bool]:
+        """Return whether anything is stored of a key: use, tasks, a pause, a definition, a weight.
+
+        A limit without a key always counts as stored.
+        """
+        if ref.key is None:
+            return True
+        keys = self.keys
+        names = [keys.limits, keys.state(ref), keys.entries(ref), keys.pause(ref)]
+        names += [keys.backlog(ref), keys.waiting_lists(ref)]
+        found = yield Call(script("is_stored"), names, [keys.field(ref)])
+        return bool(found)
+
     def begin_once(self, what: str, seconds: float, *more: tuple[str, float]) -> Plan[bool]:
         """Return whether this caller is the first to do something in some seconds.
 

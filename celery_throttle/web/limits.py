@@ -91,6 +91,7 @@ class LimitPages:
             ref=ref,
             at=site.read_time(),
             details=details,
+            is_stored=site.run(site.observer.is_stored(ref)),
             status=details.status,
             queues=queues,
             allowance=allowance,

@@ -88,6 +88,23 @@ def test_one_key(site: Site) -> None:
     assert "is empty; allowed: text" in site.read("/limits/mail?key=a::b", 400)
 
 
+def test_a_key_of_which_nothing_is_stored(site: Site) -> None:
+    text = "Nothing is stored of key t9"
+    assert text in site.read("/limits/mail?key=t9")
+    assert text not in site.read("/limits/mail")
+    mail = site.app.throttle["mail", "t9"]
+    for use in (mail.acquire, lambda: mail.pause(60)):
+        use()
+        assert text not in site.read("/limits/mail?key=t9")
+        mail.reset()
+        assert text in site.read("/limits/mail?key=t9")
+    site.app.throttle.define("mail", key="t9", weight=2)
+    assert text not in site.read("/limits/mail?key=t9")
+    site.app.throttle.undefine("mail", key="t9")
+    fill(site.app, 10, tenants=10)
+    assert text not in site.read("/limits/mail?key=t9")
+
+
 def test_keys_are_links_both_ways(site: Site) -> None:
     signature = site.app.tasks["send"].s("São Paulo/50%", 1).set(task_id="one")
     site.app.throttle.fan_out([signature], "one")
