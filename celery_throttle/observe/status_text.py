@@ -166,6 +166,7 @@ def totals_text(totals: Totals) -> str:
         (totals.drops, f"{amount(totals.drops)} dropped"),
         (totals.revoked, f"{amount(totals.revoked)} revoked"),
         (totals.discarded, f"{amount(totals.discarded)} discarded"),
+        (totals.removed, f"{amount(totals.removed)} removed"),
         (totals.api_refusals, f"{amount(totals.api_refusals)} refused by the API"),
         (totals.shadow_refused, f"{amount(totals.shadow_refused)} refused by a shadow limit"),
     ]

@@ -220,6 +220,16 @@ def test_drop_one_key(acting: Site) -> None:
     assert acting.app.throttle.count_waiting("mail").waiting == 3
 
 
+def test_removed_tasks_are_in_the_report(acting: Site) -> None:
+    fill(acting.app, 6, tenants=2)
+    confirm(acting, "/limits/mail/drop", key="t0")
+    report = acting.read("/limits/mail/report")
+    assert "Tasks dropped 0 Tasks removed 3 by drain, move or drop" in report
+    assert "3 removed" in acting.read("/limits/mail")
+    acting.app.throttle.fan_out_named("nightly").cancel()
+    assert "Tasks revoked 3" in acting.read("/limits/mail/report")
+
+
 def test_drain_and_move(acting: Site) -> None:
     fill(acting.app, 6, tenants=2)
     preview = acting.read("/limits/mail/move?preview=1&queue=slow")
