@@ -163,12 +163,15 @@ class Period:
         end: The end of the period.
         totals: The increase of the totals in the period.
         waiting: The number of tasks that waited at the end of the period.
+        most_waiting: The highest number of waiting tasks that was recorded in the period. Records
+            are 10 seconds apart; those older than 15 minutes are 10 minutes apart.
     """
 
     start: datetime
     end: datetime
     totals: Totals
     waiting: int
+    most_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
