@@ -233,6 +233,8 @@ def test_removed_tasks_are_in_the_report(acting: Site) -> None:
 def test_drain_and_move(acting: Site) -> None:
     fill(acting.app, 6, tenants=2)
     preview = acting.read("/limits/mail/move?preview=1&queue=slow")
+    assert "Move the waiting tasks of limit mail Edit" in preview
+    assert "Continue" not in preview
     assert "No live worker consumes queue slow: the tasks wait there until one does." in preview
     page = confirm(acting, "/limits/mail/move", "slow lane", key="t0", queue="slow")
     assert "moved 3 tasks to queue slow by ann (web): slow lane" in page
@@ -252,6 +254,7 @@ def test_a_long_removal_goes_on_with_another_request(
     page = confirm(acting, "/limits/mail/drop", "too many")
     assert "Some tasks are left: mail: dropped 100 tasks by ann (web): too many" in page
     assert "150 tasks wait for limit mail" in page
+    assert "Continue with the tasks left" in page
     assert acting.app.throttle.count_waiting("mail").claimed == 0
     confirm(acting, "/limits/mail/drop", "too many")
     assert "Done: mail: dropped 50 tasks" in confirm(acting, "/limits/mail/drop", "too many")
