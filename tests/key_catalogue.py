@@ -328,6 +328,16 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         ),
         *_kinds(
             Expiry.ALWAYS,
+            "a day after the last heartbeat",
+            "heartbeat",
+            (
+                _KEYS.limits_with_keys,
+                "zset",
+                "limits of which tasks need keys, by the time at which a worker last reported them",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
             "when another process may do the work",
             "begin_once",
             (

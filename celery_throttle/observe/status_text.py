@@ -58,7 +58,7 @@ def layer_text(status: LimitStatus) -> str:
 
 def used_text(status: LimitStatus) -> str:
     """Return the units in use of each clause, to a tenth: ``"3/20"``."""
-    if status.key is None and status.waiting_keys:
+    if status.has_keys:
         return "by key"
     return "; ".join(f"{amount(round(one.used, 1))}/{one.most:,}" for one in status.usage) or "-"
 

@@ -119,7 +119,7 @@ class StoredReader(DefinePlans):
         keys, statuses = self.keys, []
         for start in range(0, len(refs), NAMES_OF_A_CALL):
             batch = refs[start : start + NAMES_OF_A_CALL]
-            names, args = [keys.limits], [self.now()]
+            names, args = [keys.limits, keys.limits_with_keys], [self.now()]
             for ref in batch:
                 pauses = keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name)
                 names += (*pauses, keys.own_keys(ref.name), keys.backlog(ref))
@@ -163,7 +163,7 @@ def _read_row(
 ) -> LimitStatus:
     """Return the status of a row of ``read_status.lua``."""
     layer, since, text, ends, given, about, weight, paused, pause_origin = row[:9]
-    paused_keys, own_keys, waiting, waiting_keys, totals = row[9:]
+    paused_keys, own_keys, waiting, waiting_keys, totals, needs_keys = row[9:]
     origin = None
     if layer:
         author = Author.unpack(about.decode())
@@ -186,6 +186,7 @@ def _read_row(
         pauses=_read_pauses(ref, int(paused), pause_origin.decode(), now),
         paused_keys=int(paused_keys),
         own_keys=int(own_keys),
+        has_keys=any(map(int, (needs_keys, paused_keys, own_keys, waiting_keys))),
         waiting=int(waiting),
         waiting_keys=int(waiting_keys),
         runnable=0,

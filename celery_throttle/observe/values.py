@@ -91,6 +91,9 @@ class LimitStatus:
             paused.
         paused_keys: The number of keys of the limit that are paused.
         own_keys: The number of keys of the limit that have their own definition or weight.
+        has_keys: Whether the limit applies to each key, as far as the server knows: tasks of a
+            worker need keys of it, or a key has waiting tasks, a pause, or its own definition or
+            weight. Always False for a key.
         waiting: The number of tasks that wait at the limit, or at this key. Without a key, tasks
             that wait at a key of the limit are included. A task that needs several limits waits at
             one of them and is counted there only.
@@ -114,6 +117,7 @@ class LimitStatus:
     pauses: tuple[Pause, ...]
     paused_keys: int
     own_keys: int
+    has_keys: bool
     waiting: int
     waiting_keys: int
     runnable: int

@@ -130,6 +130,11 @@ class Keys:
         return f"{self.prefix}:queues"
 
     @property
+    def limits_with_keys(self) -> str:
+        """Limits of which tasks of workers need keys, by when a worker last reported that."""
+        return f"{self.prefix}:keyed"
+
+    @property
     def outages(self) -> str:
         """For how long workers were in outage mode, summed over workers."""
         return f"{self.prefix}:outages"

@@ -64,6 +64,7 @@ def waiting_status(clauses: tuple[str, ...], paused_keys: int) -> LimitStatus:
         pauses=(),
         paused_keys=paused_keys,
         own_keys=0,
+        has_keys=True,
         waiting=3,
         waiting_keys=2,
         runnable=0,

@@ -66,6 +66,7 @@ class WorkerQueues:
             redis_keys.consumed_queues,
             redis_keys.changes,
             redis_keys.worker_queues,
+            redis_keys.limits_with_keys,
         ]
         return [*names, *lines], [*times, "".join(kinds)]
 
