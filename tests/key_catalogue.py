@@ -318,6 +318,26 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         ),
         *_kinds(
             Expiry.ALWAYS,
+            "ten leases after the last heartbeat",
+            "heartbeat",
+            (
+                _KEYS.worker_queues,
+                "zset",
+                "all queues of live workers, by the time at which a worker last consumed them",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
+            "a day after the last heartbeat",
+            "heartbeat",
+            (
+                _KEYS.limits_with_keys,
+                "zset",
+                "limits of which tasks need keys, by the time at which a worker last reported them",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
             "when another process may do the work",
             "begin_once",
             (

@@ -18,7 +18,7 @@ from celery_throttle.cli.options import (
 )
 from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import end_text, zone
+from celery_throttle.cli.text import end_text, paused_text, zone
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.json import to_json
@@ -120,18 +120,14 @@ def pause(
 
     A new pause never shortens a pause that is already in force.
     """
-    found = FanOut(target.throttle, name)
-    found.pause(to_seconds(lasts), reason=reason, by=by)
+    found, seconds = FanOut(target.throttle, name), to_seconds(lasts)
+    found.pause(seconds, reason=reason, by=by)
     progress = found.progress()
     if as_json:
         echo_json(_fields(progress))
     else:
-        lasting = (
-            "until it is resumed"
-            if progress.paused == inf
-            else (f"for {format_seconds(progress.paused)}")
-        )
-        click.echo(f"Paused fan-out {name} {lasting}: {waiting_text(progress.waiting)}.")
+        text = paused_text(f"fan-out {name}", progress.paused, seconds)
+        click.echo(f"{text}: {waiting_text(progress.waiting)}.")
 
 
 @fanout.command()

@@ -8,7 +8,7 @@ from contextlib import suppress
 import click
 
 from celery_throttle.cli.console import interruption
-from celery_throttle.cli.exit_codes import CommandError
+from celery_throttle.cli.listening import http_url, listening_errors
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.errors import StoreError
 from celery_throttle.extras import require_extra
@@ -47,13 +47,10 @@ def metrics(target: Target, port: int, host: str, limits: int) -> None:
     limiter = target.limiter
     with suppress(StoreError):  # the page shows it
         limiter.run_plan(limiter.observer.limit_names())
-    try:
+    with listening_errors(host, port):
         server = start_server(limiter, port, host, max_limits=limits)
-    except OSError as error:
-        raise CommandError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
-    address = f"[{host}]" if ":" in host else host
     with interruption(signal.SIGINT, signal.SIGTERM) as interrupted:
-        click.echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
+        click.echo(f"Serving metrics on {http_url(host, server.server_port, '/metrics')}")
         interrupted.wait()
     server.shutdown()
     server.server_close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import click
 
 from celery_throttle.cli.console import echo_json
@@ -19,10 +17,10 @@ from celery_throttle.cli.options import (
 from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.preview import show_preview
 from celery_throttle.cli.target import Target, pass_target
-from celery_throttle.cli.text import sentence
+from celery_throttle.cli.text import paused_text, sentence
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status_text import ref_text, waiting_text
-from celery_throttle.observe.text import count, format_seconds
+from celery_throttle.observe.text import count
 from celery_throttle.observe.values import Preview
 
 
@@ -78,8 +76,7 @@ def pause(
     if as_json:
         echo_json({"limit": ref.name, "key": ref.key, "seconds": paused, "preview": preview})
     else:
-        until = "until it is resumed" if paused == inf else f"for {format_seconds(paused)}"
-        click.echo(f"Paused {ref_text(ref)} {until}.")
+        click.echo(f"{paused_text(ref_text(ref), paused, seconds)}.")
 
 
 @click.command()

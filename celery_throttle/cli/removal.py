@@ -22,7 +22,7 @@ from celery_throttle.cli.options import (
 )
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status_text import limit_text
+from celery_throttle.observe.status_text import limit_text, unconsumed_text
 from celery_throttle.observe.text import count
 from celery_throttle.removal.counts import Removal, WaitingCount
 
@@ -86,7 +86,7 @@ def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> 
 def _prepare(
     target: Target, limit: str | None, key: str | None, question: str, options: dict[str, Any]
 ) -> tuple[Any, LimitRef | None]:
-    """Check the arguments, and ask unless no task waits.
+    """Check the arguments, and ask unless no task waits. The queue of a move may have no consumer.
 
     Return the limits of the app, and the limit and key of the arguments; None for all limits.
     """
@@ -95,6 +95,10 @@ def _prepare(
     throttle: Any = target.throttle  # of an app, it is a Throttle
     ref = None if limit is None else LimitRef(limit, key)
     found = throttle.count_waiting(ref)
+    if found.waiting and "queue" in options:
+        queue = options["queue"]
+        if not throttle.run_plan(throttle.observer.is_consumed(throttle.qualify(queue))):
+            click.echo(unconsumed_text(queue), err=True)
     confirm(
         f"{_found_text(found, limit, key)}\n{question}", yes=options["yes"] or not found.waiting
     )

@@ -52,7 +52,7 @@ def report(target: Target, limit: str, since: int, plot: Path | None, *, as_json
             (f"time ({zone()})", f"{clock(start)} to {clock(end)}"),
             *report_pairs(found),
             ("granted", sparkline([period.totals.granted for period in found.periods])),
-            ("waiting", sparkline([period.waiting for period in found.periods])),
+            ("waiting", sparkline([period.most_waiting for period in found.periods])),
         ]
     )
     click.echo(f"\n{advice_text(found)}")

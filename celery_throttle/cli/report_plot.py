@@ -34,7 +34,7 @@ def draw(report: Report, path: Path) -> None:
     lanes = {
         "granted": [period.totals.granted for period in report.periods],
         "refused": [period.totals.refusals + period.totals.drops for period in report.periods],
-        "waiting": [period.waiting for period in report.periods],
+        "waiting": [period.most_waiting for period in report.periods],
     }
     axes = figure.subplots(len(lanes), sharex=True)
     for lane, (name, heights) in zip(axes, lanes.items(), strict=True):

@@ -115,7 +115,7 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
         ("origin", _origin(status)),
         ("weight", str(status.weight)),
-        ("used", "\n".join(map(usage_text, status.usage))),
+        ("used", _used(status)),
         ("waiting", _waiting(status)),
         ("runnable", f"{status.runnable:,}"),
         ("done by", _done_by(status)),
@@ -136,6 +136,11 @@ def _origin(status: LimitStatus) -> str:
     if status.origin is None:
         return "from the code; no worker has registered it yet" if status.defined else ""
     return f"{origin_text(status.origin)} (in force since {clock(status.origin.since)} {zone()})"
+
+
+def _used(status: LimitStatus) -> str:
+    of_keys = ["each key has its own"] if status.has_keys else []
+    return "\n".join([*map(usage_text, status.usage), *of_keys])
 
 
 def _waiting(status: LimitStatus) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from math import inf
 
 from celery_throttle.forecasts.solver import WORKERS, Forecast
-from celery_throttle.observe.status_text import limit_text
+from celery_throttle.observe.status_text import limit_text, pause_length_text
 from celery_throttle.observe.text import add_author, format_author
 from celery_throttle.observe.values import Origin, Pause
 
@@ -30,6 +30,17 @@ def clock(at: datetime) -> str:
 def zone() -> str:
     """Return the name of the local time zone."""
     return datetime.now().astimezone().tzname() or "local time"
+
+
+def paused_text(subject: str, seconds: float, asked: float | None) -> str:
+    """Return ``"Paused limit mail for 10 min"``, or that a longer pause stays in force.
+
+    ``seconds``: how long it is paused now; ``asked``: how long it should be, None without an end.
+    """
+    length = pause_length_text(seconds)
+    if asked is None or seconds <= asked:
+        return f"Paused {subject} {length}"
+    return f"{sentence(subject)} stays paused {length}, as a pause in force is never shortened"
 
 
 def pause_text(pause: Pause) -> str:

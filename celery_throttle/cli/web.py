@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from celery_throttle.cli.exit_codes import CommandError
+from celery_throttle.cli.listening import http_url, listening_errors
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.errors import shown
 from celery_throttle.extras import require_extra
@@ -77,15 +77,12 @@ def web(
         raise click.UsageError(
             f"--actions: {shown(name)} is unknown; allowed: all, or a list of {', '.join(ACTIONS)}"
         )
-    try:
-        allowed = ACTIONS if "all" in names else names
+    allowed = ACTIONS if "all" in names else names
+    with listening_errors(host, port):
         server = make_server(
             target.limiter, host, port, password, allowed, show_arguments=show_arguments
         )
-    except OSError as error:
-        raise CommandError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
-    address = f"[{host}]" if ":" in host else host
-    click.echo(f"Serving the page on http://{address}:{port_of(server)}/")
+    click.echo(f"Serving the page on {http_url(host, port_of(server), '/')}")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     server.run()

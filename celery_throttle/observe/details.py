@@ -87,19 +87,31 @@ class DetailsReader(PreviewReader):
             LimitValueError: it is more than a week, or less than a second.
         """
         _check_recorded(seconds)
+        older: list[Record] = []
+        if seconds > RECENT_SECONDS:
+            _, _, older = yield from self._read_records(name, "week", seconds)
+        # The recent records are closer together, so they also show what the others miss.
+        last, recorded, known = yield from self._read_records(
+            name, "recent", min(seconds, RECENT_SECONDS)
+        )
+        if known and known[-1].at < recorded:
+            known.append(known[-1]._replace(at=recorded))  # until then nothing had changed
+        known = sorted({one.at: one for one in [*older, *known]}.values())
+        if not known and last.counters:  # recorded by nobody yet: all is of the last period
+            known = [Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
+        return divide([*known, last], last.at - to_us(seconds), parts)
+
+    def _read_records(
+        self, name: str, which: str, seconds: float
+    ) -> Plan[tuple[Record, int, list[Record]]]:
+        """Return how it is now, when the last records were made, and the records of a time."""
         keys = self.keys
-        is_recent = seconds <= RECENT_SECONDS
-        records = keys.records(name, "recent" if is_recent else "week")
-        names = [records, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
+        names = [keys.records(name, which), keys.recorded]
+        names += [keys.backlog(LimitRef("", None)), keys.totals()]
         args = [self.now(), name, to_us(seconds)]
         now, recorded, waiting, totals, found = yield Call(script("read_records"), names, args)
         last = Record(int(now), waiting, pair_counters(totals))
-        known = [*map(read_record, found)]
-        if known and known[-1].at < int(recorded) and is_recent:
-            known.append(known[-1]._replace(at=int(recorded)))  # until then nothing had changed
-        if not known and last.counters:  # recorded by nobody yet: all is of the last period
-            known = [Record(last.at - to_us(RECORD_SECONDS), waiting, {})]
-        return divide([*known, last], last.at - to_us(seconds), parts)
+        return last, int(recorded), [*map(read_record, found)]
 
     def report(self, name: str, seconds: float) -> Plan[Report]:
         """Return what was counted of a limit in the last seconds, with advice.
@@ -191,4 +203,5 @@ def _read_change(change_id: str, fields: Sequence[bytes]) -> Change:
         old=about["old"],
         new=about["new"],
         author=Author.unpack(about["about"]),
+        until=at_time(int(about["until"])) if "until" in about else None,
     )

@@ -75,6 +75,13 @@ class FleetReader(LimitPlans):
             consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
         return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS)
 
+    def is_consumed(self, queue: str) -> Plan[bool]:
+        """Return whether a live worker consumes a queue, whether tasks wait there or not."""
+        keys = self.keys
+        names = [keys.membership, keys.worker_queues, keys.queue(queue).lines]
+        found = yield Call(script("is_consumed"), names, [self.now(), to_us(_CONSUMED_SECONDS)])
+        return bool(found)
+
     def workers(self, most: int) -> Plan[tuple[WorkerStatus, ...]]:
         """Return live workers and others with claims, at most so many of each, by name."""
         keys = self.keys

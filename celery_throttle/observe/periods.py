@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import MICROSECONDS
@@ -45,9 +46,16 @@ def divide(records: Sequence[Record], start: int, parts: int) -> tuple[Period, .
             at_time(other.at),
             read_totals(_increase(one.counters, other.counters)),
             other.waiting,
+            max([other.waiting, *_waiting_between(records, one.at, other.at)]),
         )
         for one, other in pairwise(found)
     )
+
+
+def _waiting_between(records: Sequence[Record], start: int, end: int) -> list[int]:
+    """Return the waiting tasks of the records behind a time and up to another."""
+    first, last = (bisect_right(records, at, key=attrgetter("at")) for at in (start, end))
+    return [record.waiting for record in records[first:last]]
 
 
 def _increase(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
@@ -59,7 +67,7 @@ def _increase(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, f
 
 
 def _interpolate(records: Sequence[Record], at: int) -> Record:
-    index = bisect_right(records, at, key=lambda record: record.at)
+    index = bisect_right(records, at, key=attrgetter("at"))
     if index == 0:
         return records[0]._replace(at=at, waiting=0)
     before = records[index - 1]

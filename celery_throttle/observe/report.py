@@ -37,8 +37,7 @@ class Report:
         totals: The counts of the whole time.
         use: The units granted and not refunded, divided by the units that the limit in force now
             allows in that time: its burst, and its rate for the whole time. None for a limit with
-            slots, if all limits are shadow limits, and if keys have waiting tasks or their own
-            definitions.
+            slots, if all limits are shadow limits, and if the limit has keys.
         peak_use: The highest ``use`` of a period; None as for ``use``.
         at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
             tasks were parked or dropped, calls were refused, or tasks waited at the end.
@@ -101,7 +100,7 @@ class Allowance(NamedTuple):
 
 def allowance_of(status: LimitStatus) -> Allowance | None:
     """Return the least that the clauses allow; None if that depends on keys or slots."""
-    if not status.clauses or status.waiting_keys or status.own_keys:
+    if not status.clauses or status.has_keys:
         return None
     limits = parse_limits(list(status.clauses), status.name)
     known = [

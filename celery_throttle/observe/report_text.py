@@ -58,11 +58,15 @@ def _task_pairs(report: Report) -> list[tuple[str, str]]:
     if report.median_wait is not None and report.long_wait is not None:
         half, most = format_seconds(report.median_wait), format_seconds(report.long_wait)
         waits = f"half up to {half}, 95% up to {most}"
-    return [
+    removed = f"{totals.removed:,}{' by drain, move or drop' if totals.removed else ''}"
+    pairs = [
         ("tasks that waited", f"{totals.parked:,}"),
         ("waits", waits),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
+        ("tasks removed", removed),
     ]
+    rare = [("tasks revoked", totals.revoked), ("tasks discarded", totals.discarded)]
+    return [*pairs, *((name, f"{tasks:,}") for name, tasks in rare if tasks)]
 
 
 def _reasons(counts: tuple[tuple[str, int], ...], texts: Mapping[str, str]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 
 from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.fan_outs import Progress
-from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds
+from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import Change, LimitStatus, Stranded, TaskStatus, Usage
 
@@ -57,7 +58,7 @@ def layer_text(status: LimitStatus) -> str:
 
 def used_text(status: LimitStatus) -> str:
     """Return the units in use of each clause, to a tenth: ``"3/20"``."""
-    if status.key is None and status.waiting_keys:
+    if status.has_keys:
         return "by key"
     return "; ".join(f"{amount(round(one.used, 1))}/{one.most:,}" for one in status.usage) or "-"
 
@@ -75,6 +76,19 @@ def usage_text(usage: Usage) -> str:
 
 def _has_slots(clause: str) -> bool:
     return " at once" in clause
+
+
+def nothing_stored_text(ref: LimitRef) -> str:
+    """Return what a page shows of a key that was never used, or not for long."""
+    return (
+        f"Nothing is stored of key {format_key(ref.key or '')}: no task waits at it, none of its "
+        "units are in use, and it has no pause, definition or weight of its own."
+    )
+
+
+def pause_length_text(seconds: float) -> str:
+    """Return ``"for 10 min"``, or ``"until it is resumed"``."""
+    return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
 
 
 def below_text(clauses: Sequence[object]) -> str:
@@ -135,6 +149,11 @@ def stranded_text(stranded: Stranded) -> str:
     return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
 
 
+def unconsumed_text(queue: str) -> str:
+    """Return the warning about a queue to which tasks are about to move."""
+    return f"No live worker consumes queue {queue}: the tasks wait there until one does."
+
+
 def totals_text(totals: Totals) -> str:
     """Return the counters that are not 0, and a line about the waits."""
     named = [
@@ -147,6 +166,7 @@ def totals_text(totals: Totals) -> str:
         (totals.drops, f"{amount(totals.drops)} dropped"),
         (totals.revoked, f"{amount(totals.revoked)} revoked"),
         (totals.discarded, f"{amount(totals.discarded)} discarded"),
+        (totals.removed, f"{amount(totals.removed)} removed"),
         (totals.api_refusals, f"{amount(totals.api_refusals)} refused by the API"),
         (totals.shadow_refused, f"{amount(totals.shadow_refused)} refused by a shadow limit"),
     ]
@@ -159,14 +179,14 @@ def totals_text(totals: Totals) -> str:
 
 
 def change_text(change: Change) -> str:
-    """Return what changed: texts of limits, weights, or how long a pause lasts."""
+    """Return what changed: texts of limits, or weights, and how long they or a pause last."""
     if change.action in ("pause", "resume"):
         return format_seconds(pause_to_seconds(int(change.new or change.old)))
     if change.action in REMOVALS:
         return change.new
     if not change.old and not change.new:
         return "-"
-    return f"{change.old or 'none'} -> {change.new or 'none'}"
+    return f"{change.old or 'none'} -> {change.new or 'none'}{lasts_text(change)}"
 
 
 def task_text(status: TaskStatus) -> str:

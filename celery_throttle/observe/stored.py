@@ -78,6 +78,19 @@ class StoredReader(DefinePlans):
         ]
         return max(0, count - 1) if which == "waiting" else count, pairs[:most]
 
+    def is_stored(self, ref: LimitRef) -> Plan[bool]:
+        """Return whether anything is stored of a key: use, tasks, a pause, a definition, a weight.
+
+        A limit without a key always counts as stored.
+        """
+        if ref.key is None:
+            return True
+        keys = self.keys
+        names = [keys.limits, keys.state(ref), keys.entries(ref), keys.pause(ref)]
+        names += [keys.backlog(ref), keys.waiting_lists(ref)]
+        found = yield Call(script("is_stored"), names, [keys.field(ref)])
+        return bool(found)
+
     def begin_once(self, what: str, seconds: float, *more: tuple[str, float]) -> Plan[bool]:
         """Return whether this caller is the first to do something in some seconds.
 
@@ -106,7 +119,7 @@ class StoredReader(DefinePlans):
         keys, statuses = self.keys, []
         for start in range(0, len(refs), NAMES_OF_A_CALL):
             batch = refs[start : start + NAMES_OF_A_CALL]
-            names, args = [keys.limits], [self.now()]
+            names, args = [keys.limits, keys.limits_with_keys], [self.now()]
             for ref in batch:
                 pauses = keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name)
                 names += (*pauses, keys.own_keys(ref.name), keys.backlog(ref))
@@ -150,7 +163,7 @@ def _read_row(
 ) -> LimitStatus:
     """Return the status of a row of ``read_status.lua``."""
     layer, since, text, ends, given, about, weight, paused, pause_origin = row[:9]
-    paused_keys, own_keys, waiting, waiting_keys, totals = row[9:]
+    paused_keys, own_keys, waiting, waiting_keys, totals, needs_keys = row[9:]
     origin = None
     if layer:
         author = Author.unpack(about.decode())
@@ -173,6 +186,7 @@ def _read_row(
         pauses=_read_pauses(ref, int(paused), pause_origin.decode(), now),
         paused_keys=int(paused_keys),
         own_keys=int(own_keys),
+        has_keys=any(map(int, (needs_keys, paused_keys, own_keys, waiting_keys))),
         waiting=int(waiting),
         waiting_keys=int(waiting_keys),
         runnable=0,

@@ -95,7 +95,7 @@ def describe_subject(limit: str) -> str:
 
 
 def describe_change(change: Change) -> str:
-    """Return a change in words: ``"stripe: 20/s instead of 100/s by ann@web-1: incident 12"``."""
+    """Return a change in words: ``"stripe: 20/s for 1 h instead of 100/s by ann@web-1"``."""
     subject, author = describe_subject(change.limit), format_author(change.author)
     if change.action == "pause":
         seconds = pause_to_seconds(int(change.new))
@@ -110,10 +110,17 @@ def describe_change(change: Change) -> str:
     if change.action in REMOVALS:
         return f"{subject}: {REMOVALS[change.action]} {change.new}{author}"
     what = "weight " if change.action == "weight" else ""
-    new = f"{what}{change.new}" if change.new else f"no {what}definition of its own".rstrip()
+    new = f"{what}{change.new}" if change.new else f"no {what or 'definition '}of its own"
     old = f" instead of {what}{change.old}" if change.old else ""
     ended = ", as the definition before has ended" if change.action == "end" else ""
-    return f"{subject}: {new}{old}{ended}{author}"
+    return f"{subject}: {new}{lasts_text(change)}{old}{ended}{author}"
+
+
+def lasts_text(change: Change) -> str:
+    """Return how long a new definition or weight lasts: ``" for 1 h"``; empty if it has no end."""
+    if change.until is None:
+        return ""
+    return f" for {format_seconds((change.until - change.at).total_seconds())}"
 
 
 def amount(units: float) -> str:

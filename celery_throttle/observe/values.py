@@ -91,6 +91,9 @@ class LimitStatus:
             paused.
         paused_keys: The number of keys of the limit that are paused.
         own_keys: The number of keys of the limit that have their own definition or weight.
+        has_keys: Whether the limit applies to each key, as far as the server knows: tasks of a
+            worker need keys of it, or a key has waiting tasks, a pause, or its own definition or
+            weight. Always False for a key.
         waiting: The number of tasks that wait at the limit, or at this key. Without a key, tasks
             that wait at a key of the limit are included. A task that needs several limits waits at
             one of them and is counted there only.
@@ -114,6 +117,7 @@ class LimitStatus:
     pauses: tuple[Pause, ...]
     paused_keys: int
     own_keys: int
+    has_keys: bool
     waiting: int
     waiting_keys: int
     runnable: int
@@ -163,12 +167,15 @@ class Period:
         end: The end of the period.
         totals: The increase of the totals in the period.
         waiting: The number of tasks that waited at the end of the period.
+        most_waiting: The highest number of waiting tasks that was recorded in the period. Records
+            are 10 seconds apart; those older than 15 minutes are 10 minutes apart.
     """
 
     start: datetime
     end: datetime
     totals: Totals
     waiting: int
+    most_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +407,7 @@ class Change:
             the change. Empty if there was none.
         new: The same value after the change; or the number of tasks that were taken out of lines.
         author: Who made the change, and why; None if unknown.
+        until: When the new definition or weight ends by itself; None for never.
     """
 
     id: str
@@ -409,3 +417,4 @@ class Change:
     old: str
     new: str
     author: Author | None
+    until: datetime | None = None

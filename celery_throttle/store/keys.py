@@ -125,6 +125,16 @@ class Keys:
         return f"{self.prefix}:temporary"
 
     @property
+    def worker_queues(self) -> str:
+        """All queues of live workers, by when a worker last reported to consume them."""
+        return f"{self.prefix}:queues"
+
+    @property
+    def limits_with_keys(self) -> str:
+        """Limits of which tasks of workers need keys, by when a worker last reported that."""
+        return f"{self.prefix}:keyed"
+
+    @property
     def outages(self) -> str:
         """For how long workers were in outage mode, summed over workers."""
         return f"{self.prefix}:outages"

@@ -212,6 +212,16 @@ class AppLimits(Limiter):
             raise limits.with_traceback(None)
         return limits
 
+    def limits_with_keys(self) -> set[str]:
+        """Return the names of the limits of which tasks of the app need keys."""
+        names: set[str] = set()
+        for task in list(self.app.tasks.values()):
+            with suppress(ThrottleError):  # such a task fails
+                limits = self.task_limits(task)
+                templates = () if limits is None else limits.templates
+                names.update(template.name for template in templates if template.parts)
+        return names
+
     def read_task(
         self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
     ) -> TaskLimits | None:

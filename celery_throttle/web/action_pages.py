@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from flask import Flask, abort, g, redirect, render_template, request, url_for
@@ -133,7 +134,7 @@ class _Visit:
             problem=problem,
             about=self.action.describe(self.site, self.subject.value),
             reason=request.values.get("reason", ""),
-            done=self.site.find_change(request.args.get("done", "")),
+            done=self.site.find_done(),
             edit_url=_url(str(request.endpoint), self.arguments),
         )
 
@@ -168,18 +169,19 @@ class _Visit:
         rest = {"reason": reason, "done": done, "preview": "1"}
         return redirect(_url(str(request.endpoint), {**self.arguments, **rest}), 303)
 
-    def _find_done(self, author: Author, newest: str | None) -> str:
-        """Return the id of the change that this request made; ``none`` if it changed nothing.
+    def _find_done(self, author: Author, newest: str | None) -> list[str]:
+        """Return the ids of the changes that this request made; ``none`` if it changed nothing.
 
         ``newest``: the id of the newest change before.
         """
-        for change in self.site.limiter.changes():
-            if change.id == newest:
-                break
-            by = change.author and change.author.by
-            if (change.limit, by) == (self.subject.logged, author.by):
-                return change.id
-        return "none"
+        since = takewhile(lambda change: change.id != newest, self.site.limiter.changes())
+        own = [
+            change.id
+            for change in since
+            if (change.limit, change.author and change.author.by)
+            == (self.subject.logged, author.by)
+        ]
+        return own or ["none"]
 
 
 def _url(endpoint: str, arguments: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ def draw_starts(periods: Sequence[Period], rate: float | None) -> Chart:
 
 def draw_waiting(periods: Sequence[Period]) -> Chart:
     """Return the chart of the waiting tasks."""
-    values = [float(period.waiting) for period in periods]
+    values = [float(period.most_waiting) for period in periods]
     label = f"Waiting tasks in {_length(periods)}, at most {amount(max(values))}"
     return _draw(periods, values, [f"{count(value, 'task')} waiting" for value in values], label)
 

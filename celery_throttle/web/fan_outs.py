@@ -37,6 +37,6 @@ class FanOutPages:
             forecasts=site.run(site.observer.fan_out_forecasts(rows, MAX_LINES)),
             page=page,
             search=search,
-            done=site.find_change(request.args.get("done", "")),
+            done=site.find_done(),
             at=site.read_time(),
         )

@@ -5,7 +5,13 @@ from __future__ import annotations
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status_text import below_text, clauses_text, ref_text, waiting_text
+from celery_throttle.observe.status_text import (
+    below_text,
+    clauses_text,
+    pause_length_text,
+    ref_text,
+    waiting_text,
+)
 from celery_throttle.observe.text import count
 from celery_throttle.web.actions import (
     DURATION_HINT,
@@ -24,7 +30,14 @@ def _preview_pause(site: Site, ref: LimitRef, values: Values) -> Consequence:
     if values["for"] is None:
         text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         return Consequence(text)
-    return Consequence("A pause that is already in force is never shortened.", preview)
+    pauses = site.limiter[ref].status().status.pauses
+    in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
+    if in_force > values["for"]:
+        return Consequence(
+            f"This changes nothing: {ref_text(ref)} is paused {pause_length_text(in_force)}, and a "
+            "pause is never shortened. Resume it first."
+        )
+    return Consequence("", preview)
 
 
 def _pause(site: Site, ref: LimitRef, values: Values, author: Author) -> None:

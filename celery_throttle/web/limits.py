@@ -91,6 +91,7 @@ class LimitPages:
             ref=ref,
             at=site.read_time(),
             details=details,
+            is_stored=site.run(site.observer.is_stored(ref)),
             status=details.status,
             queues=queues,
             allowance=allowance,
@@ -98,7 +99,7 @@ class LimitPages:
             waiting=draw_waiting(periods),
             refusals=refusals_text(details.status.totals),
             changes=self._changes(ref),
-            done=site.find_change(request.args.get("done", "")),
+            done=site.find_done(),
         )
 
     def _changes(self, ref: LimitRef) -> list[Change]:

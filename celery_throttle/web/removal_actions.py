@@ -8,6 +8,7 @@ from typing import Any
 
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status_text import unconsumed_text
 from celery_throttle.web.actions import Action, Consequence, TimeIsUpError, Values
 from celery_throttle.web.forms import Field
 from celery_throttle.web.site import Site
@@ -29,10 +30,18 @@ def _remove(site: Site, name: str, *args: Any, author: Author) -> None:
 
 
 def _preview(text: str) -> Callable[[Site, LimitRef, Values], Consequence]:
-    def preview(site: Site, ref: LimitRef, values: Values) -> Consequence:
-        return Consequence(text.format_map(values), found=site.task_methods.count_waiting(ref))
+    def preview(site: Site, ref: LimitRef, _: Values) -> Consequence:
+        return Consequence(text, found=site.task_methods.count_waiting(ref))
 
     return preview
+
+
+def _preview_move(site: Site, ref: LimitRef, values: Values) -> Consequence:
+    queue = values["queue"]
+    text = f"They go to queue {queue}."
+    if not site.run(site.observer.is_consumed(site.limiter.own_broker + queue)):
+        text += f" {unconsumed_text(queue)}"
+    return Consequence(text, found=site.task_methods.count_waiting(ref))
 
 
 def _drain(site: Site, ref: LimitRef, _: Values, author: Author) -> None:
@@ -53,9 +62,7 @@ _QUEUE = Field("queue", "Queue", "the name of a queue of the app", str)
 #: Drain, move and drop.
 REMOVAL_ACTIONS = (
     Action("drain", _preview("They go back to their queues."), _drain, needs_app=True, part=_TASKS),
-    Action(
-        "move", _preview("They go to queue {queue}."), _move, (_QUEUE,), needs_app=True, part=_TASKS
-    ),
+    Action("move", _preview_move, _move, (_QUEUE,), needs_app=True, part=_TASKS),
     Action(
         "drop",
         _preview("They are discarded for good: the state of each becomes REVOKED."),

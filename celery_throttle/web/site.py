@@ -25,7 +25,7 @@ T = TypeVar("T")
 #: The periods of a chart: 30 seconds each.
 _PERIODS = 30
 
-#: The newest changes among which one is searched.
+#: The newest changes among which those of an action are searched.
 _NEWEST_CHANGES = 200
 
 #: Limits whose periods are kept.
@@ -89,10 +89,14 @@ class Site:
         """Return the server's time."""
         return self.run(self.observer.fleet()).at
 
-    def find_change(self, change_id: str) -> Change | None:
-        """Return a change by its id, if it is one of the newest."""
-        newest = self.limiter.changes(most=_NEWEST_CHANGES) if change_id else []
-        return next((change for change in newest if change.id == change_id), None)
+    def find_done(self) -> list[Change]:
+        """Return the changes that the argument ``done`` names, the oldest first.
+
+        Those that are not among the newest are left out.
+        """
+        ids = request.args.getlist("done")
+        newest = self.limiter.changes(most=_NEWEST_CHANGES) if ids else []
+        return [change for change in reversed(newest) if change.id in ids]
 
     def queue_name(self, queue: str) -> str:
         """Return the name of a queue without its broker, if that is the app's."""

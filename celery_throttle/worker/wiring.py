@@ -87,6 +87,7 @@ class WorkerParts:
             store,
             keys,
             lambda: throttle.limits,
+            throttle.limits_with_keys,
             name,
             lease=lease,
             queues=self._queues,

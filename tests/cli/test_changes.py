@@ -73,6 +73,16 @@ def test_a_pause_shows_what_follows(shell: Shell) -> None:
     assert preview["after"]["seconds"] - preview["before"]["seconds"] == pytest.approx(600, abs=60)
 
 
+def test_a_pause_is_not_shortened(shell: Shell) -> None:
+    shell.run("pause", "mail", "--reason", "spam")
+    output = shell.run("pause", "mail", "--for", "10m")
+    assert output.endswith(
+        "Limit mail stays paused until it is resumed, as a pause in force is never shortened.\n"
+    )
+    assert shell.json("pause", "mail", "--for", "10m")["seconds"] is None
+    assert len(shell.app.throttle.changes()) == 1
+
+
 def test_define_and_undefine(shell: Shell) -> None:
     fill(shell.app, 120, tenants=3)
     output = shell.run("define", "mail", "40/m", "1000/h", "--for", "1h", "--reason", "sale")

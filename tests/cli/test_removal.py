@@ -8,6 +8,8 @@ import pytest
 import redis
 
 from tests.cli.conftest import Shell, fill
+from tests.servers.server import wait_until
+from tests.workers import StartWorker
 
 
 @pytest.fixture
@@ -38,6 +40,31 @@ def test_move_sends_them_to_another_queue(full: Shell, redis_url: str) -> None:
     change = full.app.throttle.changes(most=1)[0]
     assert (change.action, change.limit, change.new) == ("move", "mail", "6 tasks to queue slow")
     assert (change.author.by, change.author.reason) == ("ann", "too many")
+
+
+def test_a_queue_that_no_worker_consumes(full: Shell) -> None:
+    warning = "No live worker consumes queue slow: the tasks wait there until one does."
+    assert warning in full.run("move", "mail", "--queue", "slow", code=1)
+    assert full.app.throttle.count_waiting("mail").waiting == 6
+
+
+@pytest.mark.workers
+def test_a_queue_that_a_worker_consumes(
+    app_shell: Shell, redis_url: str, start_worker: StartWorker
+) -> None:
+    app = app_shell.app
+    start_worker("tests.apps.operated", redis_url, queues=("slow",))
+    wait_until(lambda: is_consumed(app, "slow"), "the worker has reported its queue")
+    assert not is_consumed(app, "celery")
+    fill(app, 30)
+    assert "No live worker" not in app_shell.run("move", "mail", "--queue", "slow", code=1)
+    assert "No live worker" in app_shell.run("move", "mail", "--queue", "celery", code=1)
+
+
+def is_consumed(app: Any, queue: str) -> bool:
+    throttle = app.throttle
+    found: bool = throttle.run_plan(throttle.observer.is_consumed(throttle.qualify(queue)))
+    return found
 
 
 def test_a_key_that_is_encoded(app_shell: Shell) -> None:

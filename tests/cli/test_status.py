@@ -88,6 +88,14 @@ def test_a_key_is_written_as_people_write_it(shell: Shell) -> None:
     assert "limit mail of key São Paulo" in shell.run("why", "one")
 
 
+def test_show_a_key_of_which_nothing_is_stored(shell: Shell) -> None:
+    text = "Nothing is stored of key t9"
+    assert text in shell.run("show", "mail", "t9")
+    shell.app.throttle["mail", "t9"].acquire()
+    assert text not in shell.run("show", "mail", "t9")
+    assert text not in shell.run("show", "mail")
+
+
 def test_top_without_a_terminal_shows_the_limits_once(shell: Shell) -> None:
     fill(shell.app, 5)
     assert shell.run("top").splitlines()[1].startswith("mail ")

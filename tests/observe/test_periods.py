@@ -79,6 +79,29 @@ def test_a_week(lines: Protocol) -> None:
     assert days == [144] * 7
 
 
+def test_the_most_waiting_tasks_are_the_same_in_any_time(lines: Protocol) -> None:
+    """A report of a day shows the peak that the last 15 minutes show, though it has passed."""
+    for _ in range(70):
+        record(lines)
+        take(lines, 1)
+        lines.now += 10 * SECOND
+    take(lines, 10)
+    for number in range(20):
+        lines.park(f"t{number}", ["api"])
+    record(lines)
+    for _ in range(20):
+        lines.now += SECOND
+        lines.claim()
+    for _ in range(5):
+        record(lines)
+        lines.now += 10 * SECOND
+    for seconds, parts in ((900, 30), (86_400, 96), (604_800, 96)):
+        found = lines.limiter.run_plan(lines.limiter.observer.periods("api", seconds, parts))
+        assert max(period.most_waiting for period in found) == 20
+        assert found[-1].waiting == 0
+    assert sum(one.granted for one in periods(lines, 86_400, 96)) == 70 + 10 + 20
+
+
 def test_totals_that_began_anew(lines: Protocol) -> None:
     record(lines)
     take(lines, 3)

@@ -78,6 +78,23 @@ def test_a_queue_is_stranded_only_after_all_workers_have_reported_theirs(lines: 
     assert lines.limiter.status().stranded == ()
 
 
+def test_a_queue_without_tasks_is_consumed_while_a_live_worker_reports_it(lines: Protocol) -> None:
+    client, keys = lines.client, lines.limiter.keys
+
+    def is_consumed(queue: str) -> bool:
+        return lines.limiter.run_plan(lines.limiter.observer.is_consumed(queue))
+
+    client.zadd(keys.worker_queues, {keys.queue("q").lines: lines.now})
+    client.expire(keys.worker_queues, 60)
+    assert not is_consumed("q")
+    client.zadd(keys.membership, {"worker": lines.now + 3600 * SECOND})
+    client.expire(keys.membership, 60)
+    assert is_consumed("q")
+    assert not is_consumed("other")
+    lines.now += 61 * SECOND
+    assert not is_consumed("q")
+
+
 def test_what_could_run_and_is_not_taken(lines: Protocol) -> None:
     lines.limiter["api"].acquire()
     for number in range(5):

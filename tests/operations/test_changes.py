@@ -130,19 +130,34 @@ def test_weights(limiter: End, client: Any) -> None:
     ]
 
 
+def test_when_they_end(limiter: End, plain: Limiter, client: Any, clock: ManualClock) -> None:
+    limiter.define("api", "20/s", weight=3, seconds=60, **ANN)
+    clock.advance(1)
+    limiter.define("api", "20/s", weight=3, **ANN)
+    ends = [entry.get("until") for _, entry in client.xrange("{throttle}:changes")]
+    assert ends == [str(START + 60 * SECOND)] * 2 + [None] * 2
+    found = [
+        (change.action, change.until and change.until.timestamp()) for change in plain.changes()
+    ]
+    assert found == [("weight", None), ("set", None)] + [
+        (action, START / SECOND + 60) for action in ("weight", "set")
+    ]
+
+
 def test_pauses_and_resets(limiter: End, client: Any, clock: ManualClock) -> None:
     limiter["api"].pause(60, **ANN)
     limiter["api", "gold"].pause(None, **ANN)
     clock.advance(10)
-    limiter["api"].pause(20, **ANN)
+    assert limiter["api"].pause(20, **ANN) == 50  # a pause is never shortened
+    limiter["api"].pause(55, **ANN)
     limiter["api"].resume(**ANN)
     limiter["api", "gold"].reset(**ANN)
     endless = str(ENDLESS_US)
     assert changes(client) == [
         ("pause", "api", "0", str(60 * SECOND)),
         ("pause", "api:gold", "0", endless),
-        ("pause", "api", str(50 * SECOND), str(50 * SECOND)),
-        ("resume", "api", str(50 * SECOND), ""),
+        ("pause", "api", str(50 * SECOND), str(55 * SECOND)),
+        ("resume", "api", str(55 * SECOND), ""),
         ("reset", "api:gold", "", ""),
     ]
 

@@ -260,8 +260,10 @@ def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
         keys.temporary_queues,
         keys.consumed_queues,
         keys.changes,
+        keys.worker_queues,
+        keys.limits_with_keys,
     ]
-    args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, ""]
+    args: list[Any] = [turns.now, "w", SECOND, 1000, SECOND, SECOND, "", ""]
     _, _, _, _, *told = turns.store.run(Call(script("heartbeat"), names, args))
     assert {field.decode() for field in told[::2]} == {*LIMITS, "tenant:gold"}
 

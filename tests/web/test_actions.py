@@ -101,6 +101,16 @@ def test_a_pause_without_an_end(acting: Site) -> None:
     assert "paused until resumed" in confirm(acting, "/limits/mail/pause")
 
 
+def test_a_pause_is_not_shortened(acting: Site) -> None:
+    confirm(acting, "/limits/mail/pause", **{"for": "1h"})
+    preview = acting.read("/limits/mail/pause?preview=1&for=10m")
+    assert "This changes nothing: limit mail is paused for" in preview
+    assert "and a pause is never shortened. Resume it first." in preview
+    page = confirm(acting, "/limits/mail/pause", **{"for": "10m"})
+    assert "Nothing had to be changed" in page
+    assert len(acting.app.throttle.changes()) == 1
+
+
 def test_a_key(acting: Site) -> None:
     fill(acting.app, 4, tenants=2)
     page = confirm(acting, "/limits/mail/pause", key="t1")
@@ -116,13 +126,18 @@ def test_define_with_an_end_and_undefine(acting: Site) -> None:
     preview = acting.client.get("/limits/mail/define", query_string={"preview": 1, **fields})
     assert "20 tasks wait" in text_of(preview.text)
     page = confirm(acting, "/limits/mail/define", "gold plan", **fields)
-    assert "by ann (web): gold plan" in page
+    assert (
+        "Done: mail: 600/m burst 2; 1000/h burst 50 for 1 h instead of 20/m by ann (web): gold "
+        "plan mail: weight 3 for 1 h by ann (web): gold plan"
+    ) in page
+    assert "20/m -> 600/m burst 2; 1000/h burst 50 for 1 h" in page
     status = acting.app.throttle["mail"].status().status
     assert status.clauses == ("600/m burst 2", "1000/h burst 50")
     assert (status.weight, status.origin.author.by) == (3, "ann (web)")
     assert status.origin.until is not None
     assert "It will be: 20/m" in acting.read("/limits/mail/undefine")
-    confirm(acting, "/limits/mail/undefine", "back to normal")
+    page = confirm(acting, "/limits/mail/undefine", "back to normal")
+    assert "mail: no weight of its own instead of weight 3 by ann (web)" in page
     assert acting.app.throttle["mail"].status().status.clauses == ("20/m",)
     assert newest(acting).author.reason == "back to normal"
 
@@ -205,8 +220,22 @@ def test_drop_one_key(acting: Site) -> None:
     assert acting.app.throttle.count_waiting("mail").waiting == 3
 
 
+def test_removed_tasks_are_in_the_report(acting: Site) -> None:
+    fill(acting.app, 6, tenants=2)
+    confirm(acting, "/limits/mail/drop", key="t0")
+    report = acting.read("/limits/mail/report")
+    assert "Tasks dropped 0 Tasks removed 3 by drain, move or drop" in report
+    assert "3 removed" in acting.read("/limits/mail")
+    acting.app.throttle.fan_out_named("nightly").cancel()
+    assert "Tasks revoked 3" in acting.read("/limits/mail/report")
+
+
 def test_drain_and_move(acting: Site) -> None:
     fill(acting.app, 6, tenants=2)
+    preview = acting.read("/limits/mail/move?preview=1&queue=slow")
+    assert "Move the waiting tasks of limit mail Edit" in preview
+    assert "Continue" not in preview
+    assert "No live worker consumes queue slow: the tasks wait there until one does." in preview
     page = confirm(acting, "/limits/mail/move", "slow lane", key="t0", queue="slow")
     assert "moved 3 tasks to queue slow by ann (web): slow lane" in page
     assert "drained 3 tasks by ann (web)" in confirm(acting, "/limits/mail/drain")
@@ -225,6 +254,7 @@ def test_a_long_removal_goes_on_with_another_request(
     page = confirm(acting, "/limits/mail/drop", "too many")
     assert "Some tasks are left: mail: dropped 100 tasks by ann (web): too many" in page
     assert "150 tasks wait for limit mail" in page
+    assert "Continue with the tasks left" in page
     assert acting.app.throttle.count_waiting("mail").claimed == 0
     confirm(acting, "/limits/mail/drop", "too many")
     assert "Done: mail: dropped 50 tasks" in confirm(acting, "/limits/mail/drop", "too many")

@@ -239,7 +239,9 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
         keyboard.go_to("Duration")
         keyboard.press("1h")
         keyboard.follow("Preview", "5 tasks wait; the last would start")
-        keyboard.follow("Define limit mail", "Done: mail: 600/m; 5000/h instead of 20/m by web")
+        keyboard.follow(
+            "Define limit mail", "Done: mail: 600/m; 5000/h for 1 h instead of 20/m by web"
+        )
         assert mail.status().status.clauses == ("600/m", "5000/h")
         keyboard.follow("Resume", "5 tasks wait; the last would start")
         keyboard.follow("Resume limit mail", "Done: mail: resumed")

@@ -10,6 +10,7 @@ import pytest
 from celery_throttle import Limiter
 from celery_throttle.web import create_app
 from tests.cli.conftest import fill
+from tests.servers.server import wait_until
 from tests.web.conftest import Site, text_of
 from tests.workers import StartWorker
 
@@ -86,6 +87,38 @@ def test_one_key(site: Site) -> None:
     assert "Units granted per second to all keys" in page
     assert "the limit:" not in page
     assert "is empty; allowed: text" in site.read("/limits/mail?key=a::b", 400)
+
+
+def test_a_key_of_which_nothing_is_stored(site: Site) -> None:
+    text = "Nothing is stored of key t9"
+    assert text in site.read("/limits/mail?key=t9")
+    assert text not in site.read("/limits/mail")
+    mail = site.app.throttle["mail", "t9"]
+    for use in (mail.acquire, lambda: mail.pause(60)):
+        use()
+        assert text not in site.read("/limits/mail?key=t9")
+        mail.reset()
+        assert text in site.read("/limits/mail?key=t9")
+    site.app.throttle.define("mail", key="t9", weight=2)
+    assert text not in site.read("/limits/mail?key=t9")
+    site.app.throttle.undefine("mail", key="t9")
+    fill(site.app, 10, tenants=10)
+    assert text not in site.read("/limits/mail?key=t9")
+
+
+@pytest.mark.workers
+def test_an_idle_limit_with_keys(site: Site, redis_url: str, start_worker: StartWorker) -> None:
+    """A worker reports the limits of which its tasks need keys."""
+    assert site.row("/", "mail")[3] == "0/1"
+    start_worker("tests.apps.operated", redis_url)
+    wait_until(lambda: site.row("/", "mail")[3] == "by key", "the worker has reported it")
+    assert site.row("/", "api")[3] != "by key"
+    page = site.read("/limits/mail")
+    assert "In force 20/m for each key" in page
+    assert "each key has its own" in page
+    assert "the limit:" not in page
+    assert "the limit:" in site.read("/limits/api")
+    assert "for each key" not in site.read("/limits/mail?key=t1")
 
 
 def test_keys_are_links_both_ways(site: Site) -> None:

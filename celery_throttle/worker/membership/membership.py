@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,8 @@ class Membership:
     keys: Keys
     #: Returns the limits of the code and the rules file.
     limits_in_use: Callable[[], Mapping[str, Limits]]
+    #: Returns the names of limits of which tasks of this worker need keys.
+    limits_with_keys: Callable[[], Iterable[str]]
     worker: str
     lease: float  #: seconds for which a worker counts as alive after a heartbeat
     queues: WorkerQueues
@@ -153,6 +155,7 @@ class Membership:
         lines, about_queues = self.queues.heartbeat_arguments(queues)
         names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        call = Call(script("heartbeat"), names, [*args, *about_queues, *in_use])
+        with_keys = " ".join(self.limits_with_keys())
+        call = Call(script("heartbeat"), names, [*args, *about_queues, with_keys, *in_use])
         reply: list[Any] = self.store.probe(call)
         return reply

@@ -61,7 +61,13 @@ class WorkerQueues:
             to_us(tuning.UNCONSUMED_QUEUE_SECONDS),
         ]
         redis_keys = self.redis_keys
-        names = [redis_keys.temporary_queues, redis_keys.consumed_queues, redis_keys.changes]
+        names = [
+            redis_keys.temporary_queues,
+            redis_keys.consumed_queues,
+            redis_keys.changes,
+            redis_keys.worker_queues,
+            redis_keys.limits_with_keys,
+        ]
         return [*names, *lines], [*times, "".join(kinds)]
 
     def update(

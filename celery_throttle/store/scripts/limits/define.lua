@@ -59,7 +59,8 @@ local function set(requirement)
     ends, below = now + lasts, origin and string.char(origin) .. second_part or ''
   end
   local second_part = requirement.packed .. pack_tail(ends, about, below)
-  record_change('set', requirement.field, text_of(old, FIRST_LIMIT), text_of(second_part, FIRST_IN_SECOND_PART), about)
+  record_change('set', requirement.field, text_of(old, FIRST_LIMIT), text_of(second_part, FIRST_IN_SECOND_PART), about,
+                ends)
   return put_in_force(requirement, lasts > 0 and BOUNDED_ORIGIN or SET, second_part)
 end
 

@@ -1,4 +1,4 @@
--- pause.lua: pauses a limit, or one key of it, for everyone. Never shortens a pause.
+-- pause.lua: pauses a limit, or one key of it, for everyone. Never shortens a pause: a call that would is no change.
 -- uses: extend_pause, fan_out_waiting, changes
 -- KEYS  1   the pause
 --       2   origin of the pause: when (us) it was made, and JSON: who made it, and why
@@ -17,8 +17,11 @@ local record, key = KEYS[5], ARGV[4] ~= '' and ARGV[4] or nil
 if record and redis.call('EXISTS', record) == 0 then
   return -1
 end
-local rest, before = extend_pause({ KEYS[1], KEYS[2], KEYS[3], key }, tonumber(ARGV[2]), ARGV[5])
-record_change('pause', ARGV[3], format_integer(before), format_integer(rest), ARGV[5])
+local us = tonumber(ARGV[2])
+local rest, before = extend_pause({ KEYS[1], KEYS[2], KEYS[3], key }, us, ARGV[5])
+if us >= before then
+  record_change('pause', ARGV[3], format_integer(before), format_integer(rest), ARGV[5])
+end
 if record then
   redis.call('HSET', record, 'pause_origin', KEYS[2])
   change_fan_out_waiting(record, 0) -- lets both expire with the record

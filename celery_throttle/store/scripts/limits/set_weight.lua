@@ -16,7 +16,8 @@ local field, weight, lasts, key = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local old = redis.call('HGET', KEYS[1], 'weight ' .. field)
 local below = redis.call('HGET', KEYS[2], 'rules weight ' .. field) or ''
 local new = weight == '' and below or weight
-local ends = new ~= '' and lasts > 0 and ' ' .. format_integer(now + lasts) .. ' ' .. below or ''
+local ends = new ~= '' and lasts > 0 and now + lasts or 0
+local tail = ends > 0 and ' ' .. format_integer(ends) .. ' ' .. below or ''
 if weight == '' or lasts > 0 then
   redis.call('HDEL', KEYS[2], 'set weight ' .. field)
 else
@@ -25,7 +26,7 @@ end
 if new == '' then
   redis.call('HDEL', KEYS[1], 'weight ' .. field)
 else
-  redis.call('HSET', KEYS[1], 'weight ' .. field, new .. ends)
+  redis.call('HSET', KEYS[1], 'weight ' .. field, new .. tail)
 end
 if key ~= '' then
   if new ~= '' or redis.call('HEXISTS', KEYS[1], field) == 1 then
@@ -34,6 +35,6 @@ if key ~= '' then
     redis.call('ZREM', KEYS[3], key)
   end
 end
-if (old or '') ~= new .. ends then
-  record_change('weight', field, string.match(old or '', '^%d*'), new, ARGV[5])
+if (old or '') ~= new .. tail then
+  record_change('weight', field, string.match(old or '', '^%d*'), new, ARGV[5], ends)
 end

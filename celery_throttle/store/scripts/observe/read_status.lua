@@ -2,6 +2,7 @@
 -- uses: clock, definition, pauses, weights
 -- uses rarely: ended_definition, definition_tail
 -- KEYS  1   hash: definitions of limits in force
+--       2   zset: limits of which tasks of workers need keys, see `heartbeat.lua`
 --       then per limit or key: pause, its origin, paused keys of the name, keys of the name with a definition or weight of
 --       their own, backlog
 --       last: head of the totals
@@ -10,7 +11,8 @@
 -- Reply {now (us), per limit or key: {origin of the definition, or '' if it is not defined; since when (us) it is in
 --        force; the limits as text; when (us) it ends by itself, 0 for never; when (us) it was given; JSON: who gave it;
 --        weight; for how long (us) it is paused; when (us), and JSON: by whom; how many keys are paused; how many keys
---        have a definition or weight of their own; tasks that wait; keys with waiting tasks; {counter, total, ...}}}
+--        have a definition or weight of their own; tasks that wait; keys with waiting tasks; {counter, total, ...}; 1 if
+--        tasks of a worker need keys of it, else 0}}
 
 local function describe_definition(row, name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
@@ -26,8 +28,8 @@ local function describe_definition(row, name, field)
 end
 
 local reply = { format_integer(now) }
-for i = 1, (#KEYS - 2) / 5 do
-  local key, name, field, row = 5 * i - 3, ARGV[2 * i], ARGV[2 * i + 1], {}
+for i = 1, (#KEYS - 3) / 5 do
+  local key, name, field, row = 5 * i - 2, ARGV[2 * i], ARGV[2 * i + 1], {}
   describe_definition(row, name, field)
   local weights = redis.call('HMGET', KEYS[1], 'weight ' .. field, 'weight ' .. name)
   row[7] = weight_in_force(weights[1]) or weight_in_force(weights[2]) or 1
@@ -42,6 +44,7 @@ for i = 1, (#KEYS - 2) / 5 do
     row[13] = math.max(0, redis.call('ZCARD', backlogs) - 1)
   end
   row[14] = redis.call('HGETALL', KEYS[#KEYS] .. name)
+  row[15] = field == name and redis.call('ZSCORE', KEYS[2], name) and 1 or 0
   reply[i + 1] = row
 end
 return reply

@@ -9,6 +9,9 @@
 --       5   zset `consumed`: all other queues. Both map the key `lines` of a queue that holds tasks to when (us) a
 --           worker last reported that it consumes the queue
 --       6   stream: changes, see `changes.lua`
+--       7   zset: the key `lines` of each queue of a live worker, with tasks or without -> when (us) a worker last
+--           reported that it consumes the queue
+--       8   zset: names of limits of which tasks of a worker need keys -> when (us) a worker last reported that
 --       then per queue: its lines, and its lines under its name of earlier versions
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
@@ -16,8 +19,9 @@
 --       3   for how long (us) it counts as live; 0 if it ends
 --       4   reply all definitions if there are at most so many, else those of the names that follow
 --       5   for how long (us) a worker counts as a consumer after it has reported a queue
---       6   for how long (us) the zset `consumed` is kept after the last report
+--       6   for how long (us) the zset `consumed`, and a report of limits with keys, are kept after the last report
 --       7   for each queue '1' if the broker deletes it with its last consumer, else '0'
+--       8   names of limits of which tasks of this worker need keys, with a space between them
 --       then names of limits
 -- Reply {live workers, tasks in quarantine, id of the newest change or '',
 --        {{1 if a queue holds tasks under its earlier name, else 0; ...}, {lines of a queue that the broker has
@@ -36,6 +40,33 @@ local function note_consumed(set, lines)
     redis.call('ZREM', set, lines)
   end
   return holds_tasks
+end
+
+-- Note in a set what this worker reports, and forget what no worker has reported for `kept` (us).
+local function note_all(set, reported, kept)
+  local members = {}
+  for i, member in ipairs(reported) do
+    members[2 * i - 1], members[2 * i] = format_integer(now), member
+  end
+  call_with('ZADD', set, members)
+  redis.call('ZREMRANGEBYSCORE', set, '-inf', format_integer(now - kept))
+  redis.call('PEXPIRE', set, expiry_ms(kept))
+end
+
+local function list_own_queues()
+  local queues = {}
+  for i = 1, #ARGV[7] do
+    queues[i] = KEYS[7 + 2 * i]
+  end
+  return queues
+end
+
+local function list_names_with_keys()
+  local names = {}
+  for name in string.gmatch(ARGV[8], '%S+') do
+    names[#names + 1] = name
+  end
+  return names
 end
 
 -- Up to ten queues of a set that no worker has reported since a time (us).
@@ -57,14 +88,14 @@ end
 
 local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local worker, lease = ARGV[2], tonumber(ARGV[3])
-local queue_count, first_name = #ARGV[7], 8
-local first_pause = 7 + 2 * queue_count
+local queue_count, first_name = #ARGV[7], 9
+local first_pause = 9 + 2 * queue_count
 
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
 local earlier = {}
 for i = 1, queue_count do
-  local key, is_temporary = 5 + 2 * i, string.sub(ARGV[7], i, i) == '1'
+  local key, is_temporary = 7 + 2 * i, string.sub(ARGV[7], i, i) == '1'
   note_consumed(is_temporary and temporary or consumed, KEYS[key])
   earlier[i] = note_consumed(consumed, KEYS[key + 1])
 end
@@ -77,6 +108,8 @@ write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
 local since = now - tonumber(ARGV[5])
+note_all(KEYS[7], list_own_queues(), now - since)
+note_all(KEYS[8], list_names_with_keys(), tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
