@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 from celery_throttle.extras import require_extra
@@ -35,6 +36,8 @@ def make_server(
     ``actions``: those that all users may carry out. ConfigurationError: one is unknown.
     ``show_arguments``: see :func:`create_app`.
     """
+    # It warns of each request that waits for a thread, which says nothing to whoever runs the page.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     auth = require_password(password) if password else require_loopback(host)
     app = create_app(limiter, auth=auth, actions=actions, show_arguments=show_arguments)
     return create_server(
