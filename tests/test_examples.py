@@ -10,7 +10,7 @@ import redis
 from tests.programs import run_python
 from tests.workers import StartWorker
 
-pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.workers
 
 
 def services(url: str) -> dict[str, str]:
@@ -20,7 +20,7 @@ def services(url: str) -> dict[str, str]:
 
 def run(name: str, url: str, **env: str) -> str:
     """Return the output of the program."""
-    return run_python("-m", f"examples.{name}", env=services(url) | env, seconds=90)
+    return run_python("-m", f"examples.{name}", env=services(url) | env, seconds=200)
 
 
 def test_quotas(redis_url: str, start_worker: StartWorker) -> None:

@@ -34,7 +34,7 @@ READERS = re.compile(r"throttle (ls|why|fanout show) ?")
 #: Tasks of the fan-out; the page has 10,000.
 TASKS = 3000
 
-pytestmark = [pytest.mark.workers, pytest.mark.thorough, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.workers, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 def similar(output: str) -> str:
@@ -119,5 +119,5 @@ def test_the_tutorial(redis_url: str, start_worker: StartWorker, tmp_path: Path)
         return sum(len(re.findall(r"mail to customer \d+", worker.log())) for worker in workers)
 
     # Each task of send.py and of newsletter.py ran once.
-    wait_until(lambda: mails() >= 100 + TASKS, "the end of all mails", seconds=60)
+    wait_until(lambda: mails() >= 100 + TASKS, "the end of all mails", seconds=200)
     assert mails() == 100 + TASKS
