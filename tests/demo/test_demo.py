@@ -26,6 +26,8 @@ from celery_throttle.demo.picture import Picture
 from celery_throttle.demo.record import LEAD_SECONDS, Record
 from celery_throttle.demo.stage import PROCESSES, WORKERS
 from celery_throttle.limits.limit import Limit
+from tests.programs import has_ended
+from tests.servers.server import wait_until
 
 COMMAND = Path(sys.executable).with_name("celery-throttle")
 
@@ -62,10 +64,8 @@ def started_by(process: subprocess.Popen[str], count: int = STARTED) -> list[psu
     raise AssertionError(f"no {count} processes: {found}")
 
 
-def assert_gone(processes: Sequence[psutil.Process], seconds: float = 60) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    alive = [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
-    assert not alive
+def assert_gone(processes: Sequence[psutil.Process]) -> None:
+    wait_until(lambda: all(map(has_ended, processes)), "the end of all processes", 60)
 
 
 @pytest.mark.thorough
