@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 #: The directory of the repository.
 ROOT = Path(__file__).parent.parent
 
@@ -45,11 +43,3 @@ def search_path(*directories: Path) -> str:
     """Return the PYTHONPATH of these directories, the repository, and this process."""
     own = filter(None, [os.environ.get("PYTHONPATH")])
     return os.pathsep.join([*map(str, directories), str(ROOT), *own])
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return whether a process is gone, or waits only for its parent to learn that it has ended."""
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True

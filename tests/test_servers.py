@@ -17,7 +17,8 @@ import redis
 from celery import Celery
 from kombu import Connection
 
-from tests.programs import ROOT, has_ended
+from tests.processes import has_ended
+from tests.programs import ROOT
 from tests.servers.server import Server, assert_nothing_left_behind, valkey_command
 from tests.workers import StartWorker, Worker
 

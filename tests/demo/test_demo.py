@@ -26,7 +26,7 @@ from celery_throttle.demo.picture import Picture
 from celery_throttle.demo.record import LEAD_SECONDS, Record
 from celery_throttle.demo.stage import PROCESSES, WORKERS
 from celery_throttle.limits.limit import Limit
-from tests.programs import has_ended
+from tests.processes import has_ended
 from tests.servers.server import wait_until
 
 COMMAND = Path(sys.executable).with_name("celery-throttle")
