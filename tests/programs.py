@@ -16,7 +16,7 @@ def run_python(
     *arguments: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    seconds: float = 60,
+    seconds: float = 200,
 ) -> str:
     """Return what Python prints with these arguments; fail if it exits with an error.
 

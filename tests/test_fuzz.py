@@ -32,7 +32,7 @@ from celery_throttle.worker.claim import Claim
 from tests.algorithms.limits import any_rate, any_slots
 from tests.sizes import examples
 
-many = settings(max_examples=examples(2_000), deadline=None)
+many = settings(max_examples=examples(2_000))
 
 
 def assert_names(error: Exception, *texts: str) -> None:
@@ -227,7 +227,7 @@ def _every_name(
             yield keys.line(text, needed), (prefix, "line", text, tuple(needed))
 
 
-@settings(max_examples=examples(1_000), deadline=None)
+@settings(max_examples=examples(1_000))
 @given(
     st.lists(_prefixes, min_size=1, max_size=2),
     st.lists(_nasty, max_size=3),

@@ -45,7 +45,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
-from tests.servers.server import Server, free_port
+from tests.servers.server import Server, free_port, wait_until
 
 START = 1_700_000_000_000_000
 LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}
@@ -889,14 +889,14 @@ def test_names_of_queues_never_make_two_waiting_lists_one() -> None:
 def quick() -> Iterator[None]:
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_an_unreachable_server_is_named_without_its_password(end_of: MakeEnd) -> None:
     port = free_port()
     limiter = end_of(Limiter(f"redis://user:s3cret@127.0.0.1:{port}/0?password=s3cret", LIMITS))
     with quick(), pytest.raises(StoreUnavailableError, match=f"127.0.0.1:{port}") as caught:
-        limiter["api"].acquire(max_wait=10)
+        limiter["api"].acquire(max_wait=60)
     error: BaseException | None = caught.value
     while error is not None:
         assert "s3cret" not in f"{error} {error!r}"
@@ -1063,7 +1063,7 @@ def test_event_loops_that_ended_leave_no_connections(redis_url: str, client: red
     for _ in range(10):
         asyncio.run(limiter["job"].aacquire())
     gc.collect()
-    assert len(client.client_list()) <= others + 1
+    wait_until(lambda: len(client.client_list()) <= others + 1, "the end of their connections")
 
 
 def test_another_prefix_is_another_world(plain: Limiter, client: redis.Redis) -> None:

@@ -73,7 +73,6 @@ def _defined(side: Side, holds: Property, trace: list[Step]) -> Playing[None]:
 def bounded(examples: int) -> settings:
     return settings(
         max_examples=sizes.examples(examples),
-        deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -16,7 +16,7 @@ BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
 app = Celery("measured", broker=BROKER, set_as_current=False)
 app.conf.update(task_ignore_result=True, task_default_queue="measured")
 throttle = Throttle(
-    app, {"api": "50/s burst 5", "tenant": "20/s burst 4", "pair": "2 at once"}, lease=3
+    app, {"api": "50/s burst 5", "tenant": "20/s burst 4", "pair": "2 at once"}, lease=30
 )
 
 

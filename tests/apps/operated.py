@@ -13,7 +13,7 @@ def make_app(url: str | None = None) -> Celery:
     """Return a new app; without a URL, Celery reads the broker's from the environment."""
     app = Celery("operated", broker=url, backend=url, set_as_current=False)
     app.conf.throttle_routes = {"send": ["mail:{tenant}", "api"]}
-    Throttle(app, LIMITS)
+    Throttle(app, LIMITS, timeout=30)  # a busy machine may keep a server from replying
 
     @app.task(name="send", shared=False, lazy=False)
     def send(tenant: str, number: int) -> None: ...

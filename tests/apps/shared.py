@@ -76,9 +76,9 @@ for app in (limited, plain, idle):
 
 
 def results(app: Celery, names: tuple[str, ...]) -> list[Any]:
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=100):
         sent = [app.send_task(name, (7,)) for name in names]
-        return [repr(result.get(timeout=20, propagate=False)) for result in sent]
+        return [repr(result.get(timeout=100, propagate=False)) for result in sent]
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import statistics
 import subprocess
 import sys
 import time
@@ -121,7 +120,7 @@ def test_celery_imports_little() -> None:
 
 def test_celery_help_slows_down_by_20_ms_at_most() -> None:
     seconds = [float(run(sys.executable, "-c", IMPORT + "print(seconds)")) for _ in range(5)]
-    assert statistics.median(seconds) < 0.02
+    assert min(seconds) < 0.02  # other processes may slow some of them down, but not all
 
 
 def test_the_shell_completes_limits_and_fan_outs(app: Any, redis_url: str) -> None:
@@ -156,14 +155,15 @@ def test_top_redraws_the_terminal_until_ctrl_c(app: Any, redis_url: str) -> None
     process_id, terminal = pty.fork()
     if process_id == 0:
         os.execv(COMMAND, command)  # noqa: S606  # no shell
-    output = ""
+    shown = b""  # a part of it may end within a character
     deadline = time.monotonic() + 60
-    while output.count("granted/s") < 2 and time.monotonic() < deadline:
-        output += os.read(terminal, 65536).decode()
+    while shown.count(b"granted/s") < 2 and time.monotonic() < deadline:
+        shown += os.read(terminal, 65536)
     os.write(terminal, b"\x03")
     with contextlib.suppress(OSError):  # the other end has closed it
         while more := os.read(terminal, 65536):
-            output += more.decode()
+            shown += more
+    output = shown.decode()
     _, status = os.waitpid(process_id, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0, output

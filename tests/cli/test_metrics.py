@@ -28,7 +28,7 @@ def serving(
 
 
 def scrape(address: str) -> Page:
-    with urlopen(address, timeout=20) as response:  # noqa: S310  # of this test
+    with urlopen(address, timeout=100) as response:  # noqa: S310  # of this test
         return Page(response.read().decode())
 
 
@@ -44,7 +44,7 @@ def test_the_page_until_the_end(
         assert page.get("tasks_waiting", limit="mail") == 5
         assert page.of("tasks_runnable").keys() == {("celery",)}
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0
         assert process.communicate() == ("", "")
 
 
@@ -62,7 +62,7 @@ def test_a_server_that_is_down_at_the_start() -> None:
     with serving([COMMAND, "--url", url], url) as (process, address):
         assert scrape(address).get("up") == 0
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(100)
         assert process.stderr is not None
         assert "secret" not in process.stderr.read()
 

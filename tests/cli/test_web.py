@@ -32,7 +32,7 @@ def serving(
 
 def read(address: str, **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(Request(address, headers=headers), timeout=20) as reply:  # noqa: S310  # of this test
+        with urlopen(Request(address, headers=headers), timeout=100) as reply:  # noqa: S310  # of this test
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -40,7 +40,7 @@ def read(address: str, **headers: str) -> tuple[int, str]:
 
 def post(address: str, **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(Request(address, b"", headers), timeout=20) as reply:  # noqa: S310  # of this test
+        with urlopen(Request(address, b"", headers), timeout=100) as reply:  # noqa: S310  # of this test
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -80,7 +80,7 @@ def test_the_page_until_the_end(
         assert ("5 tasks in queue celery:" in page) == has_app
         assert read(address, Host="evil.example")[0] == 400
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0
         assert process.communicate() == ("", "")
 
 
@@ -121,7 +121,7 @@ def test_a_password_file_of_other_bytes(redis_url: str, tmp_path: Path) -> None:
 
 def test_a_large_request_is_refused_before_it_is_read(redis_url: str) -> None:
     with serving([COMMAND, "--url", redis_url], redis_url) as (_, address):
-        connection = HTTPConnection(address.split("/")[2], timeout=20)
+        connection = HTTPConnection(address.split("/")[2], timeout=100)
         connection.putrequest("POST", "/limits/mail/pause")
         connection.putheader("Content-Length", "2000000")
         connection.endheaders()

@@ -33,12 +33,13 @@ from tests.clients.api import (
 )
 from tests.servers.server import Server
 
+#: Their times are long: no pause of the machine uses them up.
 LIMITS = {
     "api": "1/h burst 3",
     "slow": "5/s",
-    "mail": "1/h burst 2",
+    "mail": "1/d burst 2",
     "pool": "2 at once",
-    "tokens": "1000/h burst 1000",
+    "tokens": "1000/d burst 1000",
     "open": "1/h outage open",
     "moves": "adaptive 10..100/s burst 100",
 }
@@ -85,7 +86,7 @@ def test_what_the_limit_refuses_is_not_sent(make: Make, limiter: Limiter, api: A
     with pytest.raises(Throttled) as caught:
         client.get()
     assert (caught.value.limit, caught.value.key) == ("api", None)
-    assert 3599 < (caught.value.retry_after or 0) <= 3600
+    assert 3500 < (caught.value.retry_after or 0) <= 3600
     assert len(api.paths) == 3
 
 
@@ -136,17 +137,17 @@ def test_a_refusal_stops_everyone(
     make: Make, limiter: Limiter, api: Api, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = make(limiter["tokens"])
-    api.answers = [Answer(429, {"Retry-After": "3"}, b"no")]
+    api.answers = [Answer(429, {"Retry-After": "300"}, b"no")]
     assert client.get() == (429, b"no")
     other = Limiter(redis_url)
     refused = other["tokens"].acquire()
-    assert 2 < (refused.retry_after or 0) <= 3
+    assert 200 < (refused.retry_after or 0) <= 300
     assert limiter["tokens", "one"].acquire().retry_after  # all keys, as the call had none
     with pytest.raises(Throttled):
         client.get()
     assert len(api.paths) == 1
     logged = [record.message for record in caplog.records if "a pause" in record.message]
-    assert logged == ["The API behind 'tokens' asks for a pause: no calls for 3.000 s"]
+    assert logged == ["The API behind 'tokens' asks for a pause: no calls for 300.000 s"]
     other.store.close()
 
 
@@ -161,9 +162,16 @@ def test_a_refusal_stops_its_key_only(make: Make, limiter: Limiter, api: Api) ->
 
 @every
 def test_a_refusal_that_does_not_say_for_how_long(make: Make, limiter: Limiter, api: Api) -> None:
-    api.answers = [Answer(429)]
-    make(limiter["tokens"]).get()
-    assert 0 < (limiter["tokens"].peek().retry_after or 0) <= 1
+    client = make(limiter["tokens"])
+
+    def seconds_of_stop() -> float:
+        limiter["tokens"].resume()
+        api.answers = [Answer(429)]
+        client.get()
+        return limiter["tokens"].peek().retry_after or 0
+
+    # Other processes may delay some of the looks until it has ended, but not all.
+    assert any(0 < seconds_of_stop() <= 1 for _ in range(5))
 
 
 @http
@@ -172,14 +180,14 @@ def test_what_the_api_says_is_left_tightens(make: Make, limiter: Limiter, api: A
     api.answers = [
         Answer(200, {"RateLimit": '"default";r=50;t=30'}),
         Answer(200, {"X-RateLimit-Remaining": "900"}),
-        Answer(200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"}),
+        Answer(200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "2000"}),
     ]
     client.get()
     assert limiter["tokens"].peek(0).remaining == 50
     client.get()
     assert limiter["tokens"].peek(0).remaining == 49
     client.get()
-    assert 19 < (limiter["tokens"].peek().retry_after or 0) <= 20
+    assert 1900 < (limiter["tokens"].peek().retry_after or 0) <= 2000
 
 
 @http
@@ -344,9 +352,11 @@ def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, a
     client.get()
     assert limiter["moves"].peek(0).reset_after < full + 0.3
     assert slow == 0.0
+    for _ in range(10):  # each in a row doubles the stop, up to 10 s
+        limiter["moves"].learn(Feedback(refused=True, stop=0))
     api.answers = [Answer(429)]
     client.get()
-    assert 0 < (limiter["moves"].peek().retry_after or 0) <= 0.1
+    assert 1 < (limiter["moves"].peek().retry_after or 0) <= 10
 
 
 @pytest.mark.parametrize("make", EVERY, indirect=True)
@@ -477,11 +487,11 @@ def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
 
 def test_refusals_told_by_a_function(limiter: Limiter) -> None:
     def call() -> None:
-        raise OSError(7)
+        raise OSError(700)
 
     def feedback(error: Exception) -> Feedback | None:
         return Feedback(refused=True, stop=float(error.args[0]))
 
-    with pytest.raises(OSError, match="7"):
+    with pytest.raises(OSError, match="700"):
         limiter["tokens"].wrap(call, refused=feedback)()
-    assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7
+    assert 600 < (limiter["tokens"].peek().retry_after or 0) <= 700

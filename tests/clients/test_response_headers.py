@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_throttle.clients.response_headers import (
@@ -504,7 +504,6 @@ TEXTS = st.text() | st.binary().map(lambda raw: raw.decode("latin-1")) | NUMBERS
 @example(dict.fromkeys(NAMES, ";a" * (MAX_HEADER_CHARACTERS // 2)), 429, NOW)
 @example(dict.fromkeys(NAMES, "a" + " " * (MAX_HEADER_CHARACTERS - 2) + "a"), 429, NOW)
 @example(dict.fromkeys(NAMES, "9" * 1_000_000), 429, NOW)
-@settings(deadline=None)
 def test_any_text_is_read(headers: dict[str, str], status: int, now: float) -> None:
     info = read(status, headers, now)
     waits = [info.retry_after, *(quota.reset_after for quota in info.quotas)]

@@ -60,7 +60,7 @@ def origin(
     command = [one.format(port=port) for one in SERVERS[request.param]]
     log = tmp_path_factory.mktemp("web") / "web.log"
     web = Tethered([sys.executable, "-m", *command], log, shop_env)
-    web.wait_until(lambda: listens(port), seconds=60)
+    web.wait_until(lambda: listens(port), seconds=200)
     yield f"http://127.0.0.1:{port}"
     print(web.log()[-4000:])
     web.end()
@@ -84,7 +84,7 @@ def login(origin: str, limiter: Limiter) -> Iterator[Login]:  # noqa: ARG001  # 
     clients: list[Any] = []
 
     def open_client(name: str) -> httpx.Client:
-        client = httpx.Client(base_url=origin, timeout=30)
+        client = httpx.Client(base_url=origin, timeout=100)
         clients.append(client)
         if name:
             client.get("/shop/admin/login/")

@@ -10,7 +10,7 @@ from celery import Celery
 from celery_throttle import Limiter
 from tests.django.conftest import PAGE
 from tests.django.make_users import PASSWORD
-from tests.web.browser import needs_browser, open_browser
+from tests.web.browser import click, needs_browser, open_browser
 from tests.web.test_browser import problems, text_of, wait_until
 from tests.workers import StartWorker
 
@@ -46,18 +46,17 @@ def test_a_pause_stops_the_tasks(
     start_worker: StartWorker,
 ) -> None:
     start_worker("shop", redis_url, env={**shop_env, "CELERY_BROKER_URL": redis_url})
-    with Celery(broker=redis_url, set_as_current=False) as app:
-        for number in range(TASKS):
-            app.send_task("orders.tasks.charge", (number,))
-    with open_browser() as browser:
+    with open_browser() as browser, Celery(broker=redis_url, set_as_current=False) as app:
         _log_in(browser, origin, "changer")
         _follow(browser, "Limits")
         _follow(browser, "stripe")
+        for number in range(TASKS):
+            app.send_task("orders.tasks.charge", (number,))
         wait_until(lambda: _count_starts(limiter) > 0)
         _follow(browser, "Pause")
         wait_until(lambda: bool(browser.find_elements("id", "for")))
         browser.find_element("id", "for").send_keys("10m")
-        browser.find_element("css selector", "form.action button").click()
+        click(browser, "css selector", "form.action button")
         wait_until(lambda: bool(browser.find_elements("id", "reason")))
         browser.find_element("id", "reason").send_keys("incident <12>")
         browser.find_element("css selector", "form.action button").click()
@@ -78,8 +77,7 @@ def _log_in(browser: Any, origin: str, name: str) -> None:
 
 
 def _follow(browser: Any, link: str) -> None:
-    wait_until(lambda: bool(browser.find_elements("link text", link)))
-    browser.find_element("link text", link).click()
+    click(browser, "link text", link)
 
 
 def _count_starts(limiter: Limiter) -> float:

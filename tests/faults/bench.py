@@ -107,8 +107,16 @@ class Bench:
 
     def stats(self, worker: Worker) -> dict[str, Any]:
         """What a worker says of its limits."""
+        replies: dict[str, Any] = {}
         with Celery(broker=self._broker, set_as_current=False) as app:
-            replies: Any = app.control.inspect([worker.hostname], timeout=5, limit=1).stats()
+            inspect: Any = app.control.inspect([worker.hostname], timeout=5, limit=1)
+
+            def replied() -> bool:
+                replies.update(inspect.stats() or {})
+                return bool(replies)
+
+            # One that is ready may not listen to commands yet.
+            self.until(replied, f"a reply of {worker.hostname}")
         stats: dict[str, Any] = replies[worker.hostname]["throttle"]
         return stats
 

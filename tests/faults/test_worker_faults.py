@@ -17,8 +17,8 @@ KILLS = scaled(100)
 TASKS = scaled(10_000)
 RATE = 100
 
-#: Of tasks that a killed worker held.
-LEASE = 2.0
+#: Of tasks that a killed worker held: longer than a busy machine keeps a process from renewing it.
+LEASE = 6.0
 
 #: Tasks at most that a worker admits at its gate at once, and has not started.
 ADMITTED = 8

@@ -192,7 +192,7 @@ def scenes(draw: st.DrawFn) -> tuple[list[FluidLine], list[Capacity]]:
 
 
 @given(scenes())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_any_lines_end_when_they_end_one_by_one(
     scene: tuple[list[FluidLine], list[Capacity]],
 ) -> None:
@@ -205,7 +205,7 @@ def test_any_lines_end_when_they_end_one_by_one(
 
 
 @given(scenes())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_lines_that_are_alike_are_served_as_each_of_them(
     scene: tuple[list[FluidLine], list[Capacity]],
 ) -> None:

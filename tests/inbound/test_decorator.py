@@ -164,7 +164,7 @@ def test_without_the_server(own_server: Server, views: Views) -> None:
 
 @pytest.fixture
 async def limiter(redis_url: str) -> AsyncIterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
+    limiter = Limiter(redis_url, LIMITS, clock=ManualClock(START))
     yield limiter
     limiter.store.close()
     await limiter.store.aclose()

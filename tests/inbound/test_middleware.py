@@ -273,7 +273,7 @@ def test_slots_and_rates_together(make_site: MakeSite, limiter: Limiter) -> None
 @pytest.fixture
 def lost(own_server: Server) -> Iterator[Limiter]:
     """A limiter whose server has stopped."""
-    limiter = Limiter(own_server.url, LIMITS, timeout=0.2)
+    limiter = Limiter(own_server.url, LIMITS, timeout=10)
     own_server.stop()
     yield limiter
     limiter.store.close()
@@ -320,7 +320,7 @@ def test_a_server_that_answers_with_errors_is_as_good_as_lost(
 def test_a_server_lost_while_a_slot_is_held_spoils_no_answer(
     make_site: MakeSite, own_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    limiter = Limiter(own_server.url, LIMITS, timeout=0.2)
+    limiter = Limiter(own_server.url, LIMITS, timeout=10)
     site = make_site(limiter["busy"])
     assert site.ask().status == 200
 

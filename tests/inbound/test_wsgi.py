@@ -16,14 +16,17 @@ import pytest
 
 from celery_throttle.inbound import ThrottledWSGI, by_header
 from celery_throttle.limiter import Limiter
+from celery_throttle.testing import ManualClock
 from tests.inbound.sites import Asked, ask_wsgi
 
 LIMITS = {"web": "10/m burst 2", "busy": "1 at once"}
 
+START = 1_700_000_000_000_000
+
 
 @pytest.fixture
 def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
+    limiter = Limiter(redis_url, LIMITS, clock=ManualClock(START))
     yield limiter
     limiter.store.close()
 
@@ -127,8 +130,8 @@ def test_a_body_without_a_slot_is_left_as_it_is(limiter: Limiter) -> None:
     assert throttled(Asked().environ(), ignore) is body
 
 
-def test_never_more_at_once_than_there_are_slots(limiter: Limiter) -> None:
-    limiter.define("busy", "2 at once")
+def test_never_more_at_once_than_there_are_slots(redis_url: str) -> None:
+    limiter = Limiter(redis_url, {"busy": "2 at once"})
     lock, inside, most = threading.Lock(), [0], [0]
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -147,6 +150,7 @@ def test_never_more_at_once_than_there_are_slots(limiter: Limiter) -> None:
     assert {reply.status for reply in replies} == {200}
     assert most == [2]
     assert limiter["busy"].peek(0).remaining == 2
+    limiter.store.close()
 
 
 # The protocol

@@ -23,7 +23,7 @@ def app(redis_url: str) -> Iterator[Any]:
 
     app: Any = Celery("measured", broker=redis_url, set_as_current=False)
     app.conf.update(task_ignore_result=True, task_default_queue="measured")
-    Throttle(app, dict(measured.throttle.limits), lease=3)
+    Throttle(app, dict(measured.throttle.limits), lease=30)
     yield app
     app.throttle.store.close()
     with redis.Redis.from_url(redis_url) as client:
@@ -105,13 +105,19 @@ def test_tasks_that_wait_and_are_revoked(
     assert (page.get("workers"), page.get("tasks_runnable", queue="measured")) == (0, 5)
     assert page.get("tasks_stranded", queue="measured", reason="queue") == 20
     app.throttle["api"].pause(None, by="ann")
-    start_worker("tests.apps.measured", redis_url)
+    worker = start_worker("tests.apps.measured", redis_url)
+    # One that is ready may not listen to commands yet.
+    wait_until(lambda: app.control.ping([worker.hostname], timeout=1), "it answers")
     app.control.revoke(ids[:4])
     wait_until(lambda: read_page(app.throttle).get("tasks_waiting", limit="api") == 16, "16 left")
     app.throttle["api"].resume()
-    wait_until(lambda: read_page(app.throttle).get("tasks_waiting", limit="api") == 0, "no waiting")
-    page = read_page(app.throttle)
-    assert page.get("tasks_dropped_total", limit="api", reason="revoked") == 4
-    assert page.get("tasks_released_total", limit="api") == 16
-    assert page.get("units_granted_total", limit="api") == 16
     wait_until(lambda: runs(redis_url).get("api") == 16, "16 runs")
+    page = read_page(app.throttle)
+    # Those of a claim that went back are counted again; on a busy machine there may be some.
+    requeued = app.throttle["api"].status().status.totals.requeued
+    assert page.get("tasks_waiting", limit="api") == 0
+    assert page.get("tasks_dropped_total", limit="api", reason="revoked") == 4
+    assert page.get("tasks_released_total", limit="api") == 16 + requeued
+    granted = page.get("units_granted_total", limit="api")
+    assert granted is not None
+    assert 16 + requeued <= granted <= 16 + 2 * requeued

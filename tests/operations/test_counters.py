@@ -303,7 +303,6 @@ _names = ["api", "mail", "window", "pair", "short"]
 
 @settings(
     max_examples=examples(200),
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.randoms(use_true_random=False))

@@ -101,7 +101,6 @@ Users = tuple[User, User, User]
 
 _played = settings(
     max_examples=examples(600),
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

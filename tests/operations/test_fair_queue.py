@@ -127,7 +127,7 @@ def test_one_whose_claim_goes_back_waits_for_one_turn(turns: Turns) -> None:
 # Weights.
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @example(weights=[94, 62, 80], serves=[1, 49])
 @given(
     weights=st.lists(st.integers(1, 100), min_size=2, max_size=8),

@@ -128,7 +128,6 @@ class User:
 
 @settings(
     max_examples=examples(1000),
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(played=st.lists(_operations, max_size=25))

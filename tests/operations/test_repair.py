@@ -227,7 +227,7 @@ def play(traffic: Traffic, do: str, which: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_before_and_after(make: Make, kind: str) -> None:
-    @settings(max_examples=examples(50), deadline=None)
+    @settings(max_examples=examples(50))
     @given(
         before=st.lists(step, min_size=5, max_size=30),
         which=st.integers(0, 7),

@@ -33,7 +33,7 @@ def refused(limiter: Limiter, name: str = "api") -> int:
         return int(client.hget(limiter.keys.totals(name), "shadow_refused") or 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(TRIED),
     st.lists(st.tuples(st.integers(0, 800_000), st.integers(1, 5)), min_size=1, max_size=30),

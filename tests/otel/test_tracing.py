@@ -20,7 +20,7 @@ from tests.programs import run_python
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
-pytestmark = [pytest.mark.workers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.workers
 
 
 @pytest.fixture
@@ -124,7 +124,8 @@ def test_tasks_of_a_fan_out_have_one_producer(
     start()
     tasks = producer.app.tasks
     signatures = [*(tasks["call"].s(n) for n in range(4)), tasks["mail"].s("ada")]
-    trace_id = producer.trace(lambda: producer.app.throttle.fan_out(signatures, "nightly"))
+    with producer.limit_paused("api"), producer.limit_paused("tenant", "ada"):
+        trace_id = producer.trace(lambda: producer.app.throttle.fan_out(signatures, "nightly"))
     runs: list[Any] = [*[("run/call", [])] * 4, ("run/mail", [])]
     waits: list[Any] = [("throttle wait", [])] * 5
     expected = [("checkout", [("apply_async/call", runs + waits)])]
@@ -184,7 +185,7 @@ def test_a_wait_at_the_broker(producer: Producer, start: Callable[..., Worker], 
     """The message goes back to its queue meanwhile."""
     start(TRACED_WAITING="broker")
     limit = "api" if task == "call" else "body"
-    producer.app.throttle[limit].pause(2)
+    producer.app.throttle[limit].pause(6)  # far longer than until a slow worker has the message
     trace_id = producer.trace(producer.app.tasks[task].delay)
     name, spans = waited(task)
     first_run: Any = [(f"run/{task}", [])] if task == "call in body" else []
@@ -222,7 +223,7 @@ def test_the_example(redis_url: str, collector: Collector, start_worker: StartWo
     worker = start_worker("examples.tracing", redis_url, env=env)
     run_python("-m", "examples.tracing", env={**env, "CELERY_BROKER_URL": redis_url})
     worker.terminate()
-    worker.wait()
+    worker.wait(120)
     [root] = [span for span in collector.spans if not span.parent_id]
     assert root.name == "checkout"
     [(_, sent)] = collector.tree(root.trace_id)

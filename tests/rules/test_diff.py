@@ -74,7 +74,7 @@ def test_the_order_of_names_does_not_count() -> None:
     assert one.digest == two.digest
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(any_rules, any_rules, st.randoms(use_true_random=False))
 def test_no_changes_means_equal(one: Rules, two: Rules, random: Random) -> None:
     assert (diff_rules(one, two) == ()) is (one == two)

@@ -253,7 +253,7 @@ ROWS = st.tuples(KEYS, VALUES).map(" = ".join) | st.sampled_from(
 )
 
 
-@settings(max_examples=examples(5_000), deadline=None)
+@settings(max_examples=examples(5_000))
 @given(st.lists(ROWS, max_size=7).map("\n".join))
 def test_any_file_is_read_or_has_mistakes(text: str) -> None:
     try:
@@ -265,7 +265,7 @@ def test_any_file_is_read_or_has_mistakes(text: str) -> None:
         assert read_rules(dump_rules(rules.limits, rules.weights, rules.routes), "f") == rules
 
 
-@settings(max_examples=examples(1_000), deadline=None)
+@settings(max_examples=examples(1_000))
 @given(any_rules)
 def test_what_is_dumped_reads_back(rules: Rules) -> None:
     text = dump_rules(rules.limits, rules.weights, rules.routes)

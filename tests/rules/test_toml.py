@@ -113,7 +113,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(10_000), deadline=None)
+@settings(max_examples=examples(10_000))
 @given(st.lists(TOKENS, max_size=12).map("".join) | st.text("a=1'[]{}.,#\n\r\t\f\v \\\""))
 def test_what_can_be_parsed_has_a_line_for_each_path(document: str) -> None:
     try:

@@ -142,7 +142,7 @@ def test_the_fullest_window_is_half_open_and_counts_units() -> None:
         ("12/m using sliding-window parts 4 oldest dropped", 24, 12),
     ],
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     steps=st.lists(
         st.tuples(

@@ -121,7 +121,7 @@ def without(package: str, *options: str) -> tuple[int, str]:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
         check=False,
     )
     return ended.returncode, ended.stderr

@@ -558,7 +558,7 @@ def ended(*, env: dict[str, str], broker: str) -> tuple[int, str]:
     worker = Worker("tests.apps.shop", broker, env=env)
     worker.start()
     try:
-        return worker.wait(), worker.log()
+        return worker.wait(100), worker.log()
     finally:
         worker.close()
 

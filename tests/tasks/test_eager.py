@@ -110,8 +110,8 @@ def test_with_limits_disabled_all_of_it_passes_and_no_server_is_asked(send: Send
 def test_with_limits_disabled_a_fan_out_runs_in_place() -> None:
     app = make_app("redis://nowhere.invalid", enabled=False)
     fan_out = app.throttle.fan_out(app.tasks["own"].s(number) for number in range(3))
-    assert [result.get() for result in fan_out.results(timeout=1)] == [0, 1, 2]
-    progress = fan_out.wait(timeout=1)
+    assert [result.get() for result in fan_out.results(timeout=30)] == [0, 1, 2]
+    progress = fan_out.wait(timeout=30)
     assert (progress.sent, progress.done, progress.complete) == (3, 3, True)
     assert fan_out.forecast().waiting == 0
     fan_out.pause()

@@ -54,7 +54,7 @@ def test_other_tasks_of_the_process_are_sent_as_ever(redis_url: str) -> None:
         env={"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     told = ran.stdout.splitlines()
@@ -240,7 +240,7 @@ def test_a_worker_does_not_start_and_names_all_tasks_that_are_wrong(redis_url: s
     worker = Worker("tests.apps.misspelt", redis_url, env={"MISSPELT_SETTINGS": "1"})
     worker.start()
     try:
-        assert worker.wait() != 0
+        assert worker.wait(100) != 0
         log = worker.log()
     finally:
         worker.close()

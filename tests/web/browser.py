@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.servers.server import wait_until
+
 
 def has_browser() -> bool:
     return all(map(shutil.which, ("chromium", "chromedriver")))
@@ -37,3 +39,26 @@ def open_browser(*options: str, script: bool = True) -> Iterator[Any]:
         yield driver
     finally:
         driver.quit()
+
+
+def click(browser: Any, by: str, value: str) -> None:
+    """Click on an element, as soon as it is there.
+
+    A page updates itself, so what was found may be replaced, or moved, before the click.
+    """
+    from selenium.common import exceptions  # noqa: PLC0415  # only with a browser
+
+    not_yet = (
+        exceptions.NoSuchElementException,
+        exceptions.StaleElementReferenceException,
+        exceptions.ElementClickInterceptedException,
+    )
+
+    def clicks() -> bool:
+        try:
+            browser.find_element(by, value).click()
+        except not_yet:
+            return False
+        return True
+
+    wait_until(clicks, f"a click on {value}", 60)

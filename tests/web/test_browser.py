@@ -31,7 +31,7 @@ def url(site: Site) -> Iterator[str]:
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -19,11 +19,16 @@ from celery_throttle.web.security import ACTIONS
 from celery_throttle.web.server import make_server, port_of
 from tests.apps.removal import LEASE, LIMITS
 from tests.servers.server import wait_until
-from tests.web.browser import needs_browser, open_browser
+from tests.web.browser import click, needs_browser, open_browser
 from tests.web.test_browser import problems, text_of
 from tests.workers import StartWorker
 
-pytestmark = [needs_browser, pytest.mark.workers, pytest.mark.thorough]
+pytestmark = [
+    needs_browser,
+    pytest.mark.workers,
+    pytest.mark.thorough,
+    pytest.mark.timeout(900),
+]
 
 #: Far less than the load.
 SLOW = "5/s burst 1"
@@ -171,7 +176,7 @@ class User:
         self.wait_for(f"by web: test of {action}")
 
     def _click(self, path: str) -> None:
-        self.browser.find_element("xpath", path).click()
+        click(self.browser, "xpath", path)
 
 
 def test_every_page_and_every_action_under_load(load: Load) -> None:
@@ -254,7 +259,7 @@ def _steer_the_fan_out(load: Load, user: User, letters: set[str]) -> None:
     wait_until(lambda: count() > before, "the fan-out goes on", 120)
     user.act("Pause", "/limits/api", **{"for": "1h"})
     load.wait_for_silence()
-    left = letters - {*load.started()}
+    left = letters & load.waiting(4)
     assert left
     user.act("Cancel", "/fan-outs", "letters")
     assert {load.state(task_id) for task_id in left} == {"REVOKED"}
