@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
 QUICK = ("--without-mingle", "--without-gossip")  # a worker looks for others for a second
-READY_SECONDS = 30
+READY_SECONDS = 100
 
 
 class Worker:
@@ -101,7 +101,7 @@ class Worker:
     def has_ended(self) -> bool:
         return self._running.process.poll() is not None
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 100) -> int:
         """Waits for its end, and says how it ended: an exit code, or minus a signal."""
         return self._running.process.wait(timeout)
 

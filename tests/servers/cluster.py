@@ -20,7 +20,7 @@ class Node(Server):
         directory.mkdir()
         self.bus = free_port()
         options = ("--cluster-enabled", "yes", "--cluster-port", str(self.bus))
-        quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
+        quick = ("--cluster-node-timeout", "3000", "--repl-diskless-sync-delay", "0")
         super().__init__(command, directory, *options, *quick)
         self.id = self.do("MYID").decode()
 

@@ -58,7 +58,7 @@ class Prometheus:
             "--log.level=warn",
         ]
         self._running = Tethered(command, directory / "prometheus.log")
-        self._running.wait_until(self._is_ready, seconds=30)
+        self._running.wait_until(self._is_ready, seconds=100)
 
     def query(self, expression: str) -> list[float]:
         """Return the values of an instant vector now, without their labels."""

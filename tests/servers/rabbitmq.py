@@ -92,7 +92,7 @@ def start_port_mapper(directory: Path) -> tuple[Tethered, int]:
     """
     port = free_port()
     mapper = Tethered(["epmd", "-port", str(port), "-address", "127.0.0.1"], directory / "epmd.log")
-    mapper.wait_until(lambda: listens(port), seconds=10)
+    mapper.wait_until(lambda: listens(port), seconds=60)
     return mapper, port
 
 

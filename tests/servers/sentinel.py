@@ -32,7 +32,7 @@ class Sentinel:
         settings.write_text("\n".join([*lines, *(f"sentinel {line}" for line in watch)]))
         self._running = Tethered([command, settings, "--sentinel"], settings.with_suffix(".log"))
         with redis.Redis(port=self.port) as client:
-            self._running.wait_until(lambda: answers(client), seconds=20)
+            self._running.wait_until(lambda: answers(client), seconds=60)
             for name, period in PERIODS.items():
                 client.execute_command("SENTINEL", "DEBUG", f"{name}-period", period)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -41,7 +42,7 @@ def assert_nothing_left_behind(client: redis.Redis, prefix: str = DEFAULT_PREFIX
     assert not left, f"left in Redis without expiry: {', '.join(left)}"
 
 
-def wait_until(holds: Callable[[], Any], what: str, seconds: float = 30) -> None:
+def wait_until(holds: Callable[[], Any], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"in {seconds} s it did not come to {what}"
@@ -49,10 +50,12 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = 30) -> None
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A port below those of outgoing connections, which would take it while its server is down."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def valkey_command() -> Path:
@@ -93,7 +96,7 @@ class Server:
     def start(self) -> None:
         self.launch()
         with redis.Redis.from_url(self.url) as client:
-            self._running.wait_until(lambda: answers(client), seconds=20)
+            self._running.wait_until(lambda: answers(client), seconds=60)
 
     @property
     def pid(self) -> int:
