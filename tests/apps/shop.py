@@ -157,7 +157,7 @@ def run_again(task: Task) -> None:
 
     Celery does so only after it has sent the next message, so it might overwrite the last state.
     """
-    while task.request.retries and task.AsyncResult(task.request.id).state != "RETRY":
+    while task.request.retries and task.AsyncResult(str(task.request.id)).state != "RETRY":
         time.sleep(0.01)
     run(task, retries=task.request.retries)
 
