@@ -107,8 +107,11 @@ class Bench:
 
     def stats(self, worker: Worker) -> dict[str, Any]:
         """What a worker says of its limits."""
+        replies: dict[str, Any] = {}
         with Celery(broker=self._broker, set_as_current=False) as app:
-            replies: Any = app.control.inspect([worker.hostname], timeout=5, limit=1).stats()
+            inspect: Any = app.control.inspect([worker.hostname], timeout=5, limit=1)
+            # A worker says that it is ready before it listens.
+            self.until(lambda: replies.update(inspect.stats() or {}) or replies, "an answer")
         stats: dict[str, Any] = replies[worker.hostname]["throttle"]
         return stats
 
