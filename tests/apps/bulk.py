@@ -1,8 +1,8 @@
 """A bulk job: tasks that end in each way there is, and a publisher that can be killed.
 
-``python -m tests.apps.bulk NAME COUNT`` sends so many tasks as a fan-out of that name. With
-``--priorities`` it sends ten, those of high priority last; with ``--bar COUNT`` it shows bars, and
-cancels them.
+``python -m tests.apps.bulk NAME COUNT LAST`` sends so many tasks as a fan-out of that name; if LAST
+is given, it makes none after that number, and does not end. With ``--priorities`` it sends ten,
+those of high priority last; with ``--bar COUNT`` it shows bars, and cancels them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import redis
@@ -51,7 +52,6 @@ def call(self: Task, number: int, what: str = "") -> int:
     throttle="api",
     acks_late=True,
     acks_on_failure_or_timeout=False,
-    time_limit=2,
     shared=False,
     lazy=False,
 )  # type: ignore[untyped-decorator]  # an app of any kind
@@ -82,7 +82,14 @@ def note(text: str) -> None:
         client.rpush("bulk", f"{text} {time.time()}")
 
 
-def main(name: str, count: int = 0) -> None:
+def signatures(count: int, last: int | None) -> Iterator[Any]:
+    for number in range(count):
+        yield rare.s(number)
+        if number == last:
+            time.sleep(3600)
+
+
+def main(name: str, count: int = 0, last: int | None = None) -> None:
     """Send them."""
     if name == "--bar":
         job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly[/2026]", bar=True)
@@ -91,7 +98,7 @@ def main(name: str, count: int = 0) -> None:
     elif name == "--priorities":
         throttle.fan_out([call.s(n).set(priority=9 - n) for n in range(9, -1, -1)])
     else:
-        throttle.fan_out((rare.s(number) for number in range(count)), name)
+        throttle.fan_out(signatures(count, last), name)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def sleeps(seconds: float) -> None:
 @limited("retries", bind=True)
 def retries(self: Any) -> None:
     if self.request.retries == 0:
-        # Not at once: Celery sends the event task-retried after it has sent the next message.
-        raise self.retry(countdown=0.5)
+        # Celery sends the event task-retried after it has sent the next message: before that runs.
+        raise self.retry(countdown=3)
 
 
 @app.task(

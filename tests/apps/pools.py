@@ -39,6 +39,14 @@ def plain(number: int, seconds: float) -> None:
     begin(number, seconds)
 
 
+@app.task
+def stay(number: int, seconds: float) -> None:
+    """Run until the test says that all may end."""
+    begin(number, seconds)
+    while not _store().exists("pools-end"):
+        time.sleep(0.02)
+
+
 @app.task(throttle="paced")
 def paced(number: int, seconds: float) -> None:
     begin(number, seconds)

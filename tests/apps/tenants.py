@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import redis
 from celery import Celery
@@ -23,4 +22,4 @@ throttle = Throttle(app, LIMITS)
 @app.task(throttle=["api", "tenant:{tenant}"])
 def call(tenant: str) -> None:
     with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
-        client.rpush("tenants-calls", f"{tenant} {time.time()}")
+        client.rpush("tenants-calls", tenant)

@@ -89,15 +89,17 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     assert app.throttle.forecast("api").waiting == 400
     if paused is None:
         return
+    before_pause = time.monotonic()
     fan_out.pause(*([paused] if paused != "for ever" else []))
     found = fan_out.forecast()
+    late = time.monotonic() - before_pause
     if paused == "for ever":
         assert found.limited_by == "pause"
     else:
         assert found.limited_by == "api" or time.monotonic() > began + 0.5
     assert (found.seconds is None) == (paused == "for ever")
     if found.seconds is not None:  # the tasks of the other fan-out have all started by then
-        assert found.seconds == pytest.approx(40, rel=0.05)
+        assert 38 - late < found.seconds < 42
     assert app.throttle.fan_out_named("b").forecast().seconds == pytest.approx(30, rel=0.05)
 
 

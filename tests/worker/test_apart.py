@@ -30,9 +30,9 @@ class Apart:
     start_worker: StartWorker
     prefix: str = ""
 
-    def worker(self) -> Worker:
+    def worker(self, **options: Any) -> Worker:
         env = {"THROTTLE_URL": self.store, "APART_NAME": self.name, "APART_PREFIX": self.prefix}
-        return self.start_worker("tests.apps.apart", self.broker, env=env)
+        return self.start_worker("tests.apps.apart", self.broker, env=env, **options)
 
     def send(self, numbers: range) -> None:
         with apart.make_app(self.broker, self.prefix) as app:
@@ -163,7 +163,7 @@ def test_older_tasks_of_a_queue_come_first(redis_url: str, start_worker: StartWo
     limiter = Limiter(redis_url, {"api": "100/s"})
     limiter["api"].pause(3600)
     app = Apart("one", redis_url, redis_url, start_worker)
-    app.worker()
+    app.worker(concurrency=1)  # tasks of two processes may overtake each other
     app.send(range(100, 110))
     wait_until(lambda: waiting(redis_url) == 35, "all wait")
     limiter.define("api", "20/s")

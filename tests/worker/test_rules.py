@@ -241,7 +241,8 @@ def test_the_newest_file_wins_and_the_others_are_reported(site: Site, tmp_path: 
     workers = [site.worker(), site.worker(older)]
     site.until_reported(SLOW, FAST)
     assert site.in_force("api") == "20/s"
-    assert "older.toml is older than the rules in force" in workers[1].log()
+    older_says = "older.toml is older than the rules in force"
+    site.until(lambda: older_says in workers[1].log(), "the worker says so")
     site.send("routed", 20, 0)  # by a route and limit that only the newest file has
     site.until_ran("routed", 20)
     workers[1].terminate()

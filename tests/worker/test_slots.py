@@ -17,7 +17,7 @@ from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
 
-LEASE = 2.0
+LEASE = 4.0
 
 
 def send(url: str, task: str, calls: list[tuple[object, ...]]) -> None:
@@ -64,6 +64,18 @@ def most_at_once(found: list[Note], killed: Mapping[str, float]) -> int:
     return max(accumulate(change for _, change in sorted(changes)))
 
 
+def send_holding_first(
+    client: redis.Redis, url: str, task: str, tasks: int, seconds: float, *, held: int
+) -> None:
+    """Send tasks of which the first end when all of these run, however slowly they begin."""
+    send(url, task, [(number, None if number < held else seconds) for number in range(tasks)])
+    deadline = time.monotonic() + 60
+    while not {*range(held)} <= {*numbers(client, "begin")}:
+        assert time.monotonic() < deadline, notes(client)
+        time.sleep(0.05)
+    client.set("slots-end", 1)
+
+
 def slots_free(client: redis.Redis, name: str) -> bool:
     return client.zcard(f"{{throttle}}:entries:{name}") == 0
 
@@ -92,8 +104,8 @@ def test_never_more_than_there_are(redis_url: str, fleet: Fleet, pool: str) -> N
     task, most, tasks = ("both", 2, 30) if pool == "solo" else ("ten", 10, 100)
     for worker in [fleet.start(5, wait=False) for _ in range(3)]:
         worker.wait_until_ready()
-    send(redis_url, task, [(number, 0.1) for number in range(tasks)])
     with redis.Redis.from_url(redis_url) as client:
+        send_holding_first(client, redis_url, task, tasks, 0.1, held=most)
         wait_until(client, "end", tasks)
         assert numbers(client, "begin") == list(range(tasks))
         assert most_at_once(notes(client), {}) == most
@@ -101,7 +113,7 @@ def test_never_more_than_there_are(redis_url: str, fleet: Fleet, pool: str) -> N
         while not slots_free(client, task):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        client.delete("slots-notes")
+        client.delete("slots-notes", "slots-end")
 
 
 @pytest.mark.timeout(180)
@@ -109,11 +121,11 @@ def test_never_more_than_there_are(redis_url: str, fleet: Fleet, pool: str) -> N
 def test_a_slot_beside_a_rate(redis_url: str, fleet: Fleet) -> None:
     """Not with solo: one worker runs one task at once in any case."""
     fleet.start(5)
-    send(redis_url, "both", [(number, 0.02) for number in range(40)])
     with redis.Redis.from_url(redis_url) as client:
+        send_holding_first(client, redis_url, "both", 40, 0.02, held=2)
         wait_until(client, "end", 40)
         assert most_at_once(notes(client), {}) == 2
-        client.delete("slots-notes")
+        client.delete("slots-notes", "slots-end")
 
 
 @pytest.mark.timeout(180)
@@ -131,7 +143,7 @@ def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
 @pytest.mark.timeout(180)
 def test_leases_go_on_while_a_task_keeps_its_worker_busy(redis_url: str, fleet: Fleet) -> None:
     worker = fleet.start(1)
-    send(redis_url, "one", [(0, 1.6 * LEASE), (1, 0)])
+    send(redis_url, "one", [(0, None), (1, 0)])
     with redis.Redis.from_url(redis_url) as client:
         wait_until(client, "begin", 1)
         limiter = Limiter(redis_url)
@@ -141,9 +153,10 @@ def test_leases_go_on_while_a_task_keeps_its_worker_busy(redis_url: str, fleet: 
                 raise AssertionError(worker.log())
             time.sleep(0.1)
         limiter.store.close()
+        client.set("slots-end", 1)
         wait_until(client, "end", 2)
         assert numbers(client, "begin") == [0, 1]
-        client.delete("slots-notes")
+        client.delete("slots-notes", "slots-end")
 
 
 #: How tasks can end. Only prefork outlives the end of a task's process, and Celery has time limits

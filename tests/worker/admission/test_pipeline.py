@@ -20,7 +20,7 @@ from tests.servers.server import Server
 
 @pytest.fixture
 def limiter(own_server: Server) -> Limiter:
-    limiter = Limiter(own_server.url, {"api": "3/h burst 3"}, timeout=0.5)
+    limiter = Limiter(own_server.url, {"api": "3/h burst 3"}, timeout=4.0)
     limiter.register()
     return limiter
 

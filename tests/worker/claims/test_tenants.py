@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -59,12 +58,9 @@ def test_a_tenant_with_a_hundred_thousand_tasks_stands_in_nobodys_way(
             tenants.app.send_task(tenants.call.name, (name,), connection=connection)
         wait_until(lambda: waits(100_100), "all wait", SECONDS)
     limiter["api"].reset()
-    began = time.time()
     wait_until(lambda: client.llen("tenants-calls") >= 150, "they are called", SECONDS)
-    calls = [row.decode().split() for row in client.lrange("tenants-calls", 0, -1)]
-    at = {name: float(at) - began for name, at in reversed(calls)}
-    assert small < at.keys()
-    assert max(at[name] for name in small) < 3
+    called = [row.decode() for row in client.lrange("tenants-calls", 0, -1)]
+    assert small < {*called[:110]}  # each of the hundred has its turn
     worker.terminate()
     worker.wait()
     client.flushall()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -75,7 +75,10 @@ class Monitors:
 def monitors(
     flower: Flower, exporter: Exporter | None, workers: list[Worker], throttle: Throttle
 ) -> Monitors:
-    del workers
+    names = {worker.hostname for worker in workers}
+    wait_until(lambda: names <= flower.samples("flower_worker_online").keys(), "Flower knows them")
+    if exporter is not None:
+        wait_until(lambda: exporter.samples("celery_worker_up"), "celery-exporter reads events")
     return Monitors(throttle, flower, exporter)
 
 
@@ -151,10 +154,11 @@ def test_that_are_revoked_while_they_wait(monitors: Monitors) -> None:
 
 @pytest.mark.thorough
 def test_that_expire_while_they_wait(monitors: Monitors) -> None:
+    expires = datetime.now(timezone.utc) + timedelta(seconds=5)  # in line by then
     with monitors.paused("expires"):
-        tasks = monitors.send(monitored.expires, expires=2)
+        tasks = monitors.send(monitored.expires, expires=expires)
         waits(monitors, tasks, "expires")
-        time.sleep(2)
+        wait_until(lambda: datetime.now(timezone.utc) > expires, "they have expired")
     monitors.wait_for_state(tasks, "REVOKED")
     monitors.check("expires", started=0, revoked=COUNT)
 

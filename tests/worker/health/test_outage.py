@@ -86,8 +86,8 @@ def test_a_worker_that_starts_during_an_outage_joins_the_server_later(
 def test_pauses_last_during_an_outage(bench: Bench, own_server: Server) -> None:
     limiter = Limiter(own_server.url, {"api": "100/s", "slots": "4 at once"})
     limiter["api"].pause(None)
-    limiter["slots"].pause(8)
     paused = time.time()
+    limiter["slots"].pause(8)
     bench.start_workers(2)
     bench.until_each_knows_all()
     own_server.stop()

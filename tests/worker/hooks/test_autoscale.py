@@ -29,14 +29,18 @@ def running(stage: Stage) -> int:
     return len(stage.begun()) - len(stage.ended())
 
 
-def run_plain_task(stage: Stage, worker: Worker, number: int) -> None:
-    """Run a task, until the worker itself counts it as done: only then is its process free."""
-    stage.send(stops.plain, range(number, number + 1))
-    until(lambda: number in stage.ended(), "a task without limits ran")
+def until_idle(worker: Worker) -> None:
+    """Wait until the worker counts its tasks as done: a process is free only some time later."""
     until(
         lambda: command("reserved", worker) == command("active", worker) == [],
         "the worker has no task",
     )
+
+
+def run_plain_task(stage: Stage, worker: Worker, number: int) -> None:
+    stage.send(stops.plain, range(number, number + 1))
+    until(lambda: number in stage.ended(), "a task without limits ran")
+    until_idle(worker)
 
 
 @pytest.mark.pools("prefork", "gevent", "eventlet")
@@ -90,6 +94,7 @@ def test_a_pool_that_is_grown_and_shrunk(stage: Stage) -> None:
     stage.end(*sorted(first)[3:5])
     stage.end(*range(8))
     until(lambda: len(stage.ended()) == 8, "all tasks ran")
+    until_idle(worker)  # Celery ends no process that has a task
     assert "ok" in command("pool_shrink", worker, n=2)
     stage.line_up(stops.slot_of_nine, "nine", range(10, 14), FOREVER)
     stage.open("nine")

@@ -35,7 +35,7 @@ class Stage:
     """Tasks, the worker that is told to stop, and the next one."""
 
     def __init__(self, url: str, pool: str, start_worker: StartWorker) -> None:
-        self._url, self._pool, self._start = url, pool, start_worker
+        self._url, self.pool, self._start = url, pool, start_worker
         self.client = redis.Redis.from_url(url)
         self.limiter = Limiter(url, stops.LIMITS)
         stops.app.conf.update(broker_url=url)
@@ -47,7 +47,7 @@ class Stage:
         return self._start(
             "tests.apps.stops",
             self._url,
-            pool=self._pool,
+            pool=self.pool,
             concurrency=size,
             hostname=hostname,
             options=options,
@@ -128,7 +128,7 @@ def test_after_a_warm_shutdown_the_next_worker_goes_on_at_once(stage: Stage) -> 
         told.append(time.time())
         worker.terminate()
 
-    stopped(stage, stop, "50/s")
+    stopped(stage, stop, "20/s")
     begun_by_the_next = [note.at for note in stage.notes("begin") if note.at > told[0] + 0.5]
     assert len(begun_by_the_next) > 20
 
@@ -141,7 +141,7 @@ def test_a_task_in_the_pipe_of_a_process_runs_once_and_does_not_hold_up_the_end(
     worker = stage.worker(size=1)
     stage.send(stops.api, range(1))
     until(lambda: stage.ended() == [0], "the process is there")
-    inspect = stops.app.control.inspect([worker.hostname])
+    inspect = stops.app.control.inspect([worker.hostname], timeout=10)
     # A process that has not yet sent its result is busy, and gets no task.
     until(lambda: [*(inspect.active() or {}).values()] == [[]], "the process is free")
     (stats,) = (inspect.stats() or {}).values()
@@ -172,9 +172,9 @@ def test_a_warm_shutdown_by_command(stage: Stage) -> None:
 
 
 def stopped(stage: Stage, stop: Callable[[Worker], Any], rate: str) -> None:
-    """Stop a worker while a line moves; the next has to go on."""
+    """Stop a worker while a line moves, that moves for 5 s; the next has to go on."""
     first = stage.worker()
-    tasks = range(40)
+    tasks = range(100)
     order = stage.line_up(stops.api, "api", tasks)
     stage.limiter.define("api", rate)
     stage.open("api")
@@ -182,7 +182,7 @@ def stopped(stage: Stage, stop: Callable[[Worker], Any], rate: str) -> None:
     stop(first)
     assert first.wait() == 0
     assert stage.line() == [number for number in order if number not in stage.begun()]
-    stage.limiter.define("api", "100/s")
+    stage.limiter.define("api", "1000/s")
     stage.worker(first.hostname)
     until(lambda: len(stage.ended()) >= len(tasks), "all tasks ran")
     assert Counter(stage.begun()) == Counter(tasks)
@@ -223,6 +223,14 @@ def test_a_soft_shutdown_lets_tasks_end_for_some_time(stage: Stage) -> None:
     assert ended[3] == 1
 
 
+def wait_for_cold_shutdown(worker: Worker, pool: str, seconds: float) -> None:
+    """Wait until a worker has cut off its tasks; without prefork it may wait for their ends."""
+    if pool == "prefork":
+        worker.wait()
+    with suppress(subprocess.TimeoutExpired):
+        worker.wait(seconds)
+
+
 def cut_off(stage: Stage, running: Mapping[int, Any], soft: Collection[int] = ()) -> None:
     """Tell a worker to stop at once while tasks run and others wait; the next has to go on."""
     first = stage.worker(SOFT="2" if soft else "0")
@@ -238,8 +246,7 @@ def cut_off(stage: Stage, running: Mapping[int, Any], soft: Collection[int] = ()
     until(lambda: set(running) <= set(stage.begun()), "the tasks run")
     first.quit()
     stage.end(*soft)
-    with suppress(subprocess.TimeoutExpired):  # threads wait for their tasks
-        first.wait(3 if soft else 1)
+    wait_for_cold_shutdown(first, stage.pool, 3 if soft else 1)
     stage.end(*running)
     first.wait()
     assert [number for number in stage.line() if number in waiting] == order

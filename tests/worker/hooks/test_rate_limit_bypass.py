@@ -57,7 +57,9 @@ def test_never_over_where_celery_allows_more(run: Run) -> None:
 def test_never_over_where_celery_is_told_later(run: Run, app: Celery) -> None:
     """By ``celery control rate_limit``."""
     run("told_later", 1)
-    replies: Any = app.control.rate_limit("tests.apps.rated.told_later", "4/s", reply=True)
+    replies: Any = app.control.rate_limit(
+        "tests.apps.rated.told_later", "4/s", reply=True, timeout=10, limit=1
+    )
     assert "ok" in next(iter(replies[0].values()))
     assert fullest_second(run("told_later", 8)) <= 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -83,6 +84,15 @@ def until(true: Callable[[], Any]) -> float:
     return time.monotonic() - began
 
 
+@contextmanager
+def stopped(timers: Timers) -> Iterator[None]:
+    """Let no call be made before all are added."""
+    ready = threading.Event()
+    timers.call_soon(ready.wait)
+    yield
+    ready.set()
+
+
 def test_more_timers_are_due_than_kombu_fires_in_a_round(loop: Loop) -> None:
     """Timers of Celery, for tasks with a countdown, say."""
     made: list[int] = []
@@ -135,7 +145,7 @@ def test_the_loop_is_patched_once(loop: Loop) -> None:
 def test_calls_continue_after_the_loop_was_reset(loop: Loop) -> None:
     """Celery resets it when it has lost its broker, and cancels timers that were set meanwhile."""
     made: list[str] = []
-    loop.timers.call_after(0.01, made.append, ("later",))
+    loop.timers.call_after(1.0, made.append, ("later",))
     loop.timers.call_soon(made.append, "soon")
     loop.hub.reset()
     for _, _, entry in list(loop.hub.timer._queue):
@@ -164,13 +174,11 @@ def test_an_error_of_the_connection_is_raised_for_celery(loop: Loop) -> None:
 
 def test_calls_are_made_in_the_order_of_their_times(timers: Timers) -> None:
     made: list[int] = []
-    ready = threading.Event()
-    timers.call_soon(ready.wait)  # all calls are added before the first is made
     few = range(5)
-    for number in reversed(few):  # with gaps that are longer than a call takes on a slow machine
-        timers.call_after(number / 5, made.append, (number,))
-    time.sleep(1.0)
-    ready.set()
+    with stopped(timers):
+        for number in reversed(few):  # with gaps longer than a call takes on a slow machine
+            timers.call_after(number / 2, made.append, (number,))
+        time.sleep(2.5)
     until(lambda: len(made) == len(few))
     assert made == list(few)
 
@@ -196,9 +204,10 @@ def test_an_earlier_call_is_added_while_another_waits(timers: Timers) -> None:
 
 def test_a_call_that_was_cancelled_is_not_made(timers: Timers) -> None:
     made: list[str] = []
-    first = timers.call_after(0.02, made.append, ("first",))
-    timers.call_after(0.04, made.append, ("second",))
-    timers.cancel(first)
+    with stopped(timers):
+        first = timers.call_after(0.02, made.append, ("first",))
+        timers.call_after(0.04, made.append, ("second",))
+        timers.cancel(first)
     until(lambda: made)
     assert made == ["second"]
     timers.cancel(first)
