@@ -106,7 +106,7 @@ class FiguresReader(StatusReader):
         fleet = yield from self.fleet()
         names = yield from self.limit_names()
         statuses = yield from self._read([LimitRef(name, None) for name in names[:most]])
-        measured = yield from self._measure_limits([status.name for status in statuses])
+        measured = yield from self._measure_limits(statuses)
         shares = yield from self._adaptive_shares(statuses)
         waits = _oldest_by_queue(measured)
         queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
@@ -128,16 +128,18 @@ class FiguresReader(StatusReader):
             rules_valid=None if rules is None else not any(one.error for one in rules.others),
         )
 
-    def _measure_limits(self, names: Sequence[str]) -> Plan[list[_Measured]]:
+    def _measure_limits(self, statuses: Sequence[LimitStatus]) -> Plan[list[_Measured]]:
         keys, head = self.keys, LimitRef("", None)
         due = keys.queue("").due
-        lines = _MAX_LINES // max(1, len(names))
+        lines = _MAX_LINES // max(1, len(statuses))
         lines = min(_MAX_LINES_OF_A_LIMIT, max(_MIN_LINES_OF_A_LIMIT, lines))
         heads = [keys.waiting_lists(head), keys.entries(head), keys.totals()]
         step = max(1, min(NAMES_OF_A_CALL, _LINES_OF_A_CALL // lines))
         found: list[_Measured] = []
-        for start in range(0, len(names), step):
-            args = [self.now(), lines, *names[start : start + step]]
+        for start in range(0, len(statuses), step):
+            args = [self.now(), lines]
+            for status in statuses[start : start + step]:
+                args += [status.name, "1" if _has_slots(status) else ""]
             for slots, tasks, oldest, next_due, queues in (
                 yield Call(script("measure_limits"), heads, args)
             ):
@@ -188,6 +190,10 @@ def _limits_of(status: LimitStatus) -> Limits:
     return limits_in_force(status.name, status.clauses)
 
 
+def _has_slots(status: LimitStatus) -> bool:
+    return any(map(has_slots, _limits_of(status)))
+
+
 def _read_figures(
     status: LimitStatus, measured: _Measured, shares: Mapping[int, float], forecast: float | None
 ) -> LimitFigures:
@@ -200,7 +206,7 @@ def _read_figures(
     return LimitFigures(
         status,
         rate=min(rates, default=None),
-        slots=measured.slots if any(map(has_slots, limits)) else None,
+        slots=measured.slots if _has_slots(status) else None,
         oldest=measured.oldest if status.waiting else None,
         forecast=forecast,
         next_due=measured.next_due if status.waiting else None,

@@ -6,8 +6,8 @@
 --       3   head of the totals
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how many lines of each limit to look at
---       then names of limits
--- Reply per name {slots in use without a key and by these keys; most tasks that wait at one key; the longest wait (us)
+--       then per limit: its name; '1' if it has slots, else ''
+-- Reply per limit {slots in use without a key and by these keys; most tasks that wait at one key; the longest wait (us)
 --        of one of their tasks, -1 if none waits; when (us from now) one of them is next due, -1 if nobody knows; {key
 --        `due` of a queue with tasks, ...}}
 
@@ -26,7 +26,9 @@ end
 local due_of = {} -- by what is stored of a queue, as all lists of a queue have the same
 
 local function measure_field(row, field, is_listed)
-  row.slots = row.slots + redis.call('ZCOUNT', KEYS[2] .. field, FROM, '+inf')
+  if row.has_slots then
+    row.slots = row.slots + redis.call('ZCOUNT', KEYS[2] .. field, FROM, '+inf')
+  end
   local found = redis.call('HGETALL', KEYS[1] .. field)
   for i = 1, #found, 2 do
     local queue = found[i + 1]
@@ -42,9 +44,9 @@ local function measure_field(row, field, is_listed)
 end
 
 local reply = {}
-for i = 3, #ARGV do
+for i = 3, #ARGV, 2 do
   local name, is_listed = ARGV[i], {}
-  local row = { slots = 0, tasks_of_key = 0, lines = 0, oldest = -1, next_due = math.huge, queues = {} }
+  local row = { has_slots = ARGV[i + 1] ~= '', slots = 0, tasks_of_key = 0, lines = 0, oldest = -1, next_due = math.huge, queues = {} }
   measure_field(row, name, is_listed)
   local keys = redis.call('ZRANGE', KEYS[3] .. name .. '/keys', 0, MOST_LINES, 'REV', 'WITHSCORES')
   for n = 1, #keys, 2 do
@@ -54,6 +56,6 @@ for i = 3, #ARGV do
     end
   end
   local next_due = row.next_due < math.huge and row.next_due or -1
-  reply[i - 2] = { row.slots, row.tasks_of_key, row.oldest, next_due, row.queues }
+  reply[#reply + 1] = { row.slots, row.tasks_of_key, row.oldest, next_due, row.queues }
 end
 return reply
