@@ -36,6 +36,17 @@ def take(lines: Protocol, units: int) -> None:
         assert lines.limiter["api"].acquire()
 
 
+def let_twenty_wait(lines: Protocol) -> None:
+    """Use up the limit, record 20 tasks that wait, and claim each in 20 seconds."""
+    take(lines, 10)
+    for number in range(20):
+        lines.park(f"t{number}", ["api"])
+    record(lines)
+    for _ in range(20):
+        lines.now += SECOND
+        lines.claim()
+
+
 def test_units_by_ten_seconds(lines: Protocol) -> None:
     for units in (1, 2, 0, 3):
         record(lines)
@@ -85,13 +96,7 @@ def test_the_most_waiting_tasks_are_the_same_in_any_time(lines: Protocol) -> Non
         record(lines)
         take(lines, 1)
         lines.now += 10 * SECOND
-    take(lines, 10)
-    for number in range(20):
-        lines.park(f"t{number}", ["api"])
-    record(lines)
-    for _ in range(20):
-        lines.now += SECOND
-        lines.claim()
+    let_twenty_wait(lines)
     for _ in range(5):
         record(lines)
         lines.now += 10 * SECOND
@@ -166,13 +171,7 @@ def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
 
 
 def test_waits(lines: Protocol) -> None:
-    take(lines, 10)
-    for number in range(20):
-        lines.park(f"t{number}", ["api"])
-    record(lines)
-    for _ in range(20):
-        lines.now += SECOND
-        lines.claim()
+    let_twenty_wait(lines)
     report = lines.limiter["api"].report(60)
     assert report.totals.claimed == 20
     assert report.totals.granted == 30

@@ -107,8 +107,9 @@ end
 write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
-local since = now - tonumber(ARGV[5])
-note_all(KEYS[7], list_own_queues(), now - since)
+local consumed_for = tonumber(ARGV[5])
+local since = now - consumed_for
+note_all(KEYS[7], list_own_queues(), consumed_for)
 note_all(KEYS[8], list_names_with_keys(), tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
