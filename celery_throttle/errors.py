@@ -151,15 +151,10 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
         self.key = key
         self.retry_after = retry_after
         self.paused = paused
-        super().__init__(limit, key, retry_after, *self._pause)
+        super().__init__(limit, key, retry_after, paused)
 
     def __str__(self) -> str:
         return f"{self._subject} refused; {self._wait}"
-
-    @property
-    def _pause(self) -> tuple[float, ...]:
-        """The last of ``args``, omitted without a pause: older versions do not accept it."""
-        return (self.paused,) if self.paused else ()
 
     @property
     def _subject(self) -> str:
@@ -197,7 +192,7 @@ class WaitTooLongError(Throttled):
     ) -> None:
         super().__init__(limit, key, retry_after, paused)
         self.max_wait = max_wait
-        self.args = (limit, key, retry_after, max_wait, *self._pause)
+        self.args = (limit, key, retry_after, max_wait, paused)
 
     def __str__(self) -> str:
         return f"{self._subject}: {self._wait}; throttle_max_wait allows {self.max_wait:g} s"

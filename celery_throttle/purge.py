@@ -85,12 +85,12 @@ def _include_lines_of(
 
 
 def _discard(throttle: AppLimits, queues: Iterable[str]) -> int:
-    """Discard the tasks in lines of some queues, and of their earlier names; return how many.
+    """Discard the tasks in lines of some queues, and return how many.
 
     Raises:
         StoreError: the call failed; tasks discarded before it stay discarded.
     """
     if not throttle.settings.has_server:
         return 0
-    names = [name for queue in queues for name in (queue, throttle.qualify(queue))]
+    names = map(throttle.qualify, queues)
     return sum(throttle.run_plan(discard(throttle.keys, name)) for name in names)

@@ -21,7 +21,7 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
         pause of its fan-out.
     key: The encoded key of the limit, or None.
     position: The position in the line when the task joined it, from 1; 0 with
-        ``throttle_waiting = "broker"``, or if an earlier version put the task into the line.
+        ``throttle_waiting = "broker"``.
 
 ``task_admitted``: A task with limits has its units, and is about to start.
     sender: The task.

@@ -34,6 +34,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "content_encoding": object,
     "text": bool,
     "queue": (str, type(None)),  # only if it is known
+    "received_by": str,
 }
 
 
@@ -84,7 +85,7 @@ def pack_head(
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
             "text": isinstance(message.body, str),
-            "received": received_by or False,
+            "received_by": received_by,
         }
     )
 
@@ -111,23 +112,12 @@ def _split(packed: bytes) -> tuple[dict[str, Any], bytes]:
         head = {"queue": None, **json.loads(packed[start:end].decode())}
         fields = {name: head[name] for name in _FIELDS}
         fields["redelivered"] = bool(head.get("redelivered"))  # added by `requeue.lua`
-        fields["received"] = fields["redelivered"] or _was_received(head)
-        fields["received_by"] = head["received"] if isinstance(head.get("received"), str) else ""
+        fields["received"] = fields["redelivered"] or bool(fields["received_by"])
     except Exception as error:  # kombu's decoders raise errors of any type
         raise _damaged(packed) from error
     if not all(isinstance(fields[name], types) for name, types in _FIELDS.items()):
         raise _damaged(packed)
     return fields, packed[end:]
-
-
-def _was_received(head: Mapping[str, Any]) -> bool:
-    """Return whether a worker has received the message before.
-
-    The field has the name of the worker, or False. Older messages have True, or no field: then a
-    message that came from a broker has a tag.
-    """
-    broker_info = {**(head["delivery_info"] or {}), **(head["properties"] or {})}
-    return bool(head.get("received", "delivery_tag" in broker_info))
 
 
 def _damaged(packed: bytes) -> UnreadableMessageError:

@@ -53,8 +53,8 @@ class Routing:
         """Return the queue that a message came from: from the broker, or before it waited.
 
         AMQP brokers name it by the consumer's tag, which means nothing to another consumer. With a
-        message that waited in a line, the name of its queue is kept. Only messages that earlier
-        versions parked, or that were sent straight to their lines, go by exchange and routing key.
+        message that waited in a line, the name of its queue is kept. Only messages that were sent
+        straight to their lines go by exchange and routing key.
         """
         noted: str | None = getattr(message, "throttle_queue", None)
         if noted is not None:  # its consumer may be gone, see `prefetch.py`

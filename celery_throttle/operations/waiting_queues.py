@@ -21,7 +21,7 @@ def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        call = Call(script("list_names"), [keys.names, keys.limits], [now, cursor or "0"])
+        call = Call(script("list_names"), [keys.names], [now, cursor or "0"])
         server_time, cursor, found = yield call
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)

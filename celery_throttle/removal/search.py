@@ -55,7 +55,7 @@ def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
     now, names = yield from limit_names(throttle.keys)
     names = list(dict.fromkeys([*names, *throttle.registered_limits]))
     in_quarantine = yield from quarantined_queues(throttle.keys)
-    known = [key for name in throttle.app.amqp.queues for key in (name, throttle.qualify(name))]
+    known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
     waiting, _ = yield from waiting_queues(throttle.keys, names)
     found = []
     for key in dict.fromkeys([*waiting, *in_quarantine, *known]):
@@ -70,13 +70,6 @@ def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
 
 
 def _broker_name(throttle: AppLimits, key: str) -> str | None:
-    """Return the name of a queue at the app's broker; None if it is of another broker.
-
-    The identity of a broker has exactly one slash, and a queue is named with it. Up to version 0.1
-    queues were named without their broker.
-    """
+    """Return the name of a queue at the app's broker; None if it is of another broker."""
     broker = throttle.qualify("")
-    if key.startswith(broker):
-        return key.removeprefix(broker)
-    is_unqualified = key.count("/") < len(("in the identity", "behind it"))
-    return key if is_unqualified or key in throttle.app.amqp.queues else None
+    return key.removeprefix(broker) if key.startswith(broker) else None

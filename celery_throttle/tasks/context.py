@@ -67,7 +67,7 @@ class TaskThrottled(Throttled, Ignore):
     ) -> None:
         super().__init__(limit, key, retry_after, paused)
         self.met = tuple(met)
-        self.args = (limit, key, retry_after, self.met, *self._pause)
+        self.args = (limit, key, retry_after, self.met, paused)
 
     @property
     def description(self) -> str:

@@ -1,4 +1,4 @@
-"""Packed messages of this version and of the version before."""
+"""Packed messages: what is packed is what comes out, and what cannot be read stays as it is."""
 
 from __future__ import annotations
 
@@ -12,34 +12,16 @@ from tests.protocol import Protocol
 
 CLAIM: Any = None
 
-AMQP: dict[str, Any] = {
-    "delivery_info": {"delivery_tag": 1, "consumer_tag": "None1", "redelivered": False}
-}
-REDIS: dict[str, Any] = {"properties": {"delivery_tag": "a5f0"}}
 FAN_OUT: dict[str, Any] = {"delivery_info": {"exchange": "", "routing_key": "celery"}}
 
 
-def packed_by_the_version_before(message: Any) -> bytes:
-    """Pack a message without writing down whether it was received."""
-    head = packing.pack_head(message)
-    return packing.join(head.replace(', "received": false', ""), message.body)
-
-
-@pytest.mark.parametrize(("message", "received"), [(AMQP, True), (REDIS, True), (FAN_OUT, False)])
-def test_messages_that_version_0_1_has_received(message: dict[str, Any], *, received: bool) -> None:
-    packed = packed_by_the_version_before(Message("[]", **message))
-    assert b"received" not in packed.replace(b"redelivered", b"")
-    assert packing.unpack(packed, None, CLAIM).received == received
-
-
-@pytest.mark.parametrize("pack", [packing.pack, packed_by_the_version_before])
 @pytest.mark.parametrize("body", ["[1]", b"\x00{\xff", ""])
 def test_a_requeued_message_is_redelivered_if_it_was_delivered(
-    lines: Protocol, pack: Any, body: str | bytes
+    lines: Protocol, body: str | bytes
 ) -> None:
     content: Any = body
     message: Any = Message(content, headers={"task": "t"}, **FAN_OUT)
-    lines.park("one", ["api"], message=pack(message), may_run=False)
+    lines.park("one", ["api"], message=packing.pack(message), may_run=False)
     seen = []
     for delivered in (False, False, True, True):
         (row,) = lines.claim("w")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -22,7 +21,6 @@ from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.sizes import examples
-from tests.stored import BEFORE_PACKAGES, restore_keys
 
 START = 1_700_000_000_000_000
 END = 10.0
@@ -308,28 +306,6 @@ def test_windows_of_a_calendar_are_renewed_until_the_end(
     assert b'{"by": "ann", "why": "a sale"}' in packed
     clock.advance(4 * day)
     assert in_force(limiter, "api") == ["10/s"]
-
-
-def test_limits_of_the_code_that_an_earlier_version_has_registered(
-    stranger: Limiter, client: Any, clock: ManualClock
-) -> None:
-    recorded = json.loads(BEFORE_PACKAGES.read_text())
-    restore_keys(client, {"{throttle}:limits": recorded["keys"]["{throttle}:limits"]})
-    clock.now = recorded["at"]
-    registered = [name for name, origin in origins(client).items() if origin == "c"]
-    before = {name: in_force(stranger, name) for name in registered if name[0] != "@"}
-    assert len(before) > 3
-    _, names = stranger.run_plan(stranger.plans.list_names())
-    assert set(registered) <= set(names)
-    for seconds in (None, 5):
-        for name, limits in before.items():
-            other = "1 at once" if "at once" in str(limits) else "7/h"
-            stranger.define(name, other, seconds=seconds)
-            assert in_force(stranger, name) == [other]
-            if seconds is None:
-                stranger.undefine(name)
-        clock.advance(seconds or 0)
-        assert {name: in_force(stranger, name) for name in before} == before
 
 
 # Lines, and starts that are booked ahead.

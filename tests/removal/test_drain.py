@@ -195,11 +195,6 @@ def test_queues_of_other_brokers(site: Site) -> None:
     assert site.waiting() == 1
 
 
-def test_a_queue_that_an_earlier_version_named_without_its_broker(site: Site) -> None:
-    park_elsewhere(site, "celery")
-    assert site.throttle.count_waiting().queues == {"celery": 1}
-
-
 @pytest.mark.workers
 def test_workers_without_this_package_run_what_was_drained(
     site: Site, redis_url: str, start_worker: StartWorker, tmp_path: Path

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import Limiter, Throttle
+from celery_throttle import Limiter
 from tests.apps import apart
 from tests.servers.rabbitmq import RabbitMQ
 from tests.servers.server import wait_until
-from tests.stored import WITHOUT_BROKER, restore
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -43,12 +42,6 @@ class Apart:
         with redis.Redis.from_url(self.store) as client:
             found: Any = client.lrange(f"ran-by:{self.name}", 0, -1)
             return sorted(map(int, found))
-
-
-def last_ask(client: redis.Redis, queue: str) -> float:
-    """When (us) a worker last means to ask for tasks of a queue; 0 if no claim names it."""
-    found: Any = client.zrange(f"{{throttle}}:asks:{queue}", -1, -1, withscores=True)
-    return float(found[0][1]) if found else 0.0
 
 
 def waiting(store: str) -> int:
@@ -107,67 +100,3 @@ def test_virtual_hosts_of_one_rabbitmq(
     one = Apart("one", rabbitmq.url, redis_url, start_worker)
     other = Apart("other", f"{rabbitmq.url.rstrip('/')}/other", redis_url, start_worker)
     assert_apart(one, other)
-
-
-def test_lines_of_earlier_versions_are_taken_over(
-    redis_url: str, start_worker: StartWorker
-) -> None:
-    """Their names tell no broker. What a killed worker held goes back to them."""
-    client = redis.Redis.from_url(redis_url)
-    restore(client, WITHOUT_BROKER)
-    app = Apart("one", redis_url, redis_url, start_worker)
-    app.worker()
-    app.send(range(100, 110))
-    wait_until(lambda: len(app.ran()) >= 35, "all ran")
-    assert app.ran() == [*range(25), *range(100, 110)]
-    fan_out = Throttle(apart.make_app(redis_url), {}, url=redis_url).fan_out_named("nightly")
-    wait_until(lambda: fan_out.progress().complete, "the fan-out is complete")
-    wait_until(
-        lambda: last_ask(client, "celery") < last_ask(client, "redis/0/celery") - 3_000_000,
-        "no claim names the old queue any more",
-    )
-
-
-@pytest.mark.thorough
-def test_lines_of_earlier_versions_beside_it_are_served(
-    redis_url: str, start_worker: StartWorker
-) -> None:
-    """While a deploy is under way workers of both versions let tasks wait."""
-    app = Apart("one", redis_url, redis_url, start_worker)
-    app.worker()
-    app.send(range(100, 110))
-    wait_until(lambda: len(app.ran()) >= 10, "the new ones ran")
-    restore(redis.Redis.from_url(redis_url), WITHOUT_BROKER)
-    wait_until(lambda: len(app.ran()) >= 35, "all ran")
-    assert app.ran() == [*range(25), *range(100, 110)]
-
-
-def test_no_task_is_lost_if_workers_are_killed_meanwhile(
-    redis_url: str, start_worker: StartWorker
-) -> None:
-    restore(redis.Redis.from_url(redis_url), WITHOUT_BROKER)
-    limiter = Limiter(redis_url, {"api": "100/s"})
-    limiter.define("api", "20/s")
-    app = Apart("one", redis_url, redis_url, start_worker)
-    for count in (5, 12, 25):
-        worker = app.worker()
-        wait_until(lambda: len(set(app.ran())) >= count, f"{count} ran")  # noqa: B023  # called at once
-        worker.kill()
-    assert sorted(set(app.ran())) == list(range(25))
-
-
-@pytest.mark.thorough
-def test_older_tasks_of_a_queue_come_first(redis_url: str, start_worker: StartWorker) -> None:
-    client = redis.Redis.from_url(redis_url)
-    restore(client, WITHOUT_BROKER)
-    limiter = Limiter(redis_url, {"api": "100/s"})
-    limiter["api"].pause(3600)
-    app = Apart("one", redis_url, redis_url, start_worker)
-    app.worker(concurrency=1)  # tasks of two processes may overtake each other
-    app.send(range(100, 110))
-    wait_until(lambda: waiting(redis_url) == 35, "all wait")
-    limiter.define("api", "20/s")
-    limiter["api"].reset()
-    wait_until(lambda: len(app.ran()) >= 35, "all ran")
-    ran = client.lrange("ran-by:one", 0, -1)
-    assert sorted(map(int, ran[25:])) == list(range(100, 110))

@@ -18,7 +18,6 @@ from celery_throttle import Limiter, StoreUnavailableError, Throttle
 from tests.apps import apart
 from tests.programs import ROOT
 from tests.servers.server import Server, wait_until
-from tests.stored import WITHOUT_BROKER, restore
 from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
@@ -164,15 +163,6 @@ def test_other_queues_are_left_alone(site: Site, app: Any) -> None:
     with app.connection_for_write(f"{site.broker.rpartition('/')[0]}/3") as connection:
         connection.default_channel.queue_purge("celery")
     assert site.waiting() == 5
-
-
-def test_lines_of_earlier_versions(site: Site, app: Any) -> None:
-    restore(site.client, WITHOUT_BROKER)
-    assert app.control.purge() == 23
-    progress = app.throttle.fan_out_named("nightly").progress()
-    assert (progress.waiting, progress.revoked) == (0, 4)
-    assert site.waiting() == 0
-    site.client.delete(*site.client.keys("{throttle}:claims:*"), "{throttle}:workers")
 
 
 def test_without_a_server_of_limits_it_is_as_in_celery() -> None:

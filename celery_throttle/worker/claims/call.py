@@ -166,5 +166,5 @@ class ClaimCall:
         return ClaimReply(seconds, dead_worker.decode(), tasks)
 
 
-def _flatten(queues: Sequence[Sequence[QueueKeys]]) -> list[str]:
-    return [key for names in queues for keys in names for key in keys]
+def _flatten(queues: Sequence[QueueKeys]) -> list[str]:
+    return [key for keys in queues for key in keys]

@@ -137,15 +137,14 @@ class Membership:
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
-            names = self.queues.names()
-            reply = self._call(to_us(self.lease), names)
+            reply = self._call(to_us(self.lease), self.queues.names())
         except StoreError:
             return False
         count, self.quarantined, newest_change, queues, *fields = reply
         self.newest_change = newest_change.decode()
         self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
         self._replied_at = time.monotonic()
-        self.queues.update(names, *queues)
+        self.queues.unconsumed.update(*queues)
         self.worker_count.update(count)
         return True
 

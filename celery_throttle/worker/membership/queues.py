@@ -1,13 +1,8 @@
-"""The queues that this worker consumes, by the keys of their lines.
-
-Earlier versions named lines by the queue alone, without its broker. Tasks that wait under such a
-name are claimed from there, before others of their queue, by any worker that consumes a queue of
-that name. Each heartbeat looks for such tasks; claims name only queues that have some.
-"""
+"""The queues that this worker consumes, by the keys of their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celery_throttle.errors import StoreError
@@ -33,7 +28,6 @@ class WorkerQueues:
     unconsumed: UnconsumedQueues
 
     def __post_init__(self) -> None:
-        self._earlier: frozenset[str] = frozenset()
         self._error_log = ErrorLog(
             "The server refuses calls about queues that no worker consumes; their tasks wait."
         )
@@ -43,18 +37,18 @@ class WorkerQueues:
         routing = self.routing()
         return () if routing is None else routing.names()
 
-    def keys(self) -> list[Sequence[QueueKeys]]:
-        """Return for each queue the keys under which tasks of it may wait now."""
-        return [tuple(self._keys_of(name)) for name in self.names()]
+    def keys(self) -> list[QueueKeys]:
+        """Return the keys of the queues."""
+        return [self._keys_of(name) for name in self.names()]
 
     def names_by_lines(self) -> dict[str, str]:
-        """Return the names of the queues by their keys ``lines``, those of earlier versions too."""
-        return {lines: name for name in self.names() for lines in self._lines_of(name)}
+        """Return the names of the queues by their keys ``lines``."""
+        return {self._keys_of(name).lines: name for name in self.names()}
 
     def heartbeat_arguments(self, names: Sequence[str]) -> tuple[list[str], list[Argument]]:
         """Return the keys and arguments by which ``heartbeat.lua`` learns of these queues."""
         routing = self.routing()
-        lines = [key for name in names for key in self._lines_of(name)]
+        lines = [self._keys_of(name).lines for name in names]
         kinds = [str(int(routing is not None and routing.is_temporary(name))) for name in names]
         times: list[Argument] = [
             to_us(self.unconsumed.consumer_lease),
@@ -70,22 +64,6 @@ class WorkerQueues:
         ]
         return [*names, *lines], [*times, "".join(kinds)]
 
-    def update(
-        self,
-        names: Sequence[str],
-        earlier: Sequence[int],
-        deleted: Sequence[bytes],
-        others: Sequence[bytes],
-    ) -> None:
-        """Take over the reply of ``heartbeat.lua`` to a heartbeat with these names. Thread-safe.
-
-        ``earlier``: for each, 1 if tasks wait under its name of earlier versions, else 0. For
-        ``deleted`` and ``others`` see :meth:`UnconsumedQueues.update`.
-        """
-        flags = zip(names, earlier, strict=True)
-        self._earlier = frozenset(name for name, has_tasks in flags if has_tasks)
-        self.unconsumed.update(deleted, others)
-
     def settle_unconsumed(self) -> None:
         """Deal with queues that no worker consumes. Thread-safe."""
         try:
@@ -93,11 +71,5 @@ class WorkerQueues:
         except StoreError as error:
             self._error_log.log(error)
 
-    def _keys_of(self, name: str) -> Iterator[QueueKeys]:
-        if name in self._earlier:
-            yield self.redis_keys.queue(name)
-        yield self.redis_keys.queue(self.qualify(name))
-
-    def _lines_of(self, name: str) -> tuple[str, str]:
-        """Return the keys ``lines`` of a queue: that of this version, and that of earlier ones."""
-        return self.redis_keys.queue(self.qualify(name)).lines, self.redis_keys.queue(name).lines
+    def _keys_of(self, name: str) -> QueueKeys:
+        return self.redis_keys.queue(self.qualify(name))

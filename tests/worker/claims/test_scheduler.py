@@ -138,7 +138,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
-    consumed: Any = SimpleNamespace(keys=lambda: [(lines.keys.queue(name),) for name in queues])
+    consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
     call = ClaimCall(
         throttle.store,
         throttle.plans,

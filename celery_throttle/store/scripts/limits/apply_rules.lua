@@ -93,7 +93,6 @@ local function put_weight_in_force(field, weight, old)
   if own and tonumber(ends) > now then
     redis.call('HSET', KEYS[1], 'weight ' .. field, own .. ' ' .. ends .. ' ' .. weight)
   elseif found and not own and (old == '' or redis.call('HEXISTS', KEYS[2], 'set weight ' .. field) == 1) then
-    -- Earlier versions did not note that it was set at run time.
     redis.call('HSET', KEYS[2], 'set weight ' .. field, '1')
   elseif weight ~= '' then
     redis.call('HSET', KEYS[1], 'weight ' .. field, weight)

@@ -48,11 +48,7 @@ local function put_code(requirement)
 end
 
 local function set(requirement)
-  local old, own = definition_of(requirement)
-  if own and string.byte(own) == CODE then
-    -- Earlier versions kept no layers.
-    redis.call('HSETNX', KEYS[2], 'code ' .. requirement.field, string.sub(own, SECOND_PART))
-  end
+  local old = definition_of(requirement)
   local ends, below = 0, ''
   if lasts > 0 then
     local origin, second_part = definition_below(requirement.field)

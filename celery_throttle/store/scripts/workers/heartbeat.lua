@@ -12,7 +12,7 @@
 --       7   zset: the key `lines` of each queue of a live worker, with tasks or without -> when (us) a worker last
 --           reported that it consumes the queue
 --       8   zset: names of limits of which tasks of a worker need keys -> when (us) a worker last reported that
---       then per queue: its lines, and its lines under its name of earlier versions
+--       then per queue: its lines
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
@@ -24,22 +24,19 @@
 --       8   names of limits of which tasks of this worker need keys, with a space between them
 --       then names of limits
 -- Reply {live workers, tasks in quarantine, id of the newest change or '',
---        {{1 if a queue holds tasks under its earlier name, else 0; ...}, {lines of a queue that the broker has
---        deleted, ...}, {lines of another queue that no worker consumes, ...}}; of the last two up to ten,
+--        {{lines of a queue that the broker has deleted, ...}, {lines of another queue that no worker consumes, ...}};
+--        of each up to ten,
 --        field, definition without origin and times, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
 
--- Note in one of the sets that a queue is consumed now. Returns 1 if the queue holds tasks, else 0: then it is
--- removed from the set.
+-- Note in one of the sets that a queue is consumed now. A queue without tasks is removed from the set.
 local function note_consumed(set, lines)
-  local holds_tasks = redis.call('EXISTS', lines)
-  if holds_tasks == 1 then
+  if redis.call('EXISTS', lines) == 1 then
     redis.call('ZADD', set, format_integer(now), lines)
   else
     redis.call('ZREM', set, lines)
   end
-  return holds_tasks
 end
 
 -- Note in a set what this worker reports, and forget what no worker has reported for `kept` (us).
@@ -56,7 +53,7 @@ end
 local function list_own_queues()
   local queues = {}
   for i = 1, #ARGV[7] do
-    queues[i] = KEYS[7 + 2 * i]
+    queues[i] = KEYS[8 + i]
   end
   return queues
 end
@@ -89,15 +86,13 @@ end
 local live, definitions, temporary, consumed = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local worker, lease = ARGV[2], tonumber(ARGV[3])
 local queue_count, first_name = #ARGV[7], 9
-local first_pause = 9 + 2 * queue_count
+local first_pause = 9 + queue_count
 
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
-local earlier = {}
 for i = 1, queue_count do
-  local key, is_temporary = 7 + 2 * i, string.sub(ARGV[7], i, i) == '1'
-  note_consumed(is_temporary and temporary or consumed, KEYS[key])
-  earlier[i] = note_consumed(consumed, KEYS[key + 1])
+  local is_temporary = string.sub(ARGV[7], i, i) == '1'
+  note_consumed(is_temporary and temporary or consumed, KEYS[8 + i])
 end
 redis.call('PEXPIRE', consumed, expiry_ms(tonumber(ARGV[6])))
 if lease == 0 then
@@ -114,7 +109,7 @@ note_all(KEYS[8], list_names_with_keys(), tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
-  { earlier, list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
+  { list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
 }
 
 local function add_definition(field, packed)

@@ -1,7 +1,6 @@
 -- pauses.lua: reads pauses.
 -- uses: clock, arithmetic
--- A pause is a string: its end (us), a point, and when (us) it was written. Read as one number this is its end:
--- earlier versions read it so.
+-- A pause is a string: its end (us), a point, and when (us) it was written.
 
 local function write_pause(key, ends)
   redis.call('SET', key, format_integer(ends) .. '.' .. format_integer(now), 'PX', expiry_ms(ends - now))
@@ -13,8 +12,8 @@ local function pause_left(key, value)
   if not value then
     return 0
   end
-  local ends, written = string.match(value, '^(%d+)%.?(%d*)$')
-  local rest, step = tonumber(ends) - now, (tonumber(written) or now) - now
+  local ends, written = string.match(value, '^(%d+)%.(%d+)$')
+  local rest, step = ends - now, written - now
   if step > FARTHEST then
     rest = rest - step
     write_pause(key, now + rest)

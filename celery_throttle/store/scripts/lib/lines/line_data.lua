@@ -41,5 +41,5 @@ local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
 -- Positions in `limits`.
 local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE, BACKLOG, WAITING, WAITS, WAITED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
--- Positions in a row. `position` is that of the task when it joined its line; rows of earlier versions have none.
+-- Positions in a row. `position` is that of the task when it joined its line.
 local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION = 1, 2, 3, 4, 5, 6, 7, 8

@@ -1,1 +1,0 @@
-"""What a version of this package leaves on a server, and the program that records it."""
