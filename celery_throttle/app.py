@@ -14,7 +14,6 @@ from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_definitions
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.purge import include_lines
 from celery_throttle.removal.methods import RemovalMethods
 from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
@@ -133,7 +132,6 @@ class Throttle(RemovalMethods):
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
         _make_default_base(app)
-        include_lines(app)
         app.steps["consumer"].add("celery_throttle.worker.bootstep:ThrottleStep")
 
     @property

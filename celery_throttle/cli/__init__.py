@@ -25,6 +25,7 @@ _COMMANDS = {
     "drain": "removal",
     "move": "removal",
     "drop": "removal",
+    "purge": "removal",
     "fanouts": "fan_outs",
     "fanout": "fan_outs",
     "history": "history",

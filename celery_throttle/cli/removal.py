@@ -1,4 +1,7 @@
-"""``drain``, ``move`` and ``drop``: take waiting tasks out of their lines. They need the app."""
+"""``drain``, ``move``, ``drop`` and ``purge``: take waiting tasks out of their lines.
+
+They need the app.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ from celery_throttle.observe.status_text import limit_text, unconsumed_text
 from celery_throttle.observe.text import count
 from celery_throttle.removal.counts import Removal, WaitingCount
 
-#: Of all three commands.
+#: Of the commands for the tasks of a limit.
 _OPTIONS = (pass_target, json_option, yes_option, author_options, all_option, key_argument)
 
 
 def _command(function: Callable[..., None]) -> click.Command:
-    """Make a command of a function, with the options of all three."""
+    """Make a command of a function, with these options."""
     decorators = (*_OPTIONS, limit_or_all, click.command())
     made: click.Command = reduce(lambda made, add: add(made), decorators, function)  # type: ignore[assignment]  # the last one makes it
     return made
@@ -81,6 +84,35 @@ def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> 
     with _progress("Dropping") as progress:
         done = throttle.drop(ref, reason=reason, by=options["by"], progress=progress)
     _report("Dropped", done, options)
+
+
+@click.command()
+@click.option(
+    "--queue", "-Q", "queues", multiple=True, help="A queue to purge.  [default: all of the app]"
+)
+@yes_option
+@json_option
+@pass_target
+def purge(target: Target, queues: tuple[str, ...], *, as_json: bool, yes: bool) -> None:
+    """Discard messages at the broker and waiting tasks.
+
+    Discards the messages in queues and the tasks in the lines of these queues. Discarded tasks get
+    no result. "celery purge" leaves the tasks in lines alone. This command needs the app, and
+    cannot be undone.
+    """
+    target.require_app("whose broker and queues are purged")
+    throttle: Any = target.throttle  # of an app, it is a Throttle
+    names = queues or sorted(throttle.app.amqp.queues)
+    confirm(
+        f"All tasks in {', '.join(names)} are discarded for good, at the broker and in lines.\n"
+        "Purge them?",
+        yes=yes,
+    )
+    discarded = throttle.purge(names)
+    if as_json:
+        echo_json({"discarded": discarded})
+    else:
+        click.echo(f"Discarded {count(discarded, 'task')}.")
 
 
 def _prepare(

@@ -55,7 +55,7 @@ class Totals:
             ``"late"`` (expected to wait longer than ``throttle_max_wait``), ``"full"``
             (``max-waiting`` tasks wait), ``"keys"`` and ``"cost"`` as for ``refused``.
         revoked: The tasks that were revoked, or cancelled with their fan-out, while they waited.
-        discarded: The waiting tasks that were discarded by ``celery purge``, or with a queue that
+        discarded: The waiting tasks that were discarded by ``throttle purge``, or with a queue that
             the broker deletes.
         removed: The tasks that ``drain``, ``move`` or ``drop`` took out of lines.
         broker_waits: The tasks that began to wait at the broker (``throttle_waiting = "broker"``).

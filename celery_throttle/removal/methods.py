@@ -11,6 +11,8 @@ from celery_throttle.limits.reference import make_ref
 from celery_throttle.tasks.app_limits import AppLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.removal.remove import ReportProgress
 
@@ -141,6 +143,27 @@ class RemovalMethods(AppLimits):
 
         author = Author.of(by, reason)
         return remove(self, _ref_or_none(limit, key), Revoker(self, reason), author, progress)
+
+    def purge(self, queues: Iterable[str] | None = None) -> int:
+        """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
+
+        ``celery purge`` discards only the messages at the broker. Tasks that workers have received
+        or claimed still run. Discarded tasks get no result; fan-outs count them as revoked.
+
+        Args:
+            queues: The names of the queues. Default: all queues of the app, ``app.amqp.queues``.
+
+        Returns:
+            The number of messages and tasks that were discarded.
+
+        Raises:
+            StoreUnavailableError: The limits server cannot be reached. What was discarded before
+                stays discarded. The errors of the broker's client are raised unchanged.
+        """
+        from celery_throttle.removal.purge import purge  # noqa: PLC0415  # see above
+
+        names = self.app.amqp.queues if queues is None else queues
+        return purge(self, dict.fromkeys(names))
 
     def _send_to_broker(
         self,

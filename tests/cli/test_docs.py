@@ -117,6 +117,7 @@ COMMANDS = {
     "`drain`": ("drain", "mail", "--yes"),
     "`move`": ("move", "mail", "--queue", "slow", "--yes"),
     "`drop`": ("drop", "mail", "--yes"),
+    "`purge`": ("purge", "--yes"),
     "`report`": ("report", "mail"),
     "`diff`": ("diff", str(Path(__file__).parent / "limits.toml")),
     "`apply`": ("apply", str(Path(__file__).parent / "limits.toml"), "--yes"),

@@ -1,4 +1,4 @@
-"""`drain`, `move` and `drop`."""
+"""`drain`, `move`, `drop` and `purge`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def test_a_queue_that_no_worker_consumes(full: Shell) -> None:
     warning = "No live worker consumes queue slow: the tasks wait there until one does."
     assert warning in full.run("move", "mail", "--queue", "slow", code=1)
     assert full.app.throttle.count_waiting("mail").waiting == 6
+
+
+def test_purge_discards_messages_and_waiting_tasks(full: Shell) -> None:
+    assert full.run("purge", "--queue", "other", "--yes") == "Discarded 0 tasks.\n"
+    assert "there is no terminal to ask" in full.run("purge", code=1)
+    assert full.run("purge", "--yes") == "Discarded 6 tasks.\n"
+    assert full.app.throttle.count_waiting("mail").waiting == 0
 
 
 @pytest.mark.workers
