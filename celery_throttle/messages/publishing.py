@@ -1,8 +1,8 @@
 """Publishes messages that were received before: with the same body, headers and properties.
 
-Law at stake here: *never lost*. RabbitMQ 3 drops a message whose ``x-death`` header says that it has
-been in a queue before. Celery's delayed delivery leads a message through a queue for each bit of the
-delay, so only the first delay of a message would succeed if its copies had that header.
+Law at stake here: *never lost*. RabbitMQ 3 reads the header ``x-death`` of a message, and drops the
+message if it expires into a queue where it has expired before. Celery's delayed delivery leads a
+message through a queue for each bit of its delay, so a copy with that header would be lost.
 """
 
 from __future__ import annotations
