@@ -15,6 +15,7 @@
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
+    ├── PublishRejectedError                a queue of the broker that takes no more messages
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
     └── Throttled                           a limit refused a call or a task
@@ -102,6 +103,10 @@ class UnknownFanOutError(FanOutError, LookupError):
 
 class QueueNotFoundError(ThrottleError, LookupError):
     """Neither the app nor the broker has the queue for waiting tasks. Also a ``LookupError``."""
+
+
+class PublishRejectedError(ThrottleError):
+    """A queue of the broker takes no more messages, so waiting tasks cannot be sent to it."""
 
 
 class StoreError(ThrottleError):

@@ -1,4 +1,9 @@
-"""Publishes messages that were received before: with the same body, headers and properties."""
+"""Publishes messages that were received before: with the same body, headers and properties.
+
+Law at stake here: *never lost*. RabbitMQ 3 reads the header ``x-death`` of a message, and drops the
+message if it expires into a queue where it has expired before. Celery's delayed delivery leads a
+message through a queue for each bit of its delay, so a copy with that header would be lost.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,18 @@ TRANSPORT_PROPERTIES = (
     *("delivery_info", "delivery_tag", "body_encoding"),
     *("application_headers", "content_type", "content_encoding"),
 )
+
+#: Headers that RabbitMQ adds to a message, or follows when it routes one: with ``CC``, other queues
+#: would get the message once more.
+_BROKER_HEADERS = ("x-death", "x-delivery-count", "CC")
+_BROKER_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
+
+
+def remove_broker_headers(headers: dict[str, Any]) -> None:
+    """Remove the headers that belong to a broker: its record of one message, not of a copy."""
+    for name in list(headers):
+        if name in _BROKER_HEADERS or name.startswith(_BROKER_HEADER_PREFIXES):
+            del headers[name]
 
 
 def confirming(connection: Connection) -> Connection:
@@ -33,11 +50,14 @@ def publish(
     more: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Publish a message, with more headers. With exchange "" it goes to the queue of that name.
+    """Publish a copy of a message, with more headers, and without those of the broker.
+
+    With exchange "" it goes to the queue of that name.
 
     ``options`` are further arguments of ``Producer.publish``.
     """
     headers: dict[str, Any] = {**(message.headers or {}), **(more or {})}
+    remove_broker_headers(headers)
     properties: dict[str, Any] = {
         name: value
         for name, value in (message.properties or {}).items()

@@ -17,9 +17,13 @@ _MAX_PRIORITY = 255
 def rank_of(priority: Any, driver_type: str) -> int:
     """Return the rank of a message's priority, 0 to 255; the lowest rank is served first.
 
-    With Redis as the broker a low priority is served first, with other brokers a high one.
+    With Redis as the broker a low priority is served first, with other brokers a high one. As in
+    kombu, a bool or an enum is its number, and whatever is no number counts as 0.
     """
-    level = min(_MAX_PRIORITY, max(0, priority)) if isinstance(priority, int) else 0
+    try:
+        level = min(_MAX_PRIORITY, max(0, int(priority)))
+    except (TypeError, ValueError, OverflowError):
+        level = 0
     return level if driver_type == "redis" else _MAX_PRIORITY - level
 
 

@@ -72,6 +72,7 @@ class RemovalMethods(AppLimits):
             LimitValueError: A key is given without a limit.
             UnknownLimitError: No task waits for the limit, and it is not defined.
             QueueNotFoundError: RabbitMQ no longer has the queue.
+            PublishRejectedError: The queue in RabbitMQ takes no more messages.
             StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the broker's client are raised unchanged.
         """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from amqp.exceptions import FrameError, FrameSyntaxError, MessageNacked, PreconditionFailed
+from amqp.serialization import dumps
 from kombu import Producer
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.errors import QueueNotFoundError
+from celery_throttle.errors import PublishRejectedError, QueueNotFoundError
 from celery_throttle.messages import packing
 from celery_throttle.messages.publishing import confirming, publish
 from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
@@ -50,6 +53,7 @@ class QueuePublisher:
         # With other transports no queue can be missing.
         is_amqp = connection.transport.driver_type == "amqp"
         on_return = self._note_return if is_amqp else None
+        self._frame_max = connection.connection.frame_max if is_amqp else 0
         self._producer = Producer(connection, auto_declare=False, on_return=on_return)
 
     def __exit__(self, *_: object) -> None:
@@ -69,12 +73,26 @@ class QueuePublisher:
 
         Raises:
             QueueNotFoundError: the broker has no such queue.
+            PublishRejectedError: the queue takes no more messages.
             ValueError: the message cannot be read or sent.
         """
         name = queue if self._target is None else self._target
         if name not in self._declared:
             self._declare(name)
-        publish(self._producer, self._unpack(task), "", name, mandatory=True)
+        message = self._unpack(task)
+        try:
+            self._check_headers(message.headers)
+            publish(self._producer, message, "", name, mandatory=True)
+        except MessageNacked as error:
+            raise PublishRejectedError(
+                f"queue {name!r} takes no more messages: RabbitMQ has rejected task {task.id}. If "
+                "the queue is full, let workers empty it, or move the tasks to another queue"
+            ) from error
+        except FrameError as error:  # RabbitMQ has closed the connection
+            self._producer.revive(self._connection.channel())
+            raise ValueError(str(error)) from error
+        except (PreconditionFailed, FrameSyntaxError, struct.error) as error:
+            raise ValueError(str(error)) from error
         if self._is_returned:
             raise QueueNotFoundError(f"the broker has no queue {name!r}, nor is it in task_queues")
 
@@ -83,6 +101,17 @@ class QueuePublisher:
 
     def _unpack(self, task: WithdrawnTask) -> packing.ClaimedMessage:
         return packing.unpack(task.packed, self._accept)
+
+    def _check_headers(self, headers: dict[str, Any]) -> None:
+        """Check that RabbitMQ can read the headers of a message.
+
+        Otherwise it closes the connection, and does not say why if the body is large.
+        """
+        size = len(dumps("F", (headers,))) if self._frame_max else 0
+        if size > self._frame_max:
+            raise ValueError(
+                f"its headers have {size:,} bytes; RabbitMQ allows {self._frame_max:,} (frame_max)"
+            )
 
     def _declare(self, name: str) -> None:
         queues = self._app.amqp.queues

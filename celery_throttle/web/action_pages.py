@@ -11,7 +11,7 @@ from typing import Any
 from flask import Flask, abort, g, redirect, render_template, request, url_for
 from werkzeug import Response
 
-from celery_throttle.errors import LimitError, QueueNotFoundError
+from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status_text import limit_text, ref_text
@@ -28,7 +28,7 @@ from celery_throttle.web.site import Site, read_ref
 Reply = str | Response | tuple[str, int]
 
 #: What a user can correct in the form.
-_CORRECTABLE = (LimitError, QueueNotFoundError)
+_CORRECTABLE = (LimitError, PublishRejectedError, QueueNotFoundError)
 
 _ACTIONS_OF_LIMITS = (*LIMIT_ACTIONS, *REMOVAL_ACTIONS)
 

@@ -18,6 +18,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.fanout.outcomes import DONE, FAILED
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
+from celery_throttle.messages.publishing import remove_broker_headers
 from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
@@ -49,9 +50,11 @@ class GatedRequest(PassesGate):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)  # type: ignore[call-arg]  # mixed in
         headers = self.request_dict  # type: ignore[attr-defined]  # see above
-        # Taken out: the task sees the headers it was sent with.
-        if REPUBLISHED_HEADER in headers and headers.pop(REPUBLISHED_HEADER):
-            self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
+        # Taken out: the task sees the headers it was sent with, and a retry is sent with them.
+        if REPUBLISHED_HEADER in headers:
+            remove_broker_headers(headers)
+            if headers.pop(REPUBLISHED_HEADER):
+                self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         self.throttle_state = TaskState(self)
         if getattr(message, "received", False):
             self.throttle_state.waited = True

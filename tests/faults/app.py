@@ -59,7 +59,8 @@ def record(name: str, **what: Any) -> None:
 
 def start(task: Any, number: int) -> None:
     about = {"worker": task.request.hostname, "clock": time.time()}
-    record("starts", number=number, task=task.name, **about)
+    headers = sorted(task.request.headers or ())  # those that are not Celery's
+    record("starts", number=number, task=task.name, headers=headers, **about)
 
 
 @app.task(bind=True, throttle="api")

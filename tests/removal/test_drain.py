@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
 from celery_throttle import (
     LimitValueError,
+    PublishRejectedError,
     QueueNotFoundError,
     StoreUnavailableError,
     UnknownLimitError,
@@ -166,7 +167,7 @@ def test_a_queue_that_rabbitmq_does_not_have(
     site = make_site(task_create_missing_queues=False, throttle_url=redis_url)
     site.send(3)
     messages = site.at_broker()
-    site.app.conf.broker_url = rabbitmq_url
+    use_rabbitmq(site, rabbitmq_url)
     for message in messages:
         site.park_message(message, "gone")
     with pytest.raises(QueueNotFoundError, match="no queue 'gone'"):
@@ -174,6 +175,94 @@ def test_a_queue_that_rabbitmq_does_not_have(
     assert (site.waiting(), site.claimed()) == (3, 0)
     assert site.throttle.move(None, "celery").removed == 3
     assert ids(site.at_broker()) == ids(messages)
+
+
+def use_rabbitmq(site: Site, url: str) -> None:
+    """Let an app that has sent its tasks to Redis use RabbitMQ from now on, with empty queues."""
+    site.app.conf.broker_url = url
+    with site.app.connection_for_write() as connection:
+        channel = connection.default_channel
+        for queue in site.app.amqp.queues.values():
+            channel.queue_delete(queue.name)
+            queue(channel).declare()
+
+
+@pytest.mark.rabbitmq
+def test_headers_of_rabbitmq_stay_behind(
+    make_site: MakeSite, any_rabbitmq_url: str, redis_url: str
+) -> None:
+    """RabbitMQ 3 would take the task for one in a cycle, and send it to the queues in CC again."""
+    site = make_site(throttle_url=redis_url)
+    own: dict[str, Any] = {"trace": "abc", "x-request": "1"}
+    deaths = {"x-death": [{"queue": "celery", "reason": "expired"}], "x-last-death-queue": "celery"}
+    site.send(1, headers={**own, **deaths, "x-delivery-count": 3, "CC": ["other"]})
+    [message] = site.at_broker()
+    use_rabbitmq(site, any_rabbitmq_url)
+    site.park_message(message)
+    assert site.throttle.drain().removed == 1
+    assert site.at_broker("other") == []
+    [drained] = site.at_broker()
+    expected = {name: one for name, one in message.headers.items() if not name.startswith("x-")}
+    del expected["CC"]
+    assert drained.headers == {**expected, **own}
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize(
+    ("arguments", "options", "reason"),
+    [
+        ((), {"headers": {"large": "x" * 200_000}}, "its headers have 2"),
+        ((), {"headers": {"large": "x" * 130_700}}, "FRAME_ERROR"),
+        (("x" * 17_000_000,), {}, "PRECONDITION_FAILED - message size 17"),
+        ((), {"headers": {"large": 2**64}}, "int too large"),
+    ],
+    ids=["headers above frame_max", "with all the rest", "body above max_message_size", "number"],
+)
+def test_a_message_that_rabbitmq_refuses(
+    make_site: MakeSite,
+    rabbitmq4_url: str,
+    redis_url: str,
+    *,
+    caplog: pytest.LogCaptureFixture,
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    """It stays in its line, and the others go. A fan-out may have put it there."""
+    site = make_site(throttle_url=redis_url)
+    first, last = site.send(1), site.send(1, "call", *arguments, **options) + site.send(1)
+    messages = site.at_broker()
+    use_rabbitmq(site, rabbitmq4_url)
+    for message in messages:
+        site.park_message(message)
+    assert site.throttle.drain() == Removal(2, 1, 0, 0)
+    assert ids(site.at_broker()) == [*first, last[1]]
+    assert (site.waiting(), site.claimed()) == (1, 0)
+    assert f"Could not drain task {last[0]}" in caplog.text
+    assert reason in caplog.text
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_queue_that_is_full(
+    make_site: MakeSite, any_rabbitmq_url: str, redis_url: str, kind: str
+) -> None:
+    arguments = {"x-queue-type": kind, "x-max-length": 1, "x-overflow": "reject-publish"}
+    queue = Queue("celery", queue_arguments=arguments)
+    site = make_site(throttle_url=redis_url)
+    sent = site.send(5)
+    messages = site.at_broker()
+    site.app.amqp.queues.add(queue)
+    use_rabbitmq(site, any_rabbitmq_url)
+    for message in messages:
+        site.park_message(message)
+    with pytest.raises(PublishRejectedError, match="'celery' takes no more messages"):
+        site.throttle.drain()
+    taken = ids(site.at_broker())
+    assert taken == sent[: len(taken)]
+    assert (site.waiting(), site.claimed()) == (5 - len(taken), 0)
+    assert site.throttle.move(None, "other").removed == 5 - len(taken)
+    assert ids(site.at_broker("other")) == sent[len(taken) :]
 
 
 def park_elsewhere(site: Site, queue: str) -> None:

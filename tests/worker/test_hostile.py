@@ -160,6 +160,7 @@ def key() -> str:
 @pytest.mark.parametrize(
     "parts",
     [
+        {"properties": {"priority": True}},
         {"properties": {"priority": "high"}},
         {"properties": {"priority": [1]}},
         {"properties": {"priority": 10**30}},
