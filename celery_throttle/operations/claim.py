@@ -85,6 +85,11 @@ def requeue_call(
     return Call(script("requeue"), names, [now, worker, which, limit, *tokens])
 
 
+def list_claims_call(keys: Keys, worker: str) -> Call:
+    """Return the call that lists the tokens of a worker's claims."""
+    return Call(script("list_claims"), [keys.claims(worker)], [])
+
+
 def quarantine_call(keys: Keys, worker: str, token: int, label: str, *, now: Argument = "") -> Call:
     """Return the call that leaves a claimed task to a worker with the code for it."""
     names = [keys.workers, keys.claims(worker), keys.quarantine]

@@ -182,7 +182,7 @@ class Store:
                 break
             if connection.is_fresh() or self._is_good(connection):
                 return connection
-            connection.close()
+            self._discard(connection)
         return self._open()
 
     def _open(self) -> Connection:
@@ -218,7 +218,7 @@ class Store:
             connection = idle.pop()
             if connection.is_fresh() or self._is_good(connection):
                 return connection
-            connection.close()
+            self._discard(connection)
         opened: AsyncConnection = await arun_steps(self._find())
         return opened
 
@@ -226,6 +226,11 @@ class Store:
 
     def _is_good(self, connection: AnyConnection) -> bool:
         return connection.generation == self._servers.generation and connection.is_open()
+
+    def _discard(self, connection: AnyConnection) -> None:
+        """Close a connection that is not good: behind the same address there may be a replica."""
+        connection.close()
+        self._servers.start_generation(connection)
 
     def _find(self) -> Steps[Any]:
         try:

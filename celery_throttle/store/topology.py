@@ -29,14 +29,14 @@ class Servers:
 
     def report_lost(self, connection: AnyConnection) -> bool:
         """Record that a server is lost; return whether another one may be in charge."""
-        self._start_generation(connection)
+        self.start_generation(connection)
         return True
 
     def report_moved(self, connection: AnyConnection, to: Redirect) -> None:  # noqa: ARG002  # see Nodes
         """Record that a node of a cluster has named the node in charge."""
-        self._start_generation(connection)
+        self.start_generation(connection)
 
-    def _start_generation(self, connection: AnyConnection) -> None:
+    def start_generation(self, connection: AnyConnection) -> None:
         """Start a generation, unless that was done since the connection was opened."""
         if connection.generation == self.generation:
             self.generation += 1
@@ -84,13 +84,13 @@ class Nodes(Servers):
 
     def report_lost(self, connection: AnyConnection) -> bool:
         """See :class:`Servers`; another node may know the one in charge."""
-        self._start_generation(connection)
+        self.start_generation(connection)
         self._move_to_end(connection.address)
         return len(self._nodes) > 1
 
     def report_moved(self, connection: AnyConnection, to: Redirect) -> None:
         """See :class:`Servers`; the next calls try that node first."""
-        self._start_generation(connection)
+        self.start_generation(connection)
         node = connection.address.with_host(*to)
         self._nodes = (node, *(one for one in self._configured if one != node))
 

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TypeVar
-
-from celery_throttle.worker import tuning
 
 T = TypeVar("T")
 
 
 class ReportQueue(deque[T]):
-    """Reports to make with the next call. Thread-safe."""
+    """Reports to make with the next call. Thread-safe.
+
+    The reports of recent calls are remembered: a replica that takes the server's place may have
+    missed them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._recent: deque[tuple[float, T]] = deque()
+        self._recent: set[T] = set()
+        self._older: set[T] = set()
 
     def take(self) -> list[T]:
         """Return the reports to make now. If the call fails, they must be added again."""
         reports = [self.popleft() for _ in range(len(self))]
-        now = time.monotonic()
-        while self._recent and self._recent[0][0] < now - tuning.RECENT_REPORTS_SECONDS:
-            self._recent.popleft()
-        self._recent.extend((now, report) for report in reports)
+        self._recent.update(reports)
         return reports
 
+    def remembered(self) -> set[T]:
+        """Return the reports of recent calls."""
+        return self._older | self._recent
+
     def repeat(self) -> None:
-        """Add the recent reports once more: a replica of the server may have missed them."""
-        since = time.monotonic() - tuning.RECENT_REPORTS_SECONDS
-        self.extend(report for at, report in list(self._recent) if at >= since)
+        """Add the reports of recent calls once more."""
+        self.extend(self.remembered())
+
+    def forget(self) -> None:
+        """Forget what was reported before the last call of this method."""
+        self._older, self._recent = self._recent, set()

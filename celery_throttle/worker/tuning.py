@@ -45,9 +45,10 @@ REQUEUE_BATCH_SIZE = 100
 #: Ids of revoked tasks that one call looks up.
 REVOKED_BATCH_SIZE = 1000
 
-#: How long reports to the server are remembered, to be repeated to a replica that takes its place:
-#: more than a replica lags behind.
-RECENT_REPORTS_SECONDS = 10.0
+#: Time between two comparisons of a worker's claims with those that the server has of it. Reports
+#: are remembered for as long, to be repeated to a replica that takes the server's place: more than
+#: a replica lags behind.
+CLAIM_CHECK_SECONDS = 10.0
 
 # Leases and heartbeats.
 

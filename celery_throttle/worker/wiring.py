@@ -120,7 +120,7 @@ class WorkerParts:
             register_limits=self._register_missing,
         )
         self.leases = WorkerLeases(lease, self.claims, self.slots, self.call)
-        self.revoked = RevokedTasks(store, self.claims, lease, self.call.queue_keys)
+        self.revoked = RevokedTasks(store, self.claims, lease, self.call.queue_keys, self.call.lock)
         self.outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
         self.outcome_alarm = Alarm(self.timers, self.outcomes.report)
         self._is_registered = False
@@ -225,9 +225,6 @@ class WorkerParts:
         if self.rules is not None:
             self.rules.refresh()
         self._register()
-        # A replica that has taken the server's place may have missed the last reports.
-        self.claims.settled.repeat()
-        self.slots.releases.repeat()
         self.call.renew_slots()  # also those that tasks have taken since the server is back
         if self.connection is not None and self.connection.is_open:
             self.connection.gate.leave_outage()

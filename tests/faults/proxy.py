@@ -46,6 +46,11 @@ class Proxy:
         """Close all connections; new ones may be made at once."""
         self._call(self._cut)
 
+    def switch(self, target: int) -> None:
+        """Stand for another server from now on, and close all connections, as a failover does."""
+        self._target = target
+        self.cut()
+
     def refuse(self) -> None:
         """Close all connections, and let nobody connect until :meth:`accept`."""
         self._call(self._refuse)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.claim import claim_call, list_claims_call
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import QueueKeys
@@ -72,7 +72,10 @@ class ClaimCall:
             "The server refuses to renew the slots of running tasks; other tasks take these slots "
             "when their leases run out."
         )
-        self._lock = threading.Lock()
+        #: Held while a call claims tasks, until these are received.
+        self.lock = threading.Lock()
+        self._compared_at = 0.0
+        self._generation = self.store.generation
         self._has_registered = False
         self._first_queue = 0
 
@@ -85,12 +88,12 @@ class ClaimCall:
 
         ``capacity`` is called when no other call is on its way.
         """
-        with self._lock:
+        with self.lock:
             return self._run(capacity())
 
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
-        with self._lock:
+        with self.lock:
             call = self.slots.renew_call(self.plans, self.lease)
             try:
                 if call is not None:
@@ -100,7 +103,7 @@ class ClaimCall:
 
     def wait_for_end(self) -> None:
         """Wait until the call that is on its way has ended, if any."""
-        with self._lock:
+        with self.lock:
             pass
 
     def queue_keys(self) -> list[str]:
@@ -119,6 +122,7 @@ class ClaimCall:
     def _run(self, capacity: Capacity) -> ClaimReply | None:
         if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
+        self._compare_claims()
         free = min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
         settled, releases = self.claims.settled.take(), self.slots.releases.take()
@@ -164,6 +168,29 @@ class ClaimCall:
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)
+
+    def _compare_claims(self) -> None:
+        """End claims that only the server has, now and then and after each lost connection.
+
+        Behind the same address another server may reply meanwhile, without the last reports. That
+        would be no outage: the next connection succeeds.
+        """
+        generation, now = self.store.generation, time.monotonic()
+        is_due = now - self._compared_at > tuning.CLAIM_CHECK_SECONDS
+        if not is_due and generation == self._generation:
+            return
+        try:
+            tokens = self.store.run(list_claims_call(self.plans.keys, self.claims.worker))
+        except StoreError:  # so does the claim call, which logs it; the next one tries again
+            return
+        self.claims.end_unknown(map(int, tokens))
+        if generation != self._generation:
+            self._generation = generation
+            self.slots.releases.repeat()
+        if is_due:
+            self._compared_at = now
+            self.claims.settled.forget()
+            self.slots.releases.forget()
 
 
 def _flatten(queues: Sequence[QueueKeys]) -> list[str]:

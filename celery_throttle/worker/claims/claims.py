@@ -2,7 +2,8 @@
 
 A claim is settled when its task is acknowledged, or requeued at the head of its line if the task
 was not started. Both may reach the server late or twice without harm: a claim that is not settled
-stays with its worker while the lease lasts, and is requeued when the lease runs out.
+stays with its worker while the lease lasts, and is requeued when the lease runs out. A failover may
+lose both, so the worker compares its claims with those of the server now and then.
 """
 
 from __future__ import annotations
@@ -113,9 +114,11 @@ class Claims:
 
     def settle(self, claim: Claim) -> None:
         """See :meth:`Claim.settle`."""
-        if self._held.pop(claim.token, None) is not None:
+        with self._lock:
+            if self._held.pop(claim.token, None) is None:
+                return
             self.settled.append(claim.token if claim.started else -claim.token)
-            self._on_settled()
+        self._on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
@@ -134,6 +137,24 @@ class Claims:
         """Requeue, with the next call, the claims that a failed call may have made."""
         with self._lock:
             self._to_requeue.extend(-token for token in tokens)
+
+    def end_unknown(self, tokens: Iterable[int]) -> None:
+        """End the claims with these tokens, which the server has, unless this worker holds them.
+
+        The server has lost the report of their end. They are settled if this worker remembers that
+        report, and requeued otherwise: the tasks may not have run. No call may be on its way whose
+        claims this worker has not received yet.
+        """
+        with self._lock:
+            reports = self.settled.remembered() | set(self.settled)
+            pending = {*self._held, *map(abs, self._to_requeue)}
+            for token in set(tokens) - pending:
+                if token in reports:
+                    self.settled.append(token)
+                elif -token in reports:
+                    self.settled.append(-token)
+                else:
+                    self._to_requeue.append(token)
 
     def requeue_pending(self) -> None:
         """Requeue the claims that could not be requeued before.

@@ -7,6 +7,7 @@ read, some at each poll.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class RevokedTasks:
     lease: float  #: seconds of the worker's lease
     #: Returns the keys of the queues that it consumes, four each.
     queue_keys: Callable[[], list[str]]
+    lock: threading.Lock  #: see :class:`~celery_throttle.worker.claims.call.ClaimCall`
 
     def __post_init__(self) -> None:
         self._error_log = ErrorLog(
@@ -90,12 +92,13 @@ class RevokedTasks:
             call = withdraw_call(
                 keys, self.claims.worker, self.queue_keys(), first, batch, lease=self.lease
             )
-            try:
-                rows = self.store.run(call)
-            except StoreError:
-                self.claims.requeue_uncertain(range(first, first + len(batch)))
-                raise
-            tasks += map(self.claims.receive, rows)
+            with self.lock:
+                try:
+                    rows = self.store.run(call)
+                except StoreError:
+                    self.claims.requeue_uncertain(range(first, first + len(batch)))
+                    raise
+                tasks += map(self.claims.receive, rows)
         return tasks
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.operations.claim import list_claims_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker.claim import Claim
@@ -93,3 +94,27 @@ def test_a_started_claim_can_be_requeued(lines: Protocol, claims: Claims) -> Non
     assert second.start()
     claims.requeue([second], unless_started=True)
     assert lines.waiting() == ["0"]
+
+
+def test_claims_that_only_the_server_has_are_settled_or_requeued(
+    lines: Protocol, claims: Claims
+) -> None:
+    """A failover has lost the report, or the reply: which of them, only this worker may know."""
+    settled, refused, pending, *held = claims.booked()
+    assert settled.start()
+    settled.settle()
+    refused.settle()
+    claims.settled.take()
+    pending.settle()
+    unknown = held.pop()
+    del claims._held[unknown.token]  # as if the reply had not come
+    claims.settled.forget()
+    tokens = [int(token) for token in lines.store.run(list_claims_call(lines.keys, "w"))]
+    assert len(tokens) == TASKS
+    claims.end_unknown(tokens)
+    claims.requeue_pending()
+    lines.claim("w", room=0, settled=claims.settled.take())
+    assert lines.waiting() == [str(unknown.token - 1)]
+    tokens = [int(token) for token in lines.store.run(list_claims_call(lines.keys, "w"))]
+    assert sorted(tokens) == [claim.token for claim in held]
+    lines.check()
