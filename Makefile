@@ -113,7 +113,7 @@ clean:
 # An environment for workers of one version of Celery.
 .venv/celery-%/.stamp: pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'celery==$*.*'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'celery==$*.*' eventlet gevent
 	@touch $@
 
 # What the tests in tests/worker/events run: Flower, and celery-exporter, which needs redis-py 5, so

@@ -16,6 +16,9 @@ nox.options.error_on_missing_interpreters = False
 #: What depends most on the versions of Celery, kombu and redis-py: whole workers, and messages.
 TESTS = ("tests/tasks", "tests/messages", "tests/worker")
 
+#: Tests of these pools are in the whole suite only.
+OTHER_POOLS = "solo or threads or gevent or eventlet"
+
 #: What depends most on the server: every script, and connections of each kind.
 SERVER_TESTS = ("tests/test_servers.py", "tests/test_limiter.py", "tests/operations")
 
@@ -30,9 +33,10 @@ def python(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("celery", ["5.5", "5.6", "5.7"])
 def celery(session: nox.Session, celery: str) -> None:
-    """Test each minor version of Celery."""
+    """Test each minor version of Celery, with every pool."""
     session.install("--editable", ".[test]", f"celery=={celery}.*")
     run_tests(session, *TESTS)
+    run_tests(session, "tests/worker", "-k", OTHER_POOLS, env={"TESTS": "all"})
 
 
 @nox.session

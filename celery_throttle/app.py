@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, Task
+from celery import Celery
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.errors import ConfigurationError, shown
@@ -272,12 +272,24 @@ class Throttle(RemovalMethods):
 
 
 def _make_default_base(app: Any) -> None:
-    """Make ThrottledTask the default base of the app's tasks, above one of the app's own."""
-    own = symbol_by_name(app.task_cls)
-    app.task_cls = (
-        ThrottledTask
-        if own is Task
-        else type("ThrottledTask", (ThrottledTask, own), {"abstract": True})
-    )
-    # The app caches its default base at first use.
-    app.__dict__.pop("Task", None)
+    """Make ThrottledTask the default base of the app's tasks, above one that the app has or gets.
+
+    An app has a base by ``task_cls``, or by an assignment to ``app.Task``, as Flask apps have.
+    """
+    _add_limits_to_base(app)
+    create = app._task_from_fun  # noqa: SLF001  # through which every decorator makes its task
+
+    def create_task(*args: Any, **options: Any) -> Any:
+        if not issubclass(app.Task, ThrottledTask):  # it was assigned since
+            _add_limits_to_base(app)
+        return create(*args, **options)
+
+    app._task_from_fun = create_task  # noqa: SLF001  # see above
+
+
+def _add_limits_to_base(app: Any) -> None:
+    # The app also stores here what it makes of `task_cls` at first use.
+    own = vars(app).pop("Task", None) or symbol_by_name(app.task_cls)
+    if not issubclass(own, ThrottledTask):
+        own = type("ThrottledTask", (ThrottledTask, own), {"abstract": True})
+    app.task_cls = own

@@ -39,13 +39,14 @@ class Worker:
         options: Sequence[str] = QUICK,
         hostname: str = "",
         env: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
     ) -> None:
         self.hostname = hostname or f"worker-{uuid.uuid4().hex[:12]}@localhost"
         self._broker_url = broker_url
         self._logs_ready = loglevel.upper() in ("DEBUG", "INFO")
         self._directory = tempfile.TemporaryDirectory(prefix="worker-")
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", app, "worker"),
+            *(str(python), "-m", "celery", "-A", app, "worker"),
             *("--pool", pool, "--concurrency", str(concurrency)),
             *("--hostname", self.hostname, "--loglevel", loglevel),
             *(("--queues", ",".join(queues)) if queues else ()),

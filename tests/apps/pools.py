@@ -48,6 +48,11 @@ def stay(number: int, seconds: float) -> None:
 
 
 @app.task(throttle="paced")
+def stay_paced(number: int, seconds: float) -> None:
+    stay(number, seconds)
+
+
+@app.task(throttle="paced")
 def paced(number: int, seconds: float) -> None:
     begin(number, seconds)
 

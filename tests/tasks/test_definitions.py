@@ -366,15 +366,23 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     assert [ref.key for ref in limits.requirement((7,), {}).refs] == ["7"]
 
 
-def test_a_base_of_the_apps_own_stays(app: Celery) -> None:
-    class Base(Task):
-        abstract = True
-
-    app.task_cls = Base  # type: ignore[assignment]  # the stubs know only its name
-    Throttle(app, limits=LIMITS)
+@pytest.mark.parametrize("attribute", ["task_cls", "Task"])
+@pytest.mark.parametrize("own", ["Celery's", "the app's", "ours"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_base_of_the_apps_own_stays(app: Any, attribute: str, own: str, *, first: bool) -> None:
+    """Whether it is assigned before or after the Throttle is made."""
+    if not first:
+        Throttle(app, limits=LIMITS)
+    parent: Any = {"Celery's": Task, "the app's": app.Task, "ours": ThrottledTask}[own]
+    vars(app).pop("Task")  # once it is used, Celery ignores another `task_cls`
+    base = type("Base", (parent,), {"abstract": True})
+    setattr(app, attribute, base)
+    if first:
+        Throttle(app, limits=LIMITS)
     task = define(app, throttle="stripe")
-    assert isinstance(task, Base)
+    assert isinstance(task, base)
     assert isinstance(task, ThrottledTask)
+    assert task.app is app
 
 
 def test_the_limits_of_a_foreign_base_are_checked_too(app: Celery) -> None:

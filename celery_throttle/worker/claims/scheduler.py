@@ -115,7 +115,7 @@ class Scheduler:
     def _scale_up_if_queued(self) -> None:
         queued_for = time.monotonic() - self._queued_at
         if self._is_queued and self._is_running and queued_for > tuning.BOOKING_HORIZON_SECONDS / 2:
-            scale_up(self.consumer.controller)
+            scale_up(self.consumer.controller, self.pool)
 
     def _on_process_free(self) -> None:
         self._is_queued = False

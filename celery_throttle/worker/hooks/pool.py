@@ -29,6 +29,9 @@ class WorkerPool(Protocol):
     #: Reserved requests that the pool does not count: those that are neither in it nor about to be.
     uncounted: WeakSet[Any]
 
+    def count_processes(self) -> int:
+        """Return the number of processes, free or not."""
+
     def count_free(self) -> int:
         """Return the number of processes that could start a task now."""
 
@@ -57,15 +60,18 @@ def make_pool(consumer: Any, timers: Timers, admit_again: Callable[[Any], None])
     guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
     if controller.semaphore is not None and guarded:
         return _PreforkPool(controller)
-    if controller.pool_cls.__module__ == "celery.concurrency.solo":
+    modules = {each.__module__ for each in controller.pool_cls.__mro__}
+    if "celery.concurrency.solo" in modules:
         return _SoloPool(consumer.pool, timers, admit_again)
+    if "celery.concurrency.gevent" in modules:
+        return _GeventPool(consumer.pool, timers, admit_again)
     return _CountedPool(consumer.pool, timers, admit_again)
 
 
-def scale_up(controller: Any) -> None:
+def scale_up(controller: Any, pool: WorkerPool) -> None:
     """Add a process if Celery's autoscaler is on: it does not see the tasks in lines."""
     scaler = getattr(controller, "autoscaler", None)
-    if scaler is not None and scaler.processes < scaler.max_concurrency:
+    if scaler is not None and pool.count_processes() < scaler.max_concurrency:
         with scaler.mutex:
             scaler.scale_up(1)
             controller.pool.maintain_pool()
@@ -128,6 +134,9 @@ class _PreforkPool:
             return True
         # Tasks whose process was lost need none.
         return spare + sum(job._worker_lost is not None for job in pool._cache.values()) > 0  # noqa: SLF001
+
+    def count_processes(self) -> int:
+        return int(self._wrapper.num_processes)
 
     def count_free(self) -> int:
         pool = self._pool
@@ -204,7 +213,10 @@ class _CountedPool:
         return max(0, self._count_tasks() - len(state.active_requests))
 
     def _count_spare(self) -> int:
-        return int(self._pool.num_processes) - self._count_tasks()
+        return self.count_processes() - self._count_tasks()
+
+    def count_processes(self) -> int:
+        return int(self._pool.num_processes)
 
     def count_free(self) -> int:
         return max(int(self._is_granted), self._count_spare())
@@ -272,6 +284,14 @@ class _CountedPool:
     def _count_begun() -> int:
         """Return the number of tasks that have begun since the worker started."""
         return int(state.all_total_count[0])
+
+
+class _GeventPool(_CountedPool):
+    """A gevent pool. Before Celery 5.7, `num_processes` is the number of its running greenlets."""
+
+    def count_processes(self) -> int:
+        # Nor does `limit` follow `pool_grow` there.
+        return int(self._pool._pool.size)  # noqa: SLF001  # gevent's
 
 
 class _SoloPool(_CountedPool):

@@ -251,6 +251,9 @@ class Free:
     def __init__(self) -> None:
         self.uncounted: WeakSet[Any] = WeakSet()
 
+    def count_processes(self) -> int:
+        return 1
+
     def count_free(self) -> int:
         return 1
 
