@@ -85,9 +85,9 @@ class TaskState:
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
     required_by: TaskLimits | None = None  #: the limits by which it was read
-    #: Its limits together with those it requested, once they were joined, and the units that its
-    #: next run begins with.
-    joined: tuple[TaskLimits, Sequence[Item]] | None = None
+    #: The limits that it declares together with those it requested, once they were joined; see
+    #: `admission/requested_limits.py`.
+    joined: tuple[TaskLimits | None, Sequence[Item], int] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0

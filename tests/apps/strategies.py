@@ -153,6 +153,7 @@ def unlimited(number: int) -> None:
     note("ran", unlimited.request.id, number)
 
 
-@app.task(throttle="elements")
-def element(number: int) -> None:
+@app.task(throttle="elements:{key}")
+def element(number: int, key: str = "one") -> None:
+    throttle["elements", key].acquire(max_wait=0)  # with the units that the run has
     note("element", number)

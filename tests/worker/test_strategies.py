@@ -102,3 +102,19 @@ def test_a_strategy_is_called_once_for_each_start(site: Site) -> None:
     assert sorted(one for one, _ in site.notes("passed")) == sorted(own)
     log = site.worker.log()
     assert {log.count(f"[{one}] received") for one in every} == {1}
+
+
+@pytest.mark.pools("prefork")
+def test_chunks_map_and_starmap_take_units_for_each_element(site: Site) -> None:
+    """Of each key, 10 may start at once, and 20 a second. More than 10 never can."""
+    element, began = strategies.element, time.time()
+    element.chunks(zip(range(30), strict=True), 10).apply_async()
+    element.map(range(30, 40)).apply_async()
+    element.starmap([(number, str(number % 2)) for number in range(40, 60)]).apply_async()
+    ran = site.until_noted("element", 60)
+    assert sorted(int(one) for one, _ in ran) == [*range(60)]
+    assert ran[-1][1] - began > 30 / 20
+    element.map(range(100, 111)).apply_async()
+    error = "cost 11 can never pass limit 'elements': its burst is 10"
+    wait_until(lambda: error in site.worker.log(), "it fails", SECONDS)
+    assert len(site.notes("element")) == 60
