@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from inspect import Parameter
 from typing import Any
 
 from celery import Task
@@ -158,7 +159,10 @@ def _signature(task: type[Task] | Task) -> inspect.Signature:
     cls = task if isinstance(task, type) else type(task)
     run = inspect.getattr_static(cls, "run")
     signature = inspect.signature(cls.run)
-    if isinstance(run, staticmethod):
-        return signature
-    bound_to_self = list(signature.parameters.values())[1:]
-    return signature.replace(parameters=bound_to_self)
+    parameters = list(signature.parameters.values())
+    if not isinstance(run, staticmethod):
+        parameters = parameters[1:]  # without self
+    if task.typing is False and all(one.kind is not Parameter.VAR_KEYWORD for one in parameters):
+        # The calls have other arguments than `run`, as in celery-batches.
+        parameters.append(Parameter("any", Parameter.VAR_KEYWORD))
+    return signature.replace(parameters=parameters)

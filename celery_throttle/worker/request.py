@@ -1,12 +1,13 @@
 """The hook in Celery's request: the one point that every task passes when a process is free.
 
-Only tasks that are defined after the worker has started do not, see ``claims/dispatch.py``.
+A task with a strategy of its own passes it before the strategy gets the message, see
+``hooks/strategies.py``. Whatever requests the strategy makes of the message were admitted then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]  # missing in the stubs
@@ -26,7 +27,7 @@ from celery_throttle.worker.failure import fail
 from celery_throttle.worker.fan_out_outcomes import OUTCOMES
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
 from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
-from celery_throttle.worker.task_state import PassesGate, TaskState
+from celery_throttle.worker.task_state import PassesGate, Status, TaskState
 
 
 class StoppedAtGateError(TaskRevokedError):
@@ -56,7 +57,10 @@ class GatedRequest(PassesGate):
             if headers.pop(REPUBLISHED_HEADER):
                 self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         self.throttle_state = TaskState(self)
-        if getattr(message, "received", False):
+        admitted = getattr(message, "admitted_request", None)
+        if admitted is not None:
+            self.throttle_state = admitted.throttle_state
+        elif getattr(message, "received", False):
             self.throttle_state.waited = True
             raise ReceivedBeforeError(self)
         note_new(self)
@@ -121,19 +125,26 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         gate = gate_of(self.app)
         if gate is None:
             return inner(self, pool, **kwargs)
+        task = self.throttle_state
+        is_admitted = task.status is Status.ADMITTED
+        if is_admitted:
+            gate.slots.move(self.message.admitted_request, self)
         if self.revoked():
             _end(self)  # it may have a slot already
             raise TaskRevokedError(self.id)
-        if not gate.admit(self):
+        if not is_admitted and not gate.admit(self):
             raise StoppedAtGateError(self.id)
+        if task.strategy is not None:
+            gate.pool.lend(partial(_give_to_strategy, self, task.strategy))
+            return None
         try:
-            self.throttle_state.run()
+            task.run()
             pass_units(self)
             send_receipt(self, waits=False)
             return inner(self, pool, **kwargs)
         except Exception as error:
             _end(self)
-            if self.throttle_state.claim is None:
+            if task.claim is None:
                 raise
             # A claimed task comes through a timer, which would log this and forget it: the task
             # would neither run nor end, and its process would never be free again.
@@ -144,6 +155,39 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return execute_using_pool
+
+
+def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> None:
+    """Give the message of an admitted request to the task's own strategy.
+
+    The strategy may make another request, which passes the gate as it is admitted, or do without.
+    Then the acknowledgement of the message is all that this worker sees of the task's end.
+    """
+    task = request.throttle_state
+    task.admit()
+    state.task_ready(request)
+    request.message.admitted_request = request
+
+    def end(outcome: str) -> None:
+        if task.status is Status.ADMITTED:
+            task.outcome = task.outcome or outcome
+            _end(request)
+
+    def acknowledge(*args: Any, **options: Any) -> None:
+        request.on_ack(*args, **options)
+        end(DONE)
+
+    def reject(log: Any, errors: Any, requeue: bool = False) -> None:  # noqa: FBT001, FBT002  # as in kombu
+        request.on_reject(log, errors, requeue)
+        end("" if requeue else FAILED)
+
+    try:
+        strategy(acknowledge, reject)
+    except Exception as error:
+        if task.status is not Status.ADMITTED:
+            raise
+        _end(request)
+        fail(request, error)
 
 
 def _with_end(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,17 +215,15 @@ class ThrottledRequest(GatedRequest, Request):
     """Celery's request with the gate."""
 
 
-def is_gated(task: Task) -> bool:
-    """Return whether the requests of a task pass the gate."""
-    return issubclass(symbol_by_name(task.Request), GatedRequest)
+def install(task: Task) -> bool:
+    """Let the requests of a task pass the gate; return whether they did not before.
 
-
-def install(task: Task) -> None:
-    """Let the requests of a task pass the gate, whatever its base and request classes are.
-
-    Only those of this app's task: its class may be that of other apps' tasks as well.
+    Whatever its base and request classes are. Only those of this app's task: its class may be that
+    of other apps' tasks as well.
     """
     own = symbol_by_name(task.Request)
-    if not is_gated(task):
-        gated = type("ThrottledRequest", (GatedRequest, own), {})
-        task.Request = gated  # type: ignore[assignment]  # Celery takes a class or its name
+    if issubclass(own, GatedRequest):
+        return False
+    gated = type("ThrottledRequest", (GatedRequest, own), {})
+    task.Request = gated  # type: ignore[assignment]  # Celery takes a class or its name
+    return True

@@ -63,6 +63,11 @@ class TaskSlots:
         if slots:
             self._held[request] = holder, slots
 
+    def move(self, request: Any, successor: Any) -> None:
+        """Let another request of the same task hold the slots."""
+        if request in self._held:
+            self._held[successor] = self._held.pop(request)
+
     def count(self, entries: str) -> int:
         """Return the number of tasks that hold a slot with this key ``entries``."""
         return sum(

@@ -7,10 +7,14 @@ Each request has one :class:`TaskState`. It has one of these statuses::
                         ├── delay ─────► DELAYED ────┘
                         ├── schedule ──► SCHEDULED ──┐ its time comes
                         ├── run ───────► RUNNING ◄───┘
+                        ├── admit ─────► ADMITTED ── run ──► RUNNING
                         └── park ──────► PARKED          (left the worker)
 
     RUNNING ────────────┬── end ───────► ENDED           (left the worker)
                         └── step_out ──► STEPPED_OUT ──► as RECEIVED
+
+A task with its own strategy is admitted before the strategy gets the message. The strategy may make
+another request of the message, which then has the same state.
 
 A task that steps out has met a limit in its body: it waits for that limit as well, then runs once
 more. May import nothing but the claims and waits of this worker.
@@ -19,7 +23,7 @@ more. May import nothing but the claims and waits of this worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -48,6 +52,7 @@ class Status(Enum):
     DEFERRED = "deferred"  # waits for the next round of the worker's loop
     DELAYED = "delayed"  # waits in this worker, where there is no line for it
     SCHEDULED = "scheduled"  # its units are taken for a start at most 20 ms ahead
+    ADMITTED = "admitted"  # it passed the gate, and its own strategy has the message
     RUNNING = "running"  # the pool has it
     STEPPED_OUT = "stepped out"  # it met a limit in its body, and is to run once more
     PARKED = "parked"  # it waits in its line, or was sent back to its queue
@@ -66,6 +71,9 @@ class TaskState:
     status = Status.RECEIVED
     #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
     receipt: dict[str, Any] | None = None
+    #: Gives the message to the task's own strategy, with functions that acknowledge and reject it;
+    #: None if the task has Celery's strategy, or its own has the message.
+    strategy: Callable[[Any, Any], None] | None = None
     waited = False  #: whether it has waited since it was received, in this worker or elsewhere
     in_doubt = False  #: whether a call failed that may have parked the task
     waited_in_outage = False  #: whether it has waited for its share of a limit during an outage
@@ -77,9 +85,9 @@ class TaskState:
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
     required_by: TaskLimits | None = None  #: the limits by which it was read
-    #: Its limits together with those it requested, once they were joined, and the units that its
-    #: next run begins with.
-    joined: tuple[TaskLimits, Sequence[Item]] | None = None
+    #: The limits that it declares together with those it requested, once they were joined; see
+    #: `admission/requested_limits.py`.
+    joined: tuple[TaskLimits | None, Sequence[Item], int] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0
@@ -139,6 +147,10 @@ class TaskState:
             return None
         now = time.monotonic()
         return max(0.0, self._starts_at - now) if now <= self._starts_at + horizon else None
+
+    def admit(self) -> None:
+        """The task has passed the gate, and its own strategy gets the message."""
+        self.status, self.strategy = Status.ADMITTED, None
 
     def run(self) -> None:
         """The pool gets the task."""

@@ -46,6 +46,7 @@ from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.rules_watch import RulesWatch
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
+from celery_throttle.worker.request import install
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.status.report import StatusReport
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
@@ -125,8 +126,9 @@ class WorkerParts:
         self.outcome_alarm = Alarm(self.timers, self.outcomes.report)
         self._is_registered = False
         bypass_rate_limits(consumer)
-        defer_receipts(consumer, partial(has_limits, self.throttle))
-        consumer.strategies = Strategies(consumer)
+        limited = partial(has_limits, self.throttle)
+        defer_receipts(consumer, limited)
+        consumer.strategies = Strategies(consumer, install, limited)
 
     def _make_rules_watch(self, name: str) -> RulesWatch | None:
         throttle = self.throttle

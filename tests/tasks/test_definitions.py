@@ -366,6 +366,22 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     assert [ref.key for ref in limits.requirement((7,), {}).refs] == ["7"]
 
 
+def test_calls_of_a_task_without_typing_have_any_argument(app: Celery) -> None:
+    """As those of celery-batches: ``run`` gets a list of requests."""
+    throttle = Throttle(app, limits=LIMITS)
+
+    @app.task(throttle="mail:{tenant_id}", throttle_cost="{units}", typing=False, shared=False)
+    def count(requests: list[Any]) -> None: ...
+
+    limits = throttle.task_limits(app.tasks[count.name])
+    assert limits is not None
+    requirement = limits.requirement((), {"tenant_id": 7, "units": 2})
+    assert [ref.key for ref in requirement.refs] == ["7"]
+    assert requirement.units == 2
+    with pytest.raises(KeyValueError, match="without the argument 'tenant_id'"):
+        limits.requirement((7,), {})
+
+
 @pytest.mark.parametrize("attribute", ["task_cls", "Task"])
 @pytest.mark.parametrize("own", ["Celery's", "the app's", "ours"])
 @pytest.mark.parametrize("first", [True, False])

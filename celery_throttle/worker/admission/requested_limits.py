@@ -1,23 +1,32 @@
-"""Limits that a task requested in its body: its next run waits for them, and has their units.
+"""The limits of a request: those that its task declares, and those that its runs requested.
 
-They go with the task's message as a header, which is taken out before the task sees it.
+Limits that a task requested in its body go with its message as a header, which is taken out before
+the task sees it: the next run waits for them, and has their units. Celery's tasks behind
+``chunks``, ``map`` and ``starmap`` call another task for each element. They declare what all these
+calls take together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from celery_throttle.errors import LimitValueError, ThrottleError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Requirement, find_slot_indexes
+from celery_throttle.limits.requirement import Requirement, check_ref_count, find_slot_indexes
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.task_state import TaskState
+
+#: Celery's tasks that call another task for each element, and the arguments of such a call.
+_MAPPING_TASKS: dict[str, Callable[[Any], Sequence[Any]]] = {
+    "celery.map": lambda element: (element,),
+    "celery.starmap": tuple,
+}
 
 
 def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
@@ -51,9 +60,7 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
             more.append((name, key, cost))
     state.requested = (*state.requested, *more)
     state.joined = None
-    own = throttle.task_limits(request.task)
-    _, units = _joined(throttle, request)
-    own_count = len(requirement_of(own, request).refs) if own else 0
+    _, units, own_count = _joined(throttle, request)
     state.requested = requested = tuple(units[own_count:])
     if len(requested) > tuning.MAX_REQUESTED_LIMITS:
         raise LimitValueError(
@@ -64,8 +71,12 @@ def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> N
 
 
 def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
-    """Return the limits of a request: those of its task, and those that its runs requested."""
-    if request.throttle_state.requested:
+    """Return the limits of a request: those of its task, and those that its runs requested.
+
+    Raises:
+        ThrottleError: they are wrong, or a key or a cost of an element is.
+    """
+    if request.throttle_state.requested or request.task.name in _MAPPING_TASKS:
         return _joined(throttle, request)[0]
     return throttle.task_limits(request.task)
 
@@ -83,7 +94,7 @@ def pass_units(request: Any) -> None:
     state: TaskState = request.throttle_state
     throttle: AppLimits = request.app.throttle
     units: Sequence[Item] = ()
-    if state.requested:
+    if state.requested or request.task.name in _MAPPING_TASKS:
         units = _joined(throttle, request)[1]
     elif throttle.rules_file is not None:
         # Another process may use another version of the rules file.
@@ -94,31 +105,65 @@ def pass_units(request: Any) -> None:
     request.request_dict[UNITS_FIELD] = units
 
 
-def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits, Sequence[Item]]:
-    """Join the limits of a task and those requested; return them, and the units for its next run.
+def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, list[Item]]:
+    """Return the limits that the task of a request declares, and what the request takes from them.
 
-    A run cannot begin with more units than the burst, so it waits for the rest in place.
+    For a mapping task, these are the limits of the task that it calls.
+    """
+    limits = throttle.task_limits(request.task)
+    items = [] if limits is None else items_of(requirement_of(limits, request))
+    arguments_of = _MAPPING_TASKS.get(request.task.name)
+    if arguments_of is None:
+        return limits, items
+    given = {**dict(zip(("task", "it"), request.args, strict=False)), **request.kwargs}
+    try:
+        task = request.app.tasks[given["task"]["task"]]
+        calls = [arguments_of(element) for element in given["it"]]
+    except (LookupError, TypeError):  # it fails in its body, as in plain Celery
+        return limits, items
+    of_element = throttle.task_limits(task)
+    if of_element is None:
+        return limits, items
+    for arguments in calls:
+        items += items_of(of_element.fixed or of_element.requirement(arguments, {}))
+    return of_element, items
+
+
+def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Sequence[Item], int]:
+    """Join what a task declares and what its runs requested.
+
+    A run cannot begin with more requested units than the burst, so it waits for the rest in place.
+
+    Returns:
+        The limits, if there are any; the units for the next run, those that the task declares
+        first; and the number of these.
     """
     state: TaskState = request.throttle_state
     if state.joined is not None:
         return state.joined
-    own = throttle.task_limits(request.task)
+    declared, items = _declared(throttle, request)
     costs: dict[LimitRef, int] = {}
     units: list[Item] = []
-    items = [] if own is None else items_of(requirement_of(own, request))
-    for name, key, cost in (*items, *state.requested):
+    own_count = 0
+    for index, (name, key, cost) in enumerate((*items, *state.requested)):
+        is_own = index < len(items)
         ref = LimitRef(name, key)
         limits = throttle.limits.get(name, ())
         total = costs.get(ref, 0) + cost
         # A task holds one slot of a limit, however often it requests it.
         again = ref in costs and find_slot_indexes([name], throttle.limits)
-        if ref in costs and (again or any(total > limit.burst * MILLION for limit in limits)):
+        too_much = not is_own and any(total > limit.burst * MILLION for limit in limits)
+        if ref in costs and (again or too_much):
             continue
         costs[ref] = total
         units.append((name, key, cost))
+        own_count += is_own
     refs = tuple(costs)
-    slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
-    base = TaskLimits.none() if own is None else own
-    requirement = Requirement(refs, tuple(costs.values()))
-    state.joined = replace(base, fixed=requirement, slots=slots), units
+    joined = None
+    if refs:
+        check_ref_count(refs)
+        slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
+        requirement = Requirement(refs, tuple(costs.values()))
+        joined = replace(declared or TaskLimits.none(), fixed=requirement, slots=slots)
+    state.joined = joined, units, own_count
     return state.joined

@@ -24,7 +24,6 @@ from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.request import is_gated
 
 logger = get_logger(__name__)
 
@@ -132,9 +131,6 @@ class Dispatcher:
                 raise
             consumer.on_invalid_task(payload, message, error)
             self._record_failure(message)
-        if not is_gated(task):
-            # The task was defined after the worker had started, so no gate sees it start.
-            claim.start()
 
     def _record_failure(self, message: packing.ClaimedMessage) -> None:
         """Record the failure of a task that no worker will ever run."""

@@ -50,6 +50,9 @@ class WorkerPool(Protocol):
     def call_when_free(self, function: Callable[[], None]) -> None:
         """Call a function once a process is free, in turn with the requests that wait for one."""
 
+    def lend(self, function: Callable[[], None]) -> None:
+        """Call a function with the process of the request at the gate, which it may pass on."""
+
     def on_exit(self) -> None:
         """Take note that a task has left the pool. Thread-safe."""
 
@@ -156,13 +159,13 @@ class _PreforkPool:
 
     def queued_requests(self) -> Iterable[Any]:
         for function, args, _ in self._semaphore._waiting:  # noqa: SLF001  # see above
-            if args and function != self._lend_permit:
+            if args and function != self.lend:
                 yield args[0]
 
     def call_when_free(self, function: Callable[[], None]) -> None:
-        self._semaphore.acquire(self._lend_permit, function)
+        self._semaphore.acquire(self.lend, function)
 
-    def _lend_permit(self, function: Callable[[], None]) -> None:
+    def lend(self, function: Callable[[], None]) -> None:
         # We own this permit. Release it for the function: a task that it finds takes the permit in
         # Celery's own way. If nothing takes it, pass it to the next waiter.
         semaphore = self._semaphore
@@ -242,6 +245,10 @@ class _CountedPool:
             function()
         else:
             self._queue(_Waiter(function))
+
+    def lend(self, function: Callable[[], None]) -> None:
+        function()
+        self.on_exit()
 
     def on_exit(self) -> None:
         if self._waiters:

@@ -3,17 +3,26 @@
 A strategy also announces the request as received: in the log, by the signal ``task_received`` and
 by the event ``task-received``. A message that comes to a worker again has been announced before, so
 its request goes straight to the pool. It does not wait for an ``eta`` either: that has passed.
+
+A task may have its own strategy, which may do anything with a message. That of celery-batches
+collects messages, and never hands a request to the pool. So such a strategy gets a message only
+when the task may start: before that, a request made by Celery's strategy, which announces nothing,
+passes the gate.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from celery import Task
 from celery.worker import state
+from celery.worker.strategy import default
+from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.messages.packing import REPUBLISHED_HEADER
+from celery_throttle.messages.packing import REPUBLISHED_HEADER, is_claimed
 
 Strategy = Callable[..., Any]
 
@@ -30,10 +39,23 @@ class ReceivedBeforeError(Exception):
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer by the names of tasks. None announces a message twice."""
+    """The strategies of a consumer by the names of tasks, each behind the gate.
 
-    def __init__(self, consumer: Any) -> None:
+    Args:
+        consumer: the consumer.
+        install: lets the requests of a task pass the gate; returns whether they did not before.
+        has_limits: returns whether a request has limits.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        install: Callable[[Task], bool],
+        has_limits: Callable[[Any], bool],
+    ) -> None:
         self._consumer = consumer
+        self._install = install
+        self._has_limits = has_limits
         #: Called first with each message that is given to a strategy.
         self.on_message: Callable[[Any], None] | None = None
         super().__init__()
@@ -42,8 +64,17 @@ class Strategies(dict[str, Strategy]):
 
     def __setitem__(self, name: str, strategy: Strategy) -> None:
         """Wrap a strategy. Celery sets all of them anew for a new connection or pool."""
+        consumer = self._consumer
+        task = consumer.app.tasks[name]
+        if self._install(task):  # the task was defined after the worker had started
+            strategy = task.start_strategy(consumer.app, consumer)
+        is_celerys = symbol_by_name(task.Strategy) is default
+        wrapped = self._announce_once(strategy) if is_celerys else self._admit_first(task, strategy)
+        super().__setitem__(name, wraps(strategy)(wrapped))
 
-        @wraps(strategy)
+    def _announce_once(self, strategy: Strategy) -> Strategy:
+        """Wrap Celery's strategy, so that it does not announce a message twice."""
+
         def announce_once(
             message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any
         ) -> Any:
@@ -56,7 +87,51 @@ class Strategies(dict[str, Strategy]):
             except ReceivedBeforeError as error:
                 return self._pass_on(error.request, callbacks)
 
-        super().__setitem__(name, announce_once)
+        return announce_once
+
+    def _admit_first(self, task: Task, strategy: Strategy) -> Strategy:
+        """Wrap a task's own strategy, so that it gets a message when the task may start."""
+        make_request = default(task, self._consumer.app, self._consumer)
+
+        def admit_first(
+            message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any
+        ) -> None:
+            if self.on_message is not None:
+                self.on_message(message)
+
+            def give(ack: Any, reject: Any) -> None:
+                message.received = False  # the strategy announces its own request
+                strategy(message, body, ack, reject, callbacks, **options)
+
+            message.received = True
+            try:
+                make_request(message, body, ack, reject, callbacks)
+            except ReceivedBeforeError as error:
+                request = error.request
+            claimed = is_claimed(message)
+            if not claimed and not self._has_limits(request):
+                give(ack, reject)
+                return
+            request.throttle_state.strategy = give
+            request.throttle_state.waited = claimed
+            if claimed or not self._wait_for_eta(request):
+                self._pass_on(request, callbacks)
+
+        return admit_first
+
+    def _wait_for_eta(self, request: Any) -> bool:
+        """Let a request wait for its time as Celery does; return whether that is to come."""
+        seconds = request.eta.timestamp() - time.time() if request.eta else 0.0
+        if seconds <= 0:
+            return False
+        consumer = self._consumer
+        consumer.qos.increment_eventually()
+        request._eta_timer_entry = consumer.timer.call_after(  # noqa: SLF001  # as Celery does
+            seconds, consumer.apply_eta_task, (request,), priority=6
+        )
+        if hasattr(state, "task_scheduled"):  # since Celery 5.7
+            state.task_scheduled(request)
+        return True
 
     def _pass_on(self, request: Any, callbacks: Any) -> None:
         if request.revoked():

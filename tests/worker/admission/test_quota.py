@@ -272,6 +272,9 @@ class Free:
     def call_when_free(self, function: Callable[[], None]) -> None:
         function()
 
+    def lend(self, function: Callable[[], None]) -> None:
+        function()
+
     def on_exit(self) -> None: ...
 
 
