@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from celery.worker import state
 
@@ -83,20 +84,22 @@ class RevokedTasks:
 
     def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
         tasks: list[ClaimedTask] = []
-        keys = self.claims.keys
         for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
             batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
-            first = self.claims.reserve_tokens(len(batch))
-            call = withdraw_call(
-                keys, self.claims.worker, self.queue_keys(), first, batch, lease=self.lease
-            )
-            try:
-                rows = self.store.run(call)
-            except StoreError:
-                self.claims.requeue_uncertain(range(first, first + len(batch)))
-                raise
-            tasks += map(self.claims.receive, rows)
+            while rows := self._withdraw_some(batch):  # not all in one call if they are large
+                tasks += map(self.claims.receive, rows)
         return tasks
+
+    def _withdraw_some(self, ids: Sequence[str]) -> list[Any]:
+        first = self.claims.reserve_tokens(len(ids))
+        keys, worker = self.claims.keys, self.claims.worker
+        call = withdraw_call(keys, worker, self.queue_keys(), first, ids, lease=self.lease)
+        try:
+            rows: list[Any] = self.store.run(call)
+        except StoreError:
+            self.claims.requeue_uncertain(range(first, first + len(ids)))
+            raise
+        return rows
 
 
 def _is_revoked(packed: bytes) -> bool:
