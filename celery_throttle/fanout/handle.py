@@ -151,9 +151,10 @@ class FanOut:
         cancelled, names = 0, [self._record, self._throttle.keys.totals()]
         for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
-            while cursor != b"0":
+            is_cut = True
+            while is_cut or cursor != b"0":
                 call = Call(script("cancel"), names, ["", number, cursor])
-                cursor, tasks = self._throttle.store.run(call)
+                cursor, tasks, is_cut = self._throttle.store.run(call)
                 cancelled += tasks
                 yield cancelled
 

@@ -57,8 +57,11 @@ class Observer(DetailsReader, FiguresReader, FanOutReader):
     def _find(self, task_id: str, queues: Iterable[str], name_of: NameOf) -> Plan[TaskStatus]:
         keys = self.keys
         names = [keys.workers, keys.quarantine, keys.claims(""), *chain(*map(keys.queue, queues))]
-        call = Call(script("find_task"), [*names, keys.totals()], [self.now(), task_id])
-        kind, *row = yield call
+        kind = b"more"
+        row: list[Any] = ["", "0"]
+        while kind == b"more":
+            args = [self.now(), task_id, *row]
+            kind, *row = yield Call(script("find_task"), [*names, keys.totals()], args)
         if kind == b"unknown":
             return TaskStatus(task_id, "unknown")
         waited, lines, *about = row
@@ -139,8 +142,15 @@ class Observer(DetailsReader, FiguresReader, FanOutReader):
         """Return tasks that wait at exactly this limit and key."""
         queue_heads = self.keys.queue("")
         names = [self.keys.waiting_lists(ref), queue_heads.messages, queue_heads.due]
-        _, *rows = yield Call(script("list_tasks"), names, [self.now(), first, most])
-        return [_read_task(ref, row, name_of) for row in rows]
+        tasks: list[WaitingTask] = []
+        count = sys.maxsize
+        while len(tasks) < min(most, count - first):  # one call replies a few large tasks only
+            args = [self.now(), first + len(tasks), most - len(tasks)]
+            count, *rows = yield Call(script("list_tasks"), names, args)
+            tasks += (_read_task(ref, row, name_of) for row in rows)
+            if not rows:
+                break
+        return tasks
 
 
 def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:

@@ -26,7 +26,8 @@ from celery_throttle.store.script import Argument, Call
 #: Not a logger of Celery, which would show nothing in a script that sets up no logging.
 logger = logging.getLogger(__name__)
 
-#: Tasks that one call claims or requeues at most; the server does nothing else meanwhile.
+#: Tasks that one call claims or requeues at most; the server does nothing else meanwhile. Scripts
+#: bound their bytes.
 BATCH_SIZE = 100
 
 #: Lines that one call looks at.
@@ -173,8 +174,9 @@ class Withdrawal:
             tokens = list(self._open)[:BATCH_SIZE]
             listed = [self._open[token] for token in tokens]
             name = self._claimant.name
-            self._store.run(requeue_call(self._plans.keys, name, "own", len(listed), listed))
-            for token in tokens:
+            call = requeue_call(self._plans.keys, name, "own", len(listed), listed)
+            left = self._store.run(call)  # the last ones, if the tasks are large
+            for token in tokens[: len(tokens) - left]:
                 del self._open[token]
 
     def _report_call(self, settled: Sequence[int] = (), acknowledged: Sequence[str] = ()) -> Call:

@@ -27,7 +27,8 @@ MAX_POLL_INTERVAL_SECONDS = 1.0
 #: Shortest time from the server's last reply to the poll that a wake-up causes.
 MIN_WAKEUP_INTERVAL_SECONDS = 0.005
 
-#: Tasks that one claim call claims at most: the server does nothing else meanwhile.
+#: Tasks that one claim call claims at most: the server does nothing else meanwhile. Scripts bound
+#: the bytes of tasks that one call reads, see ``batch_bytes.lua``.
 CLAIM_BATCH_SIZE = 200
 
 #: Time until a claim call is repeated to which the server replied an error.
@@ -97,9 +98,11 @@ QUOTA_CACHE_SIZE = 1024
 #: Requirements of which the demand is counted; beyond, all are counted anew.
 DEMAND_CACHE_SIZE = 4096
 
-#: Requests decided, and tasks parked, in one round trip of `NextRound`, and the time until the next
-#: round: the ends of tasks are noted in between.
+#: Requests decided, and tasks parked, in one round trip of `NextRound`; the bytes of their messages
+#: from which on no other is added; and the time until the next round: the ends of tasks are noted
+#: in between.
 DECISION_BATCH_SIZE = 8
+DECISION_BATCH_BYTES = 1_000_000
 NEXT_ROUND_SECONDS = 0.0001
 
 #: Time to a start that is waited in place: a timer would take longer.

@@ -403,6 +403,19 @@ def test_a_cancel_that_is_cut_short_is_finished_by_another(
     assert handle.wait(timeout=1).cancelled
 
 
+def test_a_cancel_of_large_tasks(app: Any) -> None:
+    """One call revokes a few of them, though they are in one key of the record."""
+    number = app.throttle.keys.fan_out_number
+    found = [task_id for task_id in map(str, range(1000)) if number(task_id) == 0][:10]
+    task = app.tasks["one"]
+    signatures = [task.s("x" * 300_000).set(task_id=task_id) for task_id in found]
+    handle = app.throttle.fan_out(signatures, "nightly")
+    seen: list[int] = []
+    assert handle.cancel(seen.append) == 10
+    assert list(dict.fromkeys(seen)) == [4, 8, 10]
+    assert waiting(app) == []
+
+
 def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     withdraw(app, "1")

@@ -341,6 +341,22 @@ def test_what_was_not_sent_is_at_the_head_of_its_line(
     assert ids(site.at_broker()) == sent[BATCH_SIZE + 5 :]
 
 
+def test_large_tasks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are claimed a few at a time, and requeued a few at a time if they cannot be sent."""
+    sent = site.send(12, "call", "x" * 400_000)
+    site.park()
+    batches: list[int] = []
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 0, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            site.throttle.drain()
+    assert ids(site.at_broker()) == sent[:1]
+    assert (site.waiting(), site.claimed()) == (12, 0)
+    assert site.throttle.drain(progress=lambda seen, _: batches.append(seen)).removed == 12
+    assert ids(site.at_broker()) == sent
+    assert batches == [3, 6, 9, 12]
+
+
 CRASH = """
 import os, sys
 from celery_throttle.removal.publisher import QueuePublisher

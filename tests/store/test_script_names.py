@@ -12,7 +12,7 @@ from tests.lua_names import include_names, resolve, script_names
 #: What the server provides to scripts.
 GLOBALS = {
     *("KEYS", "ARGV", "redis", "cmsgpack", "struct", "math", "string", "table"),
-    *("ipairs", "next", "pairs", "select", "tonumber", "type", "unpack"),
+    *("ipairs", "next", "pairs", "pcall", "select", "tonumber", "type", "unpack"),
 }
 
 

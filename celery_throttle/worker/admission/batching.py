@@ -100,8 +100,12 @@ class NextRound:
                     self.decide([request])
 
     def _decide_some(self) -> None:
-        count = min(tuning.DECISION_BATCH_SIZE, len(self._requests))
-        some = [self._requests.popleft() for _ in range(count)]
+        some: list[Any] = []
+        size = 0
+        most, most_bytes = tuning.DECISION_BATCH_SIZE, tuning.DECISION_BATCH_BYTES
+        while self._requests and len(some) < most and size < most_bytes:
+            some.append(self._requests.popleft())
+            size += len(some[-1].message.body or b"")
         try:
             self.decide(some)
         finally:

@@ -166,12 +166,12 @@ class Claims:
             with self._lock:
                 tokens = self._to_requeue[: tuning.REQUEUE_BATCH_SIZE]
                 self._to_requeue = self._to_requeue[tuning.REQUEUE_BATCH_SIZE :]
+            left = len(tokens)
             try:
-                self._run_requeue(self.worker, "own", len(tokens), tokens)
-            except StoreError:
+                left = self._run_requeue(self.worker, "own", len(tokens), tokens)
+            finally:  # all of them if the call fails, the last ones if the tasks are large
                 with self._lock:
-                    self._to_requeue.extend(tokens)
-                raise
+                    self._to_requeue.extend(tokens[len(tokens) - left :])
 
     def quarantine(self, claim: Claim, label: str) -> None:
         """Leave a task to a worker that has the code for it; see ``quarantine.lua``."""

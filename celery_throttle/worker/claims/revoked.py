@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from celery.worker import state
 
@@ -46,14 +47,15 @@ class RevokedTasks:
 
     def withdraw(self) -> list[ClaimedTask]:
         """Withdraw tasks that were revoked since the last call; their quota is not taken."""
+        tasks: list[ClaimedTask] = []
         try:
-            tasks = self._withdraw(self._new_ids())
-            return tasks + self._withdraw(self._new_stamped())
+            self._withdraw(self._new_ids(), tasks)
+            self._withdraw(self._new_stamped(), tasks)
         except StoreError as error:
             self._error_log.log(error)
             self._id_count, self._stamps = 0, ""
             self._ids.clear()
-            return []
+        return tasks
 
     def _new_ids(self) -> list[str]:
         count = len(state.revoked)
@@ -83,23 +85,24 @@ class RevokedTasks:
                 if cursor == b"0":
                     break
 
-    def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
-        tasks: list[ClaimedTask] = []
-        keys = self.claims.keys
+    def _withdraw(self, ids: Sequence[str], tasks: list[ClaimedTask]) -> None:
+        """Withdraw tasks, and add them to a list: also those before an error."""
         for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
             batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
-            first = self.claims.reserve_tokens(len(batch))
-            call = withdraw_call(
-                keys, self.claims.worker, self.queue_keys(), first, batch, lease=self.lease
-            )
-            with self.lock:
-                try:
-                    rows = self.store.run(call)
-                except StoreError:
-                    self.claims.requeue_uncertain(range(first, first + len(batch)))
-                    raise
-                tasks += map(self.claims.receive, rows)
-        return tasks
+            while some := self._withdraw_some(batch):  # not all in one call if they are large
+                tasks += some
+
+    def _withdraw_some(self, ids: Sequence[str]) -> list[ClaimedTask]:
+        first = self.claims.reserve_tokens(len(ids))
+        keys, worker = self.claims.keys, self.claims.worker
+        call = withdraw_call(keys, worker, self.queue_keys(), first, ids, lease=self.lease)
+        with self.lock:
+            try:
+                rows = self.store.run(call)
+            except StoreError:
+                self.claims.requeue_uncertain(range(first, first + len(ids)))
+                raise
+            return [self.claims.receive(row) for row in rows]
 
 
 def _is_revoked(packed: bytes) -> bool:

@@ -1,20 +1,21 @@
 -- cancel.lua: removes waiting tasks of a fan-out from their lines for good, some at a time.
--- uses: fan_out_outcome, line_removal, counters
+-- uses: fan_out_outcome, line_removal, counters, batch_bytes
 -- KEYS  1   record of the fan-out, see `fan_out.lua`
 --       2   head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   number of the tasks that are looked at, see `fan_out.lua`
 --       3   cursor: '0' at first, then the one that the last call replied
--- Reply {cursor of the next call, '0' at the end; how many tasks were cancelled}
+-- Reply {cursor of the next call, '0' at the end; how many tasks were cancelled; 1 if the cursor is that of this call, as
+--        the tasks were large, else 0}
 
 local record = KEYS[1]
 if redis.call('EXISTS', record) == 0 then
-  return { '0', 0 }
+  return { '0', 0, 0 }
 end
 redis.call('HDEL', record, '') -- a server that is out of memory runs a script whose first write frees memory
 redis.call('HSET', record, 'cancelled', '1')
 
-local queues, cancelled = {}, 0
+local queues, cancelled, bytes = {}, 0, 0
 
 local function queue_of(number)
   if queues[number] == nil then
@@ -26,16 +27,19 @@ end
 
 local found = redis.call('HSCAN', record .. ':' .. ARGV[2], ARGV[3], 'COUNT', 200)
 for i = 1, #found[2], 2 do
+  if bytes >= BATCH_BYTES then
+    return { ARGV[3], cancelled, 1 }
+  end
   local id, value = found[2][i], found[2][i + 1]
   local queue = tonumber(value) and queue_of(value) -- the value of an ended task is how it ended
   if queue then
-    local line, limit_index, descriptor = find_task(queue, id)
+    local line, limit_index, descriptor, packed = find_task(queue, id)
     if line and descriptor.fan_out == record then
       record_fan_out_outcome(record, id, 'revoked')
       remove_from_line(line, descriptor, limit_index, { id })
       increase_totals(descriptor, 'revoked', 1)
-      cancelled = cancelled + 1
+      cancelled, bytes = cancelled + 1, bytes + #packed
     end
   end
 end
-return { found[1], cancelled }
+return { found[1], cancelled, 0 }

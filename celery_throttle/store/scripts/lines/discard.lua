@@ -1,5 +1,5 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
--- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters
+-- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters, scan_hash
 -- uses rarely: repair
 -- KEYS  1-4  the queue's lines, messages, due, asks
 --       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
@@ -63,7 +63,8 @@ while room > 0 do
     break
   else
     -- Rows whose lines the server has lost.
-    local rows, ids = redis.call('HSCAN', queue[MESSAGES], '0', 'COUNT', most)[2], {}
+    local _, rows = scan_hash(queue[MESSAGES], '0', most)
+    local ids = {}
     for i = 1, math.min(#rows, 2 * most), 2 do
       ids[#ids + 1] = rows[i]
     end

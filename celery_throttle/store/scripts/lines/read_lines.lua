@@ -1,5 +1,5 @@
 -- read_lines.lua: reads the lines of one queue, some at a time.
--- uses: clock, arithmetic, descriptor, line_data, line_costs, scores
+-- uses: clock, arithmetic, descriptor, line_data, line_costs, scores, batch_bytes
 -- KEYS  1-4  the queue's lines, messages, due, asks
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    cursor: '0' at first, then the one that the last call replied
@@ -9,8 +9,11 @@
 
 local lines, messages, due = KEYS[LINES], KEYS[MESSAGES], KEYS[DUE]
 
--- How many tasks are read for the costs of all lines of a call. A call that reads more delays tasks by milliseconds.
-local SAMPLES = 60
+-- How many lines one call reads, and how many tasks for the costs of all of them. A call that reads more delays tasks by
+-- milliseconds.
+local MOST_LINES, SAMPLES = 20, 60
+
+local bytes = 0 -- of the tasks read
 
 -- The number of tasks of each rank. Most lines have one rank.
 local function read_ranks(line, count)
@@ -28,32 +31,37 @@ local function read_ranks(line, count)
   return ranks
 end
 
--- The mean costs of samples at even distances, the first and the last task included.
-local function mean_costs(line, count, samples, size)
-  local sums, found = {}, 0
-  for i = 1, samples do
-    local position = samples == 1 and 0 or math.floor((i - 1) * (count - 1) / (samples - 1))
-    local costs = read_costs(messages, line, position)
+-- The mean costs of samples at even distances, the first and the last task included. If the tasks are large, there are
+-- fewer samples, but one at least.
+local function mean_costs(line, count, samples, limits)
+  local sums, found, i = {}, 0, 0
+  while i < samples and (i == 0 or bytes < BATCH_BYTES) do
+    local position = samples == 1 and 0 or math.floor(i * (count - 1) / (samples - 1))
+    local costs, size = read_costs(messages, line, position)
+    i, bytes = i + 1, bytes + size
+    if i == 1 and size > 0 then
+      samples = math.min(samples, math.max(1, math.floor(BATCH_BYTES / size)))
+    end
     if costs then
       found = found + 1
-      for n = 1, size do
+      for n = 1, limits do
         sums[n] = (sums[n] or 0) + costs[n]
       end
     end
   end
-  for n = 1, found > 0 and size or 0 do
+  for n = 1, found > 0 and limits or 0 do
     sums[n] = sums[n] / found
   end
   return sums
 end
 
-local found = redis.call('HSCAN', lines, ARGV[2], 'COUNT', 20)
-local samples = math.max(3, math.min(32, math.floor(SAMPLES / math.max(1, #found[2] / 2))))
+local most_lines = math.max(1, math.min(MOST_LINES, redis.call('HLEN', lines)))
+local samples = math.max(3, math.min(32, math.floor(SAMPLES / most_lines)))
 local due_since = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or now)
-local reply = { found[1], math.max(0, now - due_since) }
-for i = 1, #found[2], 2 do
-  local line = found[2][i]
-  local _, descriptor = unpack_descriptor(found[2][i + 1])
+local cursor, reply = ARGV[2], { '', math.max(0, now - due_since) }
+
+local function add_line(line, packed)
+  local _, descriptor = unpack_descriptor(packed)
   local limits, count = descriptor.limits, redis.call('ZCARD', line)
   if count > 0 and limits[1] then
     local costs, requirements = mean_costs(line, count, math.min(samples, count), #limits), {}
@@ -66,4 +74,16 @@ for i = 1, #found[2], 2 do
                           read_ranks(line, count) }
   end
 end
+
+for _ = 1, MOST_LINES do
+  local step = redis.call('HSCAN', lines, cursor, 'COUNT', 1)
+  cursor = step[1]
+  for i = 1, #step[2], 2 do
+    add_line(step[2][i], step[2][i + 1])
+  end
+  if cursor == '0' or bytes >= BATCH_BYTES then
+    break
+  end
+end
+reply[1] = cursor
 return reply

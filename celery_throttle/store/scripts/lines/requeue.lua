@@ -1,14 +1,14 @@
 -- requeue.lua: puts claims back at the heads of their lines.
--- uses: rejoin_line, release_slots, leases, counters
+-- uses: rejoin_line, release_slots, leases, counters, unpack_row, batch_bytes
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the worker, see `line_data.lua`
 --       3   head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
 --       3   'own' for the given tokens, or 'dead' for all, if the worker's lease has run out
---       4   how many claims at most
+--       4   how many claims at most; their bytes are bounded, too
 --       then tokens, with a '-' before one whose message was not delivered to Celery
--- Reply how many claims are left to requeue.
+-- Reply how many claims are left to requeue: of given tokens the last ones.
 -- A task that waits again already (a retry of a run whose worker died) keeps its newer message. Whether a dead worker
 -- had delivered a message is not known: it counts as delivered, as it does to a broker.
 
@@ -30,8 +30,8 @@ end
 -- Mark the message of a row as redelivered, in its head: bytes 2 to 5 are the length of the head, byte 6 its first,
 -- '{'. Other messages stay as they are. See `celery_throttle/messages/packing.py`.
 local function mark_redelivered(packed)
-  local row, mark = cmsgpack.unpack(packed), '"redelivered": true, '
-  local message = row[MESSAGE]
+  local row, mark = unpack_row(packed), '"redelivered": true, '
+  local message = row and row[MESSAGE] or ''
   local is_marked = string.sub(message, 7, 6 + #mark) == mark
   if is_marked or string.sub(message, 1, 1) ~= '1' or string.sub(message, 6, 6) ~= '{' then
     return packed
@@ -41,11 +41,13 @@ local function mark_redelivered(packed)
   return cmsgpack.pack(row)
 end
 
-local count = math.min(#tokens, tonumber(ARGV[4]))
-for i = 1, count do
-  local token = tokens[i]
+local count, done, bytes = math.min(#tokens, tonumber(ARGV[4])), 0, 0
+while done < count and bytes < BATCH_BYTES do
+  done = done + 1
+  local token = tokens[done]
   local claim = redis.call('HGET', claims, token)
   if claim then
+    bytes = bytes + #claim
     local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
     rejoin_line(line, descriptor, id, score, undelivered[token] and row or mark_redelivered(row))
     release_slots(descriptor, worker, token)
@@ -56,4 +58,4 @@ for i = 1, count do
   end
 end
 end_lease(workers, worker, claims)
-return #tokens - count
+return #tokens - done

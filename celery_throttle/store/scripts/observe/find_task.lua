@@ -1,5 +1,5 @@
 -- find_task.lua: finds a task in the lines, among the claims, and in quarantine.
--- uses: clock, line_removal
+-- uses: clock, line_removal, scan_hash
 -- KEYS  1   zset: workers with claims
 --       2   hash: tasks in quarantine
 --       3   head of the keys `claims`
@@ -7,16 +7,19 @@
 --       last: head of the totals
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the task
+--       3   name of the worker at whose claims to begin, '' at first
+--       4   cursor among these claims, '0' at first
 -- Reply {'line', waited (us), key `lines` of its queue, line, position, tasks of the line, index of the limit at which it
 --        waits, expires (us), message, {field, cost (millionths), ...}}
 --       {'claim', waited (us), key `lines` of its queue, worker, when (us from now) its lease ends}
 --       {'quarantine', 0, key `lines` of its queue, label}
+--       {'more', worker, cursor}    to go on with, as claims are large
 --       {'unknown'}
 
 local id = ARGV[2]
 
-local function describe_line(queue, line, limit_index, descriptor, packed)
-  local row, requirements = cmsgpack.unpack(packed), {}
+local function describe_line(queue, line, limit_index, descriptor, row)
+  local requirements = {}
   for i, limit_keys in ipairs(descriptor.limits) do
     requirements[#requirements + 1], requirements[#requirements + 2] = limit_keys[FIELD], row[COSTS][i]
   end
@@ -26,17 +29,42 @@ end
 
 for key = 4, #KEYS - 1, 4 do
   local queue = { unpack(KEYS, key, key + 3) }
-  local line, limit_index, descriptor, packed = find_task(queue, id)
+  local line, limit_index, descriptor, _, row = find_task(queue, id)
   if line then
-    return describe_line(queue, line, limit_index, descriptor, packed)
+    return describe_line(queue, line, limit_index, descriptor, row)
   end
 end
-for _, worker in ipairs(redis.call('ZRANGE', KEYS[1], '(0', '+inf', 'BYSCORE')) do
-  for _, claim in ipairs(redis.call('HVALS', KEYS[3] .. worker)) do
-    local _, descriptor, claimed_id, _, packed = unpack(cmsgpack.unpack(claim))
+
+local bytes = 0
+
+-- Look at some claims of a worker. Returns the cursor of the next step, and the reply if the task is found.
+local function search_claims(worker, cursor)
+  local next_cursor, found = scan_hash(KEYS[3] .. worker, cursor, 100)
+  for i = 2, #found, 2 do
+    local _, descriptor, claimed_id, _, packed = unpack(cmsgpack.unpack(found[i]))
+    bytes = bytes + #found[i]
     if claimed_id == id then
-      local lease_ends = redis.call('ZSCORE', KEYS[1], worker)
-      return { 'claim', now - cmsgpack.unpack(packed)[PARKED], descriptor.queue[LINES], worker, lease_ends - now }
+      local row, lease_ends = unpack_row(packed), redis.call('ZSCORE', KEYS[1], worker)
+      local waited = row and now - row[PARKED] or 0
+      return next_cursor, { 'claim', waited, descriptor.queue[LINES], worker, lease_ends - now }
+    end
+  end
+  return next_cursor
+end
+
+local workers = redis.call('ZRANGE', KEYS[1], '(0', '+inf', 'BYSCORE')
+table.sort(workers)
+for _, worker in ipairs(workers) do
+  local cursor, reply = worker == ARGV[3] and ARGV[4] or '0', nil
+  while worker >= ARGV[3] do
+    if bytes >= BATCH_BYTES then
+      return { 'more', worker, cursor }
+    end
+    cursor, reply = search_claims(worker, cursor)
+    if reply then
+      return reply
+    elseif cursor == '0' then
+      break
     end
   end
 end

@@ -1,5 +1,5 @@
 -- list_overdue.lua: lists the lines of a queue whose limit has room, but nobody takes their tasks; some at a time.
--- uses: clock, arithmetic, descriptor, line_data, line_costs
+-- uses: clock, arithmetic, descriptor, line_data, line_costs, batch_bytes
 -- KEYS  1-4  the queue's lines, messages, due, asks
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    for how long (us) the limit at which a line waits must have had room
@@ -11,7 +11,7 @@
 -- How many waiting lists and lines one call reads, and how many lines of one list. A call that reads more delays tasks.
 local MOST_LISTS, MOST_LINES, LINES_OF_LIST = 20, 20, 20
 
-local first, reply = tonumber(ARGV[3]), {}
+local first, reply, bytes = tonumber(ARGV[3]), {}, 0
 
 local function add_line(line)
   local packed, tasks = redis.call('HGET', KEYS[LINES], line), redis.call('ZCARD', line)
@@ -19,10 +19,11 @@ local function add_line(line)
     return
   end
   local limit_index, descriptor = unpack_descriptor(packed)
-  local costs = read_costs(KEYS[MESSAGES], line, 0) or {}
+  local costs, size = read_costs(KEYS[MESSAGES], line, 0)
   local row = { tasks, limit_index }
+  bytes = bytes + size
   for i, limit_keys in ipairs(descriptor.limits) do
-    row[#row + 1], row[#row + 2], row[#row + 3] = limit_keys[NAME], limit_keys[FIELD], costs[i] or MILLION
+    row[#row + 1], row[#row + 2], row[#row + 3] = limit_keys[NAME], limit_keys[FIELD], costs and costs[i] or MILLION
   end
   if descriptor.limits[limit_index] then
     reply[#reply + 1] = row
@@ -32,10 +33,12 @@ end
 local due_before = format_integer(now - ARGV[2])
 local found = redis.call('ZRANGE', KEYS[DUE], '-inf', due_before, 'BYSCORE', 'LIMIT', first, MOST_LISTS)
 local lists = 0
-while lists < #found and #reply < MOST_LINES do
+while lists < #found and #reply < MOST_LINES and bytes < BATCH_BYTES do
   lists = lists + 1
   for _, line in ipairs(redis.call('ZRANGE', found[lists], 0, LINES_OF_LIST - 1)) do
-    add_line(line)
+    if bytes < BATCH_BYTES then
+      add_line(line)
+    end
   end
 end
 return { #found > 0 and first + lists or -1, unpack(reply) }

@@ -30,8 +30,9 @@
 --       kind 1: admitted; field of the limit at which the task waited last; position in the line when it joined, 0
 --       if unknown; slots, if it takes any, are entries and waits of each. kind 0: no unit was taken, as the task has
 --       expired or can never pass; it has no field, position and slots.
--- The work is bounded by the tasks wanted: at most 16 more lines than tasks are looked at. All tasks of a line are
--- read first, then decided, then written, each structure once.
+--       kind 0 with an empty message: the task cannot be read.
+-- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
+-- of a line are decided first, then written, each structure once.
 
 -- A server that is out of memory runs a script whose first write frees memory: so lines drain and make room.
 redis.call('ZREM', call.workers, 'nobody')

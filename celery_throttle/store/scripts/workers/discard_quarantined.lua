@@ -1,5 +1,5 @@
 -- discard_quarantined.lua: discards the tasks of a queue that are in quarantine, some at a time.
--- uses: line_data, fan_out_outcome, fan_out_waiting
+-- uses: line_data, fan_out_outcome, fan_out_waiting, scan_hash
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 --       2   the queue's lines
 -- ARGV  1   now (us), or '' for the server's clock
@@ -8,9 +8,10 @@
 
 -- A server that is out of memory runs a script whose first write frees memory.
 redis.call('HDEL', KEYS[1], '')
-local found, discarded = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', 100), 0
-for i = 1, #found[2], 2 do
-  local id, descriptor = found[2][i], cmsgpack.unpack(found[2][i + 1])[3]
+local cursor, found = scan_hash(KEYS[1], ARGV[2], 100)
+local discarded = 0
+for i = 1, #found, 2 do
+  local id, descriptor = found[i], cmsgpack.unpack(found[i + 1])[3]
   if descriptor.queue[LINES] == KEYS[2] then
     if descriptor.fan_out then
       record_fan_out_outcome(descriptor.fan_out, id, 'revoked')
@@ -19,4 +20,4 @@ for i = 1, #found[2], 2 do
     discarded = discarded + redis.call('HDEL', KEYS[1], id)
   end
 end
-return { found[1], discarded }
+return { cursor, discarded }

@@ -1,5 +1,5 @@
 -- withdraw_quarantined.lua: claims tasks of one queue out of quarantine, or counts them; some at a time.
--- uses: lease_clock, line_needs
+-- uses: lease_clock, line_needs, unpack_row, scan_hash
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the caller, see `line_data.lua`
 --       3   hash: tasks in quarantine, see `quarantine.lua`
@@ -11,15 +11,17 @@
 --       5   cursor: '0' at first, then the one that the last call replied
 --       6   name of the limit that they need, or '' for any
 --       7   field of one key of the limit, or '' for all its keys
--- Reply {cursor of the next call, '0' at the end; how many were found; {token, message, task id}, ...}
+-- Reply {cursor of the next call, '0' at the end; how many were found; {token, message, task id}, ...};
+-- the message is empty if the task cannot be read
 
 local workers, claims, quarantine, caller = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local token, count, taken = tonumber(ARGV[4]), 0, {}
 
-local function claim_task(id, line, descriptor, score, row)
-  redis.call('HSET', claims, token, cmsgpack.pack({ line, descriptor, id, score, row }))
+local function claim_task(id, line, descriptor, score, packed)
+  redis.call('HSET', claims, token, cmsgpack.pack({ line, descriptor, id, score, packed }))
   redis.call('HDEL', quarantine, id)
-  taken[#taken + 1] = { token, cmsgpack.unpack(row)[MESSAGE], id }
+  local row = unpack_row(packed)
+  taken[#taken + 1] = { token, row and row[MESSAGE] or '', id }
   token = token + 1
 end
 
@@ -30,17 +32,17 @@ if caller ~= '' then
   -- With a lease the claims are requeued, whatever becomes of the caller.
   write_lease(workers, caller, now + tonumber(ARGV[3]))
 end
-local found = redis.call('HSCAN', quarantine, ARGV[5], 'COUNT', 100)
-for i = 1, #found[2], 2 do
-  local _, line, descriptor, score, row = unpack(cmsgpack.unpack(found[2][i + 1]))
+local cursor, found = scan_hash(quarantine, ARGV[5], 100)
+for i = 1, #found, 2 do
+  local _, line, descriptor, score, packed = unpack(cmsgpack.unpack(found[i + 1]))
   if descriptor.queue[LINES] == KEYS[4] and needs_limit(descriptor, ARGV[6], ARGV[7]) then
     count = count + 1
     if caller ~= '' then
-      claim_task(found[2][i], line, descriptor, score, row)
+      claim_task(found[i], line, descriptor, score, packed)
     end
   end
 end
 if caller ~= '' then
   end_lease(workers, caller, claims)
 end
-return { found[1], count, unpack(taken) }
+return { cursor, count, unpack(taken) }

@@ -8,6 +8,7 @@ local call = {
   free_processes = tonumber(ARGV[12]), free_horizon = tonumber(ARGV[6]), busy_horizon = tonumber(ARGV[13]),
   token = tonumber(ARGV[7]),   -- of the next task
   taken = {},                  -- rows of the reply
+  bytes = 0,                   -- of the tasks read so far
   visits = tonumber(ARGV[5]) + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
   has_undefined = false,       -- whether a line needs a limit that the worker has to register first
   wake_later = {},             -- {due, asks} of queues that wait for a slot released by this call

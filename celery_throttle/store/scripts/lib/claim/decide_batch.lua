@@ -1,14 +1,18 @@
 -- decide_batch.lua: decides over the first tasks of a line, without writing anything.
--- uses: claim_call, decision, line_data, claim_totals
+-- uses: claim_call, decision, unpack_row, claim_totals, batch_bytes
 
--- Other tasks of the line have other costs.
+-- Other tasks of the line have other costs. Returns whether there is one for each limit.
 local function set_costs(requirements, costs)
   for i = 1, #requirements do
-    local limits = requirements[i].limits
+    local limits, cost = requirements[i].limits, costs[i]
+    if type(cost) ~= 'number' then
+      return false
+    end
     for n = 1, #limits do
-      limits[n].cost = costs[i]
+      limits[n].cost = cost
     end
   end
+  return true
 end
 
 -- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
@@ -25,30 +29,38 @@ local function is_expensive(requirements)
 end
 
 -- Decide over tasks in their order, until one has to wait; adds rows to the reply.
---   rows          the packed row of each id, false if the server has lost it
+--   ids           of the tasks; their scores are in `entries`
+--   messages      key of their rows, each of which is read when it is decided over: the server may have lost it
 --   claim_head    see `descriptor.lua`
 --   field         of the limit at which the line waits
 --   slot_keys     of the slots that each task takes, nil if it takes none
 -- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
 -- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
 -- bottleneck.
-local function decide_batch(ids, rows, claim_head, limit_index, field, requirements, undefined, slot_keys)
+local function decide_batch(ids, entries, messages, claim_head, limit_index, field, requirements, undefined, slot_keys)
   local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, waits = {},
                   extra_costs = {}, handed_out = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
   for i, id in ipairs(ids) do
-    local packed = rows[i]
+    if call.bytes >= BATCH_BYTES then
+      call.visits = 0
+      return batch
+    end
+    local packed = redis.call('HGET', messages, id)
     if packed then
-      local row = cmsgpack.unpack(packed)
+      call.bytes = call.bytes + #packed + #claim_head
+      local row = unpack_row(packed)
       local kind, wait, bottleneck = 0, 0, 0
-      -- A task is handed out without units if it has expired or if nobody knows its limits: the gate decides then.
-      if limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
+      -- A task is handed out without units if it has expired or if nobody knows its limits: the gate decides then. So
+      -- is one that cannot be read, which the worker puts into quarantine.
+      if row and limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
         if undefined and ARGV[11] == '0' then
           call.has_undefined, call.visits = true, 0
           batch.wait, batch.bottleneck = 0, limit_index
           return batch
+        elseif not undefined and not set_costs(requirements, row[COSTS]) then
+          row = nil
         elseif not undefined then
-          set_costs(requirements, row[COSTS])
           if #call.taken >= call.free_processes and is_expensive(requirements) then
             call.visits = 0
             return batch
@@ -62,7 +74,7 @@ local function decide_batch(ids, rows, claim_head, limit_index, field, requireme
         return batch
       end
       wait = math.max(0, wait)
-      local reply = { call.token, kind, wait, now - row[PARKED], row[MESSAGE], id }
+      local reply = { call.token, kind, wait, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', id }
       if kind == 1 then
         charge(requirements, now + wait)
         if requirements.has_shadows then
@@ -75,7 +87,7 @@ local function decide_batch(ids, rows, claim_head, limit_index, field, requireme
       end
       call.taken[#call.taken + 1] = reply
       new_claims[#new_claims + 1] = call.token
-      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, row[SCORE], packed)
+      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
       call.token = call.token + 1
     end
     leaving[#leaving + 1] = id -- also if its row is lost

@@ -4,16 +4,21 @@
 -- uses rarely: repair
 
 -- What is known of a line of a waiting list: the index of the limit at which it waits, its descriptor, and the packed
--- descriptor. Index 0 if the server has lost the descriptor.
+-- descriptor. Index 0 if the server has lost the descriptor, or it cannot be read.
 local function read_line(queue, waiting, line)
   local found = redis.call('HGET', queue[LINES], line)
   if found then
-    local packed = string.sub(found, 2)
-    return string.byte(found), cmsgpack.unpack(packed), packed
+    local limit_index, packed = string.byte(found), string.sub(found, 2)
+    local is_unpacked, descriptor = pcall(cmsgpack.unpack, packed)
+    if is_unpacked and type(descriptor) == 'table' and (descriptor.limits or {})[limit_index] then
+      return limit_index, descriptor, packed
+    end
+    redis.call('HDEL', queue[LINES], line)
   end
   local id = redis.call('ZRANGE', line, 0, 0)[1]
-  local row = id and redis.call('HGET', queue[MESSAGES], id)
-  local key_caps = row and cmsgpack.unpack(row)[KEY_CAPS]
+  local packed_row = id and redis.call('HGET', queue[MESSAGES], id)
+  local row = packed_row and unpack_row(packed_row)
+  local key_caps = row and row[KEY_CAPS]
   local descriptor = { queue = queue, limits = { [0] = { [WAITING] = waiting } }, crowds = key_caps }
   return 0, descriptor, cmsgpack.pack(descriptor)
 end
@@ -108,11 +113,11 @@ local function serve_line(queue, waiting, line, score, rival)
     repair()(queue)
     return false
   end
-  local rows = read_many('HMGET', queue[MESSAGES], ids, 1, #ids)
   local slot_keys = has_slots and slot_keys_of(requirements, descriptor) or nil
   local claim_head = pack_claim_head(line, packed_descriptor)
   local field = limit_index > 0 and descriptor.limits[limit_index][FIELD]
-  local batch = decide_batch(ids, rows, claim_head, limit_index, field, requirements, undefined, slot_keys)
+  local batch = decide_batch(ids, entries, queue[MESSAGES], claim_head, limit_index, field, requirements, undefined,
+                             slot_keys)
   local dispatches = #batch.leaving
   if dispatches > 0 or #ids == 0 then
     local task_score = entries[2 * dispatches + 2]

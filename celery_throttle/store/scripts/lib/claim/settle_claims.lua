@@ -17,7 +17,7 @@ local function settle_claims()
   for _, unstarted_token in ipairs(unstarted) do
     local claim = redis.call('HGET', call.claims, unstarted_token)
     if claim then
-      release_slots(cmsgpack.unpack(claim)[2], call.worker, unstarted_token, call.wake_later)
+      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, unstarted_token, call.wake_later)
       redis.call('HDEL', call.claims, unstarted_token)
     end
   end

@@ -1,15 +1,16 @@
 -- line_removal.lua: removes waiting tasks from anywhere in their lines.
--- uses: remove_tasks, descriptor, fair_queue
+-- uses: remove_tasks, descriptor, fair_queue, unpack_row
 
 -- Returns the line of a task of a queue, the index of the limit at which it waits, its descriptor, and the packed row
--- of the task; nil if the task does not wait.
+-- of the task and the row itself; nil if the task does not wait, or its row cannot be read.
 local function find_task(queue, id)
-  local row = redis.call('HGET', queue[MESSAGES], id)
-  local line = row and cmsgpack.unpack(row)[LINE]
+  local packed = redis.call('HGET', queue[MESSAGES], id)
+  local row = packed and unpack_row(packed)
+  local line = row and row[LINE]
   local found = line and redis.call('ZSCORE', line, id) and redis.call('HGET', queue[LINES], line)
   if found then
     local limit_index, descriptor = unpack_descriptor(found)
-    return line, limit_index, descriptor, row
+    return line, limit_index, descriptor, packed, row
   end
 end
 

@@ -1,5 +1,5 @@
 -- repair.lua: rebuilds what the server has lost of the lines of a queue.
--- uses: fair_queue, waiting_list, descriptor, end_line
+-- uses: fair_queue, waiting_list, descriptor, end_line, unpack_row
 -- Rows tell which tasks wait in a line; descriptors tell which lines wait at a limit. Returns a function of the
 -- queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
 
@@ -25,10 +25,10 @@ return function(queue, refilled)
 
   local cursor = next(lost) and '0'
   while cursor do
-    local rows = redis.call('HSCAN', queue[MESSAGES], cursor, 'COUNT', 1000)
+    local rows = redis.call('HSCAN', queue[MESSAGES], cursor, 'COUNT', 10) -- as rows may be large
     for i = 1, #rows[2], 2 do
-      local row = cmsgpack.unpack(rows[2][i + 1])
-      if lost[row[LINE]] then
+      local row = unpack_row(rows[2][i + 1])
+      if row and lost[row[LINE]] then
         redis.call('ZADD', row[LINE], format_integer(row[SCORE]), rows[2][i])
       end
     end

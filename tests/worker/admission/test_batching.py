@@ -1,0 +1,38 @@
+"""Requests that are decided, and parked, in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_throttle.worker.admission.batching import NextRound
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.hooks.timers import ThreadTimers
+from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, DECISION_BATCH_SIZE), (600_000, 2), (10**7, 1)])
+def test_a_round_has_few_large_messages(size: int, most: int) -> None:
+    rounds: list[int] = []
+    calls: list[Callable[[], None]] = []
+
+    def call_later(_: float, function: Callable[..., None], args: tuple[Any, ...] = ()) -> None:
+        calls.append(lambda: function(*args))
+
+    next_round = NextRound(
+        lambda requests: rounds.append(len(requests)),
+        call_later,
+        Backoff(ThreadTimers()),
+        lambda function, *args: call_later(0, function, args),
+    )
+    for _ in range(20):
+        state = SimpleNamespace(defer=lambda: None)
+        message = SimpleNamespace(body=b"x" * size)
+        next_round.add(SimpleNamespace(throttle_state=state, message=message))
+    while calls:
+        calls.pop()()
+    assert sum(rounds) == 20
+    assert max(rounds) == most
