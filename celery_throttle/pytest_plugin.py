@@ -10,6 +10,9 @@
 ``throttle_runs``         Fixture, its value is a record of the tasks that started or waited.
 ========================  =========================================================================
 
+A session of tests is refused if the environment overrides the broker or the result backend that the
+settings of an app with limits name.
+
 A test begins with no units in use. One that uses none of these has the limits of the code under
 test on the server that the code names. Celery and the limiter are imported where a test needs them.
 """
@@ -24,6 +27,7 @@ import pytest
 
 from celery_throttle.store.memory_url import MEMORY_URL
 from celery_throttle.test_support import names
+from celery_throttle.test_support.environment import refuse_overridden_settings
 
 if TYPE_CHECKING:
     from celery_throttle.limits.requirement import LimitsLike
@@ -46,10 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
     names.check_config(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check the markers."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the markers, and that tests use the broker that their settings name."""
     for item in items:
         names.check_item(item)
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    refuse_overridden_settings(patch)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +16,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import redis
 
 from tests.docs import pages
 from tests.programs import ROOT, run_python, search_path
@@ -46,11 +49,35 @@ def test_the_page_shows_all_that_matters() -> None:
     }
 
 
+needs_pytest_django = pytest.mark.skipif(
+    importlib.util.find_spec("pytest_django") is None, reason="pytest-django is not installed"
+)
+
+
+@needs_pytest_django
 @pytest.mark.thorough
-def test_its_own_tests_pass(tmp_path: Path) -> None:
-    if importlib.util.find_spec("pytest_django") is None:
-        pytest.skip("pytest-django is not installed")
-    run_python("-m", "pytest", "-p", "no:cacheprovider", str(SHOP), cwd=tmp_path)
+def test_its_own_tests_pass_and_leave_the_broker_of_the_shell_alone(
+    tmp_path: Path, redis_url: str
+) -> None:
+    env = {"SHOP_BROKER_URL": redis_url}
+    run_python("-m", "pytest", "-p", "no:cacheprovider", str(SHOP), env=env, cwd=tmp_path)
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+
+
+@needs_pytest_django
+def test_its_own_tests_send_nothing_to_a_broker_that_celery_prefers(
+    tmp_path: Path, redis_url: str
+) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SHOP)]
+    env = {**os.environ, "PYTHONPATH": search_path(), "CELERY_BROKER_URL": redis_url}
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"CELERY_BROKER_URL={redis_url} is set" in done.stderr
 
 
 class Shop:
@@ -59,7 +86,7 @@ class Shop:
     def __init__(self, broker: str, store: str, directory: Path) -> None:
         self._database = directory / "db.sqlite3"
         self.env = {
-            "CELERY_BROKER_URL": broker,
+            "SHOP_BROKER_URL": broker,
             "THROTTLE_URL": store,
             "DATABASE": str(self._database),
             "PYTHONPATH": search_path(SHOP),

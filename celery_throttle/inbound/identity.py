@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fnmatch import translate
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import check_function
+from celery_throttle.limits.route_pattern import compile_route
 
 #: A function that returns the key of a request, or None if no limit applies to it.
 ByRequest = Callable[[Any], Any]
@@ -187,7 +187,7 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
             raise ConfigurationError(
                 f"{shown(route)} is no route; allowed: such as '/search' or 'POST /login'"
             )
-    patterns = [(route, re.compile(translate(route))) for route in routes]
+    patterns = [(route, compile_route(route)) for route in routes]
 
     def key(request: Any) -> Any:
         method, path = RequestInfo.of(request).method_and_path

@@ -8,11 +8,11 @@ from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.route_pattern import is_pattern
 from celery_throttle.rules.dump import (
     format_ref,
     format_texts,
     format_toml,
-    is_pattern,
     sort_refs,
     sort_tasks,
 )

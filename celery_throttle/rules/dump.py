@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, format_limits
+from celery_throttle.limits.route_pattern import is_pattern
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -60,11 +61,6 @@ def sort_tasks(routes: Collection[str]) -> list[str]:
     """Sort names of tasks; then come the patterns, whose order counts, as they are."""
     names = sorted(task for task in routes if not is_pattern(task))
     return [*names, *filter(is_pattern, routes)]
-
-
-def is_pattern(task: str) -> bool:
-    """Whether the task of a route is a pattern, as for ``fnmatch``."""
-    return not {*"*?["}.isdisjoint(task)
 
 
 def _quote(text: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from functools import cached_property
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.route_pattern import compile_route
 from celery_throttle.rules.rules import Rules
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -50,4 +50,4 @@ def _find(routes: Mapping[str, Spec], task: str) -> Spec | None:
     """Return the route for a name, or else of the first pattern that matches."""
     if task in routes:
         return routes[task]
-    return next((spec for glob, spec in routes.items() if fnmatchcase(task, glob)), None)
+    return next((spec for route, spec in routes.items() if compile_route(route).match(task)), None)

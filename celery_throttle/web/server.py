@@ -20,6 +20,19 @@ with require_extra("waitress", "the command web", "web"):
 
 Server = MultiSocketServer | BaseWSGIServer
 
+# Whoever reaches the port can open connections without a password, and never finish a request.
+# Those that stay silent are closed soon, and hundreds of them leave room for others. Waitress
+# cannot bound those that send a little from time to time: a proxy does (docs/how-to/web.md).
+
+#: Open connections at most. With its files, one takes up to 3 of the 1,024 files of a process.
+_MAX_CONNECTIONS = 300
+
+#: Seconds after which a silent connection is closed. A visible page polls every two seconds.
+_SILENT_SECONDS = 10
+
+#: Seconds between two looks for silent connections.
+_CLEANUP_SECONDS = 5
+
 
 def make_server(
     limiter: Limiter,
@@ -46,6 +59,9 @@ def make_server(
         port=port,
         ident=None,  # no header of a response names the server
         max_request_body_size=MAX_REQUEST_BYTES,  # it is stored before a password is asked for
+        connection_limit=_MAX_CONNECTIONS,
+        channel_timeout=_SILENT_SECONDS,
+        cleanup_interval=_CLEANUP_SECONDS,
     )
 
 

@@ -9,10 +9,11 @@ from celery import Celery
 
 from celery_throttle import Throttle
 
+# Celery prefers CELERY_BROKER_URL to all settings, also to those of tests: hence other names.
 app = Celery(
     "shop",
-    broker=os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0"),
-    backend=os.environ.get("CELERY_RESULT_BACKEND", "cache+memory://"),
+    broker=os.environ.get("SHOP_BROKER_URL", "redis://localhost:6379/0"),
+    backend=os.environ.get("SHOP_RESULT_BACKEND", "cache+memory://"),
 )
 throttle = Throttle(app, {"stripe": "100/m", "mail": "2/s", "reports": "1 at once"})
 

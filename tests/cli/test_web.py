@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,34 @@ def test_a_large_request_is_refused_before_it_is_read(redis_url: str) -> None:
         connection.endheaders()
         assert connection.getresponse().status == 413
         connection.close()
+
+
+@pytest.fixture
+def unfinished(redis_url: str) -> Iterator[tuple[str, list[socket.socket]]]:
+    """The address of a page, and 150 connections with a request that never ends."""
+    with serving([COMMAND, "--url", redis_url], redis_url) as (_, address), ExitStack() as stack:
+        host, port = address.split("/")[2].split(":")
+        connections = []
+        for _ in range(150):
+            connections.append(
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=100))
+            )
+            connections[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        yield address, connections
+
+
+def test_unfinished_requests_do_not_block_the_page(
+    unfinished: tuple[str, list[socket.socket]],
+) -> None:
+    address, _ = unfinished
+    assert read(address)[0] == 200
+
+
+@pytest.mark.thorough
+def test_unfinished_requests_are_closed(unfinished: tuple[str, list[socket.socket]]) -> None:
+    _, connections = unfinished
+    for connection in connections:
+        assert connection.recv(1) == b""
 
 
 def test_a_missing_password_file(redis_url: str) -> None:

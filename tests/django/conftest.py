@@ -32,7 +32,7 @@ SERVERS = {
 def env_of(store: str, directory: Path, settings: str = "tests.django.settings") -> dict[str, str]:
     """Return the environment of a process of the project; `directory`: of its database."""
     return {
-        "CELERY_BROKER_URL": "memory://",
+        "SHOP_BROKER_URL": "memory://",
         "DATABASE": str(directory / "db.sqlite3"),
         "DJANGO_SETTINGS_MODULE": settings,
         "PYTHONDONTWRITEBYTECODE": "1",

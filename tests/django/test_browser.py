@@ -45,7 +45,7 @@ def test_a_pause_stops_the_tasks(
     limiter: Limiter,
     start_worker: StartWorker,
 ) -> None:
-    start_worker("shop", redis_url, env={**shop_env, "CELERY_BROKER_URL": redis_url})
+    start_worker("shop", redis_url, env={**shop_env, "SHOP_BROKER_URL": redis_url})
     with open_browser() as browser, Celery(broker=redis_url, set_as_current=False) as app:
         _log_in(browser, origin, "changer")
         _follow(browser, "Limits")

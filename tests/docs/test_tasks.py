@@ -162,7 +162,7 @@ def test_other_values(app: Any) -> None:
 
 
 def test_the_order_of_routes(app: Any) -> None:
-    app.conf.throttle_routes = {"a.*": "mail", "*": "stripe", "a.b": "mail:eu", "x.[ab]?": "mail"}
+    app.conf.throttle_routes = {"[a].?": "github", "a.*": "mail", "*": "stripe", "a.b": "mail:eu"}
 
     def spec(name: str, **options: Any) -> Any:
         task = app.task(name=name, shared=False, lazy=False, **options)(nothing)
@@ -170,5 +170,6 @@ def test_the_order_of_routes(app: Any) -> None:
 
     assert spec("a.b") == "mail:eu"
     assert spec("a.c") == "mail"
+    assert spec("[a].?") == "github"
     assert spec("A.c") == "stripe"
     assert spec("a.d", throttle="github") == "github"

@@ -190,10 +190,14 @@ def test_what_is_no_request_is_said(key: Any) -> None:
         (Asked("/login"), "other"),
         (Asked("/login", method="POST"), "POST /login"),
         (Asked("/søk"), "/søk"),
+        (Asked("/f/[id]"), "/f/[id]"),
+        (Asked("/f/i"), "other"),
+        (Asked("/v?/1"), "/v?/*"),
+        (Asked("/v2/1"), "other"),
     ],
 )
 def test_routes(read: Read, asked: Asked, key: str) -> None:
-    routes = by_route("/search", "/orders/*", "POST /login", "/søk")
+    routes = by_route("/search", "/orders/*", "POST /login", "/søk", "/f/[id]", "/v?/*")
     assert read(routes, asked) == key
 
 

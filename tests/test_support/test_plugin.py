@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import redis
 
 from celery_throttle import pytest_plugin
 from celery_throttle.test_support import names
@@ -357,6 +358,79 @@ def test_worker(throttle_server, throttle_clock):
     )
     assert outcome.code == 1
     assert "a worker decides by the time of its server" in outcome.text
+
+
+OVERRIDES = {
+    "CELERY_BROKER_URL": "broker",
+    "CELERY_BROKER_READ_URL": "broker",
+    "CELERY_BROKER_WRITE_URL": "broker",
+    "CELERY_RESULT_BACKEND": "backend",
+}
+
+
+@pytest.mark.parametrize("variable", OVERRIDES)
+def test_a_session_is_refused_whose_settings_the_environment_overrides(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "redis://user:hidden-word@real.invalid/0")
+    tests = f"""
+Throttle(Celery("named", {OVERRIDES[variable]}="redis://of-tests.invalid"))
+
+def test_never(): pass
+"""
+    outcome = run(tests)
+    assert outcome.code == pytest.ExitCode.USAGE_ERROR
+    assert f"{variable}=redis://real.invalid/0 is set in the environment" in outcome.text
+    assert "hidden-word" not in outcome.text
+
+
+def test_a_broker_that_only_the_environment_names_is_allowed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://nowhere.invalid")
+    tests = """
+unnamed = Celery("unnamed")
+Throttle(unnamed)
+
+def test_broker():
+    assert unnamed.conf.broker_url == app.conf.broker_url == "redis://nowhere.invalid"
+"""
+    outcome = run(tests)
+    assert outcome.passed(1), outcome.text
+
+
+@pytest.mark.workers
+def test_no_worker_consumes_from_another_broker_than_a_fixture_sets(
+    run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", redis_url)
+    tests = f"""
+from celery.contrib.testing.worker import start_worker
+
+app.conf.update(broker_url={redis_url!r})
+
+def test_allowed():
+    app.connection_for_write().ensure_connection(max_retries=1)
+
+@pytest.fixture
+def worker():
+    app.conf.update(broker_url="memory://")
+    with start_worker(app, pool="solo", perform_ping_check=False):
+        yield
+
+def test_worker(worker): pass
+
+def test_caught(throttle_limits):
+    try:
+        charge.delay(1)
+    except Exception:
+        pass
+"""
+    outcome = run(tests)
+    assert "1 failed, 1 passed, 1 error" in outcome.text, outcome.text
+    assert outcome.text.count("Celery prefers it to the setting of app 'shop', 'memory://'") >= 2
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
 
 
 def test_it_does_nothing_where_nothing_is_asked_of_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ DATABASES = {
 }
 
 INSTALLED_APPS += ["celery_throttle.django"]
-CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "amqp://guest:guest@localhost:5672//")
+CELERY_BROKER_URL = os.environ.get("SHOP_BROKER_URL", "amqp://guest:guest@localhost:5672//")
 CELERY_THROTTLE_URL = os.environ.get("THROTTLE_URL", "redis://localhost:6379/0")
 CELERY_THROTTLE_LIMITS = {
     "stripe": "20/s burst 5",
