@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -218,6 +219,8 @@ def test_a_worker_withdraws_all_revoked_tasks(
 ) -> None:
     monkeypatch.setattr("celery.worker.state.revoked", LimitedSet(data=IDS))
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
-    revoked = RevokedTasks(lines.store, claims, 30.0, lambda: list(lines.keys.queue("q")))
+    revoked = RevokedTasks(
+        lines.store, claims, 30.0, lambda: list(lines.keys.queue("q")), threading.Lock()
+    )
     assert len(revoked.withdraw()) == COUNT
     assert lines.waiting() == []
