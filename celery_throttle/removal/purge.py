@@ -23,6 +23,7 @@ def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
 
 def _purge_messages(connection: Any, queue: str) -> int:
     try:
-        return int(connection.default_channel.queue_purge(queue) or 0)
+        with connection.channel() as channel:  # one that RabbitMQ closes after an error
+            return int(channel.queue_purge(queue) or 0)
     except connection.channel_errors:  # the broker has no such queue
         return 0

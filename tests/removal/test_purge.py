@@ -89,7 +89,7 @@ def test_queues_of_rabbitmq(rabbitmq_url: str, redis_url: str, start_worker: Sta
     site = Site(rabbitmq_url, redis_url, start_worker)
     site.park(5)
     site.send(1)
-    assert site.throttle.purge(["celery", "unknown"]) == 6
+    assert site.throttle.purge(["unknown", "celery"]) == 6
     site.assert_nothing_is_left()
     site.app.close()
 
