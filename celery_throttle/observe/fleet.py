@@ -14,10 +14,10 @@ from celery_throttle.store.script import Call, script
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
-_CONSUMED_SECONDS = 60.0
+CONSUMED_SECONDS = 60.0
 
 #: Seconds until each worker has reported a queue in which a first task waits.
-_REPORT_SECONDS = 15.0
+REPORT_SECONDS = 15.0
 
 
 class Fleet(NamedTuple):
@@ -40,7 +40,7 @@ class Fleet(NamedTuple):
         ``oldest``: seconds that its oldest task has waited. Workers report queues with waiting
         tasks only, so a queue whose first task has just joined a line may not be reported yet.
         """
-        is_new = self.workers > 0 and oldest < _REPORT_SECONDS
+        is_new = self.workers > 0 and oldest < REPORT_SECONDS
         return self.consumed.get(queue, is_new)
 
 
@@ -65,7 +65,7 @@ class FleetReader(LimitPlans):
         keys = self.keys
         queue_sets = [keys.consumed_queues, keys.temporary_queues]
         names = [keys.membership, *queue_sets, keys.quarantine, keys.outages]
-        call = Call(script("read_fleet"), names, [self.now(), to_us(_CONSUMED_SECONDS)])
+        call = Call(script("read_fleet"), names, [self.now(), to_us(CONSUMED_SECONDS)])
         now, workers, quarantined, queues, outage_us = yield call
         head = keys.queue("").lines
         consumed: dict[str, bool] = {}
@@ -79,7 +79,7 @@ class FleetReader(LimitPlans):
         """Return whether a live worker consumes a queue, whether tasks wait there or not."""
         keys = self.keys
         names = [keys.membership, keys.worker_queues, keys.queue(queue).lines]
-        found = yield Call(script("is_consumed"), names, [self.now(), to_us(_CONSUMED_SECONDS)])
+        found = yield Call(script("is_consumed"), names, [self.now(), to_us(CONSUMED_SECONDS)])
         return bool(found)
 
     def workers(self, most: int) -> Plan[tuple[WorkerStatus, ...]]:

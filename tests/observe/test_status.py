@@ -12,6 +12,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report
 from celery_throttle.rules.reader import read_rules
+from celery_throttle.store.script import Argument, Call, script
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Protocol
 
@@ -76,6 +77,36 @@ def test_a_queue_is_stranded_only_after_all_workers_have_reported_theirs(lines: 
     client.zadd(keys.consumed_queues, {keys.queue("q").lines: lines.now})
     client.expire(keys.consumed_queues, 60)
     assert lines.limiter.status().stranded == ()
+
+
+def beat(lines: Protocol, worker: str, queue: str, lease: float) -> None:
+    """Send the heartbeat of a worker that consumes one queue; its last one has no lease."""
+    keys = lines.limiter.keys
+    names = [keys.membership, keys.limits, keys.quarantine, keys.temporary_queues]
+    names += [keys.consumed_queues, keys.changes, keys.worker_queues, keys.limits_with_keys]
+    names += [keys.queue(queue).lines, keys.queue("earlier").lines]
+    lease_us = round(lease * SECOND)
+    args: list[Argument] = [lines.now, worker, lease_us, 0, 300 * SECOND, 600 * SECOND, "0", ""]
+    lines.store.run(Call(script("heartbeat"), names, args))
+
+
+def test_a_queue_is_stranded_soon_after_its_last_worker_has_ended(lines: Protocol) -> None:
+    """As when a deploy renames the queue. The queues of other workers are not."""
+    lines.limiter["api"].acquire()
+    for queue in ("kept", "renamed"):
+        lines.park(f"in {queue}", ["api"], queue=queue)
+    for queue in ("kept", "renamed"):
+        beat(lines, f"old {queue}", queue, 30)
+    beat(lines, "new", "kept", 30)
+    for queue in ("kept", "renamed"):
+        beat(lines, f"old {queue}", queue, -45)
+    lines.now += 10 * SECOND
+    beat(lines, "new", "kept", 30)
+    assert lines.limiter.status().stranded == ()
+    lines.now += 5 * SECOND
+    assert lines.limiter.status().stranded == (Stranded("renamed", 1, "queue", "renamed"),)
+    assert lines.limiter.run_plan(lines.limiter.observer.is_consumed("kept"))
+    assert not lines.limiter.run_plan(lines.limiter.observer.is_consumed("renamed"))
 
 
 def test_a_queue_without_tasks_is_consumed_while_a_live_worker_reports_it(lines: Protocol) -> None:

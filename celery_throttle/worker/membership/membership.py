@@ -17,6 +17,7 @@ from celery_throttle.errors import LimitError, StoreError
 from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.observe.fleet import CONSUMED_SECONDS, REPORT_SECONDS
 from celery_throttle.store import definitions
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -80,8 +81,10 @@ class Membership:
         """Leave: the other workers may use more of each limit during an outage."""
         self._stopped = True
         self._wakeup.set()
+        # The other workers report the queues that they consume as well within REPORT_SECONDS.
+        earlier = CONSUMED_SECONDS - REPORT_SECONDS
         with suppress(StoreError):  # then the worker counts as alive until its lease runs out
-            self._call(0, self.queues.names())
+            self._call(-to_us(earlier), self.queues.names())
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""

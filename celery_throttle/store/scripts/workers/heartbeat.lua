@@ -16,7 +16,8 @@
 --       then per name of a limit: its pause
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
---       3   for how long (us) it counts as live; 0 if it ends
+--       3   for how long (us) it counts as live; 0 or less if it ends: its queues, unless they are temporary, then count
+--           as reported by so much (us) earlier
 --       4   reply all definitions if there are at most so many, else those of the names that follow
 --       5   for how long (us) a worker counts as a consumer after it has reported a queue
 --       6   for how long (us) the zset `consumed`, and a report of limits with keys, are kept after the last report
@@ -30,20 +31,20 @@
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
 
--- Note in one of the sets that a queue is consumed now. A queue without tasks is removed from the set.
-local function note_consumed(set, lines)
+-- Note in one of the sets when a queue was consumed. A queue without tasks is removed from the set.
+local function note_consumed(set, lines, at)
   if redis.call('EXISTS', lines) == 1 then
-    redis.call('ZADD', set, format_integer(now), lines)
+    redis.call('ZADD', set, format_integer(at), lines)
   else
     redis.call('ZREM', set, lines)
   end
 end
 
 -- Note in a set what this worker reports, and forget what no worker has reported for `kept` (us).
-local function note_all(set, reported, kept)
+local function note_all(set, reported, at, kept)
   local members = {}
   for i, member in ipairs(reported) do
-    members[2 * i - 1], members[2 * i] = format_integer(now), member
+    members[2 * i - 1], members[2 * i] = format_integer(at), member
   end
   call_with('ZADD', set, members)
   redis.call('ZREMRANGEBYSCORE', set, '-inf', format_integer(now - kept))
@@ -90,22 +91,26 @@ local first_pause = 9 + queue_count
 
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
+local reported_at = now + math.min(0, lease)
 for i = 1, queue_count do
-  local is_temporary = string.sub(ARGV[7], i, i) == '1'
-  note_consumed(is_temporary and temporary or consumed, KEYS[8 + i])
+  if string.sub(ARGV[7], i, i) == '1' then
+    note_consumed(temporary, KEYS[8 + i], now)
+  else
+    note_consumed(consumed, KEYS[8 + i], reported_at)
+  end
 end
 redis.call('PEXPIRE', consumed, expiry_ms(tonumber(ARGV[6])))
-if lease == 0 then
+local consumed_for = tonumber(ARGV[5])
+note_all(KEYS[7], list_own_queues(), reported_at, consumed_for)
+if lease <= 0 then
   remove_lease(live, worker)
   return { redis.call('ZCOUNT', live, '(0', '+inf') }
 end
 write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
-local consumed_for = tonumber(ARGV[5])
 local since = now - consumed_for
-note_all(KEYS[7], list_own_queues(), consumed_for)
-note_all(KEYS[8], list_names_with_keys(), tonumber(ARGV[6]))
+note_all(KEYS[8], list_names_with_keys(), now, tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
