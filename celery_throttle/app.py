@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery
+from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.errors import ConfigurationError, shown
@@ -272,7 +272,7 @@ class Throttle(RemovalMethods):
 
 
 def _make_default_base(app: Any) -> None:
-    """Make ThrottledTask the default base of the app's tasks, above one that the app has or gets.
+    """Make ThrottledTask the default base of the app's tasks, under one that the app has or gets.
 
     An app has a base by ``task_cls``, or by an assignment to ``app.Task``, as Flask apps have.
     """
@@ -290,6 +290,9 @@ def _make_default_base(app: Any) -> None:
 def _add_limits_to_base(app: Any) -> None:
     # The app also stores here what it makes of `task_cls` at first use.
     own = vars(app).pop("Task", None) or symbol_by_name(app.task_cls)
-    if not issubclass(own, ThrottledTask):
-        own = type("ThrottledTask", (ThrottledTask, own), {"abstract": True})
+    if own is Task:
+        own = ThrottledTask
+    elif not issubclass(own, ThrottledTask):
+        # In this order, or defaults of ours would hide attributes of the app's class.
+        own = type("ThrottledTask", (own, ThrottledTask), {"abstract": True})
     app.task_cls = own

@@ -2,7 +2,6 @@
 
 ``task_cls``: that of Flask 2.3 and later; its tasks are shared tasks. ``before``: that of Flask 2.2
 and earlier, which assigns a class to ``celery.Task``. ``after``: the same, after ``Throttle(app)``.
-``plain``: the same, but the class derives from Celery's own Task.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def make_celery(app: Flask) -> Any:
     return celery
 
 
-def assign_task(celery: Any, base: type[Task], app: Flask) -> None:
-    class ContextTask(base):  # type: ignore[misc, valid-type]  # one of two
+def assign_task(celery: Any, app: Flask) -> None:
+    class ContextTask(celery.Task):  # type: ignore[misc]  # made at run time
         def __call__(self, *args: object, **kwargs: object) -> object:
             with app.app_context():
                 return self.run(*args, **kwargs)
@@ -56,14 +55,12 @@ def assign_task(celery: Any, base: type[Task], app: Flask) -> None:
     celery.Task = ContextTask
 
 
-LIMITS = {"api": "1/h burst 100"}
-
 if WAY == "task_cls":
     app: Any = celery_init_app(flask_app)
 else:
     app = make_celery(flask_app)
 if WAY == "before":
-    assign_task(app, app.Task, flask_app)
+    assign_task(app, flask_app)
 
 
 def name_of_app() -> str:
@@ -71,11 +68,11 @@ def name_of_app() -> str:
     return str(current_app.name)
 
 
-if WAY in ("task_cls", "before"):
+if WAY != "after":
     early = app.task(name_of_app, name="early", throttle="api", lazy=False)
-throttle = Throttle(app, LIMITS)
-if WAY in ("after", "plain"):
-    assign_task(app, app.Task if WAY == "after" else Task, flask_app)
+throttle = Throttle(app, {"api": "1/h burst 100"})
+if WAY == "after":
+    assign_task(app, flask_app)
 
 limited = app.task(name_of_app, name="limited", throttle="api")
 not_limited = app.task(name_of_app, name="not_limited")

@@ -386,19 +386,21 @@ def test_calls_of_a_task_without_typing_have_any_argument(app: Celery) -> None:
 @pytest.mark.parametrize("own", ["Celery's", "the app's", "ours"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_base_of_the_apps_own_stays(app: Any, attribute: str, own: str, *, first: bool) -> None:
-    """Whether it is assigned before or after the Throttle is made."""
+    """Whether it is assigned before or after the Throttle is made, with all its attributes."""
     if not first:
         Throttle(app, limits=LIMITS)
     parent: Any = {"Celery's": Task, "the app's": app.Task, "ours": ThrottledTask}[own]
     vars(app).pop("Task")  # once it is used, Celery ignores another `task_cls`
-    base = type("Base", (parent,), {"abstract": True})
+    attributes = {"throttle": "stripe", "Request": "shop.requests:Request"}
+    base = type("Base", (parent,), {"abstract": True, **attributes})
     setattr(app, attribute, base)
     if first:
         Throttle(app, limits=LIMITS)
-    task = define(app, throttle="stripe")
+    task = define(app)
     assert isinstance(task, base)
     assert isinstance(task, ThrottledTask)
     assert task.app is app
+    assert {name: getattr(task, name) for name in attributes} == attributes
 
 
 def test_the_limits_of_a_foreign_base_are_checked_too(app: Celery) -> None:
