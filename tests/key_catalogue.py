@@ -292,6 +292,16 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         ),
         *_kinds(
             Expiry.ALWAYS,
+            "ten minutes after the last such start",
+            "note_ungated",
+            (
+                _KEYS.ungated,
+                "zset",
+                "tasks with limits whose starts do not pass the gate, by time",
+            ),
+        ),
+        *_kinds(
+            Expiry.ALWAYS,
             "when the last heartbeat expires",
             "heartbeat",
             (_KEYS.membership, "zset", "live workers, by the end of the heartbeat"),

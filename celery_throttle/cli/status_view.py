@@ -15,6 +15,7 @@ from celery_throttle.observe.status_text import (
     layer_text,
     stranded_text,
     totals_text,
+    ungated_text,
     usage_text,
     used_text,
     waiting_tasks_text,
@@ -89,6 +90,9 @@ def status_lines(
     if status.stranded:
         lines.append("Stranded:")
         lines += [f"  {stranded_text(one)}" for one in status.stranded]
+    if status.ungated:
+        lines.append("Ungated:")
+        lines += [f"  {ungated_text(one)}" for one in status.ungated]
     if status.rules is not None:
         lines += rules_lines(status.rules)
     return lines

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.observe.times import at_time
-from celery_throttle.observe.values import Stranded
+from celery_throttle.observe.values import Stranded, Ungated
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.store.script import Call, script
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
 CONSUMED_SECONDS = 60.0
+
+#: Seconds for which a task counts as ungated after a worker has last seen such a start.
+_UNGATED_SECONDS = 600.0
+
+#: Before the name of an ungated task whose slots are released before its end.
+_RELEASES_EARLY = "slots "
 
 #: Seconds until each worker has reported a queue in which a first task waits.
 REPORT_SECONDS = 15.0
@@ -28,6 +34,7 @@ class Fleet(NamedTuple):
     quarantined: int  #: tasks
     consumed: dict[str, bool]  #: of queues with tasks that a worker has ever reported
     outage_seconds: float  #: that workers spent in outage mode, as they have reported
+    ungated: tuple[Ungated, ...] = ()  #: tasks whose starts do not pass the gate
 
     @property
     def at(self) -> datetime:
@@ -64,16 +71,23 @@ class FleetReader(LimitPlans):
         """Return the live workers and the queues that they consume."""
         keys = self.keys
         queue_sets = [keys.consumed_queues, keys.temporary_queues]
-        names = [keys.membership, *queue_sets, keys.quarantine, keys.outages]
+        names = [keys.membership, *queue_sets, keys.quarantine, keys.outages, keys.ungated]
         call = Call(script("read_fleet"), names, [self.now(), to_us(CONSUMED_SECONDS)])
-        now, workers, quarantined, queues, outage_us = yield call
+        now, workers, quarantined, queues, outage_us, notes = yield call
         head = keys.queue("").lines
         consumed: dict[str, bool] = {}
         for lines, flag in zip(queues[::2], queues[1::2], strict=True):
             name = lines.decode().removeprefix(head)
             # A worker that has just ended reported its queues a moment ago.
             consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
-        return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS)
+        ungated = tuple(sorted(map(_read_note, notes), key=lambda one: one.task))
+        return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS, ungated)
+
+    def note_ungated(self, tasks: Iterable[Ungated]) -> Plan[None]:
+        """Note that a worker has seen starts of tasks that did not pass its gate."""
+        notes = [_RELEASES_EARLY * one.releases_early + one.task for one in tasks]
+        args = [self.now(), to_us(_UNGATED_SECONDS), *notes]
+        yield Call(script("note_ungated"), [self.keys.ungated], args)
 
     def is_consumed(self, queue: str) -> Plan[bool]:
         """Return whether a live worker consumes a queue, whether tasks wait there or not."""
@@ -114,3 +128,9 @@ class FleetReader(LimitPlans):
         if fleet.quarantined:
             found.append(Stranded("", fleet.quarantined, "task", ""))
         return tuple(found)
+
+
+def _read_note(note: bytes) -> Ungated:
+    text = note.decode()
+    task = text.removeprefix(_RELEASES_EARLY)
+    return Ungated(task, task != text)

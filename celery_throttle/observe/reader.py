@@ -70,7 +70,8 @@ class StatusReader(StoredReader, FleetReader, RulesReader, RunnableReader):
         stranded = yield from self._stranded(fleet, found)
         limits = tuple(status for status, _ in found)
         rules = yield from self.rules_status()
-        return Status(at_time(fleet.now), limits, None, fleet.workers, stranded, rules)
+        at, workers = at_time(fleet.now), fleet.workers
+        return Status(at, limits, None, workers, stranded, rules, fleet.ungated)
 
     def of_refs(
         self, refs: Sequence[LimitRef], fleet: Fleet

@@ -11,7 +11,14 @@ from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
-from celery_throttle.observe.values import Change, LimitStatus, Stranded, TaskStatus, Usage
+from celery_throttle.observe.values import (
+    Change,
+    LimitStatus,
+    Stranded,
+    TaskStatus,
+    Ungated,
+    Usage,
+)
 
 _UNKNOWN = (
     "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
@@ -147,6 +154,14 @@ def stranded_text(stranded: Stranded) -> str:
             "or define it"
         )
     return f"{tasks} in quarantine: the worker that claimed them had no code for them, or failed"
+
+
+def ungated_text(ungated: Ungated) -> str:
+    """Return a sentence about a task whose starts do not pass the gate."""
+    text = f"{ungated.task}: its strategy starts it, later than its limits admit it"
+    if not ungated.releases_early:
+        return text
+    return f"{text}; its slots are released before it ends: set acks_late=True"
 
 
 def unconsumed_text(queue: str) -> str:

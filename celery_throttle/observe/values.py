@@ -228,6 +228,19 @@ class Stranded:
 
 
 @dataclass(frozen=True, slots=True)
+class Ungated:
+    """A task with limits that its own strategy starts, later than it passes the gate.
+
+    Attributes:
+        task: The name of the task. Its units are taken when its strategy gets a message.
+        releases_early: Whether its slots are released when it starts, and not at its end.
+    """
+
+    task: str
+    releases_early: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRules:
     """A live worker whose rules file differs from the rules in force, or has mistakes.
 
@@ -273,6 +286,7 @@ class Status:
         stranded: The tasks that no live worker can start: waiting tasks at the limits of this page,
             and tasks in quarantine.
         rules: The rules file in force; None if there never was a rules file.
+        ungated: The tasks whose own strategies have started them in the last ten minutes.
     """
 
     at: datetime
@@ -281,6 +295,7 @@ class Status:
     workers: int
     stranded: tuple[Stranded, ...]
     rules: RulesStatus | None = None
+    ungated: tuple[Ungated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

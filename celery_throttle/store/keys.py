@@ -139,6 +139,11 @@ class Keys:
         """For how long workers were in outage mode, summed over workers."""
         return f"{self.prefix}:outages"
 
+    @property
+    def ungated(self) -> str:
+        """Tasks whose starts do not pass the gate, by when a worker last saw such a start."""
+        return f"{self.prefix}:ungated"
+
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"

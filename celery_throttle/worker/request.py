@@ -128,6 +128,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         task = self.throttle_state
         is_admitted = task.status is Status.ADMITTED
         if is_admitted:
+            task.return_to_gate(0.0)
             gate.slots.move(self.message.admitted_request, self)
         if self.revoked():
             _end(self)  # it may have a slot already
@@ -163,15 +164,14 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     The strategy may make another request, which passes the gate as it is admitted, or do without.
     Then the acknowledgement of the message is all that this worker sees of the task's end.
     """
-    task = request.throttle_state
+    task, gate = request.throttle_state, gate_of(request.app)
     task.admit()
     state.task_ready(request)
     request.message.admitted_request = request
 
     def end(outcome: str) -> None:
-        if task.status is Status.ADMITTED:
-            task.outcome = task.outcome or outcome
-            _end(request)
+        if task.status is Status.ADMITTED and gate is not None:
+            gate.end_ungated(request, outcome)
 
     def acknowledge(*args: Any, **options: Any) -> None:
         request.on_ack(*args, **options)

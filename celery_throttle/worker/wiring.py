@@ -280,6 +280,7 @@ class ConnectionParts:
             admit_again=self.admit_again,
             call_later=timers.call_after,
             call_soon=timers.call_soon,
+            report_ungated=worker.status.report_ungated,
             refresh_rules=worker.refresh_rules,
         )
         attach_gate(consumer.app, self.gate)

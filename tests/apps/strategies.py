@@ -110,6 +110,11 @@ def slow_batched(requests: list[tuple[Any, ...]]) -> None:
     time.sleep(0.1)
 
 
+@app.task(base=Batches, throttle="slots")
+def early_batched(requests: list[tuple[Any, ...]]) -> None:
+    note("early", len(requests))
+
+
 if real_batches:
 
     @app.task(base=real_batches.Batches, throttle="batches", flush_every=10, flush_interval=0.5)

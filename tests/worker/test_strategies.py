@@ -11,6 +11,7 @@ import redis
 from kombu import Connection
 
 from tests.apps import strategies
+from tests.programs import run_python
 from tests.servers.server import wait_until
 from tests.worker.conftest import SIZES
 from tests.workers import StartWorker, Worker
@@ -51,7 +52,7 @@ class Site:
         return waiting.waiting == waiting.claimed == 0
 
     def close(self) -> None:
-        names = ("batched", "slow", "real", "seen", "passed", "ran", "element")
+        names = ("batched", "slow", "early", "real", "seen", "passed", "ran", "element")
         self.client.delete(*(f"strategies-{name}" for name in names))
         self.client.close()
 
@@ -86,6 +87,29 @@ def test_a_batch_holds_slots_until_its_messages_are_acknowledged(site: Site) -> 
     wait_until(lambda: sum(int(one) for one, _ in site.notes("slow")) == 9, "all ran", SECONDS)
     wait_until(site.is_idle, "all claims are settled", SECONDS)
     assert max(int(one) for one, _ in site.notes("slow")) <= 3
+
+
+@pytest.mark.pools("prefork")
+def test_a_task_whose_starts_do_not_pass_the_gate_is_reported(site: Site) -> None:
+    """Once in the log, and in ``ls``. A task whose starts do is not, whatever its strategy is."""
+    site.send(strategies.counted, 2)
+    site.until_noted("ran", 2)
+    for _ in range(2):
+        site.send(strategies.batched, 2)
+        site.send(strategies.early_batched, 2)
+        wait_until(lambda: not site.client.llen("strategies"), "the worker has them", SECONDS)
+        wait_until(site.is_idle, "all are acknowledged", SECONDS)
+    wait_until(lambda: len(strategies.throttle.status().ungated) == 2, "both are known", SECONDS)
+    shown = run_python(
+        *("-m", "celery", "-A", "tests.apps.strategies", "throttle", "ls"),
+        env={"CELERY_BROKER_URL": site.url, "THROTTLE_URL": site.url},
+    )
+    log, text = site.worker.log(), "its strategy starts it, later than its limits admit it"
+    remedy = "; its slots are released before it ends: set acks_late=True"
+    for name, more in (("batched", ""), ("early_batched", remedy)):
+        line = f" tests.apps.strategies.{name}: {text}{more}\n"
+        assert shown.count(line) == log.count(line) == 1
+    assert shown.count(text) == log.count(text) == 2
 
 
 @pytest.mark.pools("prefork", "solo", "gevent")

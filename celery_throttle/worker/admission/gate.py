@@ -72,6 +72,8 @@ class Gate:
     call_later: CallLater
     #: Calls a function in the worker's loop, from any thread.
     call_soon: Callable[..., Any]
+    #: Reports a start that did not pass the gate, by the name of the task.
+    report_ungated: Callable[..., None]
     #: Adopts the rules in force on the server; returns whether the app has a rules file.
     refresh_rules: Callable[[], bool]
 
@@ -142,6 +144,19 @@ class Gate:
         if task.outcome and not task.comes_again:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
+
+    def end_ungated(self, request: Any, outcome: str) -> None:
+        """Record the end of an admitted task that its own strategy has run.
+
+        Its message is acknowledged or rejected: that is all that this worker sees.
+        """
+        task = request.throttle_state
+        if not task.outcome:  # else it was revoked
+            task.outcome = outcome
+            early = self.slots.holds(request) and not request.task.acks_late
+            self.report_ungated(str(request.task.name), releases_early=early)
+        self.end(request)
+        self.report_outcome(request)
 
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
         """Let a task wait for limits that it met in its body; then it runs once more.

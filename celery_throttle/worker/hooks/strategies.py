@@ -68,7 +68,8 @@ class Strategies(dict[str, Strategy]):
         task = consumer.app.tasks[name]
         if self._install(task):  # the task was defined after the worker had started
             strategy = task.start_strategy(consumer.app, consumer)
-        is_celerys = symbol_by_name(task.Strategy) is default
+        # Resolved now: tracers may have replaced Celery's.
+        is_celerys = symbol_by_name(task.Strategy) is symbol_by_name(Task.Strategy)
         wrapped = self._announce_once(strategy) if is_celerys else self._admit_first(task, strategy)
         super().__setitem__(name, wraps(strategy)(wrapped))
 

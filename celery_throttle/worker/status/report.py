@@ -16,9 +16,10 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.observe.details import MIN_RECORD_SECONDS
+from celery_throttle.observe.status_text import ungated_text
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
-from celery_throttle.observe.values import LimitStatus, Stranded
+from celery_throttle.observe.values import LimitStatus, Stranded, Ungated
 from celery_throttle.operations.plan import Plan
 from celery_throttle.worker import tuning
 
@@ -34,7 +35,10 @@ class StatusReport:
 
     def __post_init__(self) -> None:
         self.stranded: tuple[Stranded, ...] = ()
+        self._ungated: set[Ungated] = set()
+        self._logged_ungated: set[Ungated] = set()
         self._last_change: str | None = None
+        self._next_note_at = 0.0
         self._next_record_at = 0.0
         self._next_report_at = 0.0
 
@@ -50,6 +54,19 @@ class StatusReport:
         for status in statuses:
             logger.info("Limit in force: %s", describe_limit(status))
 
+    def report_ungated(self, task: str, *, releases_early: bool) -> None:
+        """Report that a task with limits was started, but not at the gate. Thread-safe.
+
+        Args:
+            task: the name of the task.
+            releases_early: whether it may still run, but its slots are released.
+        """
+        ungated = Ungated(task, releases_early)
+        self._ungated.add(ungated)
+        if ungated not in self._logged_ungated:
+            self._logged_ungated.add(ungated)
+            logger.warning("Ungated task %s", ungated_text(ungated))
+
     def run(self, newest_change: str) -> None:
         """Report what has happened since the last call. Raises no error of the server.
 
@@ -61,6 +78,10 @@ class StatusReport:
             if now >= self._next_record_at:
                 self._next_record_at = now + MIN_RECORD_SECONDS
                 self.run_plan(self.observer.record_totals())
+            if self._ungated and now >= self._next_note_at:
+                self._next_note_at = now + tuning.STATUS_REPORT_SECONDS
+                ungated, self._ungated = self._ungated, set()
+                self.run_plan(self.observer.note_ungated(tuple(ungated)))
             if newest_change != self._last_change:
                 self._log_changes()
             if now >= self._next_report_at:

@@ -80,6 +80,7 @@ class Bench:
             admit_again=self.brought.append,
             call_later=lambda _, call, args: call(*args),
             call_soon=lambda call, *args: call(*args),
+            report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
 

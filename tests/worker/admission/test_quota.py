@@ -299,6 +299,7 @@ class Pool:
             admit_again=self.bring,
             call_later=lambda *timer: self.timers.append(timer),
             call_soon=lambda call, *args: call(*args),
+            report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
         bench.quota = self.gate._quota

@@ -1,13 +1,14 @@
--- read_fleet.lua: reads how many workers live, and which queues with tasks they consume.
+-- read_fleet.lua: reads how many workers live, which queues with tasks they consume, and which tasks pass no gate.
 -- uses: clock
 -- KEYS  1   zset: live workers
 --       2-3 zsets `consumed` and `temporary`, see `heartbeat.lua`
 --       4   hash: tasks in quarantine
 --       5   length of all outages, see `count_outage.lua`
+--       6   zset: tasks whose starts do not pass the gate, see `note_ungated.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   for how long (us) a queue counts as consumed after a worker has reported that
 -- Reply {now (us), live workers, tasks in quarantine, {key `lines` of a queue, '1' if it is consumed, else '0', ...},
---        for how long (us) workers were in outage mode}
+--        for how long (us) workers were in outage mode; {task whose starts do not pass the gate, ...}}
 
 local queues, since = {}, now - ARGV[2]
 for key = 2, 3 do
@@ -17,4 +18,5 @@ for key = 2, 3 do
   end
 end
 return { format_integer(now), redis.call('ZCOUNT', KEYS[1], '(' .. format_integer(now), '+inf'),
-         redis.call('HLEN', KEYS[4]), queues, tonumber(redis.call('GET', KEYS[5]) or 0) }
+         redis.call('HLEN', KEYS[4]), queues, tonumber(redis.call('GET', KEYS[5]) or 0),
+         redis.call('ZRANGE', KEYS[6], 0, -1) }
