@@ -21,7 +21,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.key import LimitRef, encode_part, join_parts
 from celery_throttle.limits.limit import check_name
-from celery_throttle.limits.requirement import check_ref_count
+from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, check_ref_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def parse_templates(spec: Any) -> tuple[KeyTemplate, ...]:
 
     Raises:
         ConfigurationError: ``spec`` is neither.
-        LimitError: a text is wrong, there is none, or one comes twice.
+        LimitError: a text is wrong, there is none, or one comes twice; or there are more than 100.
     """
     if not isinstance(spec, (str, list, tuple)):
         raise ConfigurationError(
             f"limits {shown(spec)} cannot be read: give a name or a list of names"
         )
     texts = [spec] if isinstance(spec, str) else list(spec)
-    check_ref_count(texts)
+    check_ref_count(texts, MAX_LIMITS_PER_TASK)
     templates = tuple(KeyTemplate.parse(text) for text in texts)
     if not templates:
         raise LimitError(f"{shown(spec)} names no limit; allowed: a name, or a list of names")

@@ -24,9 +24,14 @@ MAX_LIMITS_PER_NAME = 20
 #: The greatest weight: the number of dispatches of a line for one of a line of weight 1.
 MAX_WEIGHT = 100
 
-#: The limits and keys of one call, or one task. A script handles all of them in one go, and the
-#: server does nothing else meanwhile.
+#: The limits and keys of one call. A script handles all of them in one go, and the server does
+#: nothing else meanwhile.
 MAX_REFS_PER_CALL = 1000
+
+#: The limits that a task declares. To park or claim a task costs more than a call: a line has ten
+#: keys for each limit. Limits that its body requests, and that of a fan-out, come on top; a line
+#: stores the index of the limit at which it waits in one byte.
+MAX_LIMITS_PER_TASK = 100
 
 #: A cost for all limits, or a mapping of limit name to cost; the default for a name is 1.
 Costs = Cost | Mapping[str, Cost]
@@ -146,11 +151,11 @@ def make_requirement(refs: Sequence[LimitRef], cost: Costs, least: int = 1) -> R
     return Requirement(tuple(refs), parse_costs(refs, cost, least))
 
 
-def check_ref_count(refs: Sequence[object]) -> None:
-    """Raise LimitValueError if there are more limits and keys than one call may name."""
-    if len(refs) > MAX_REFS_PER_CALL:
+def check_ref_count(refs: Sequence[object], most: int = MAX_REFS_PER_CALL) -> None:
+    """Raise LimitValueError if there are more limits and keys than one call or task may name."""
+    if len(refs) > most:
         raise LimitValueError(
-            f"{len(refs)} limits and keys are named at once; allowed: at most {MAX_REFS_PER_CALL}"
+            f"{len(refs)} limits and keys are named at once; allowed: at most {most}"
         )
 
 

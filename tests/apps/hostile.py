@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery
 
 from celery_throttle import Throttle
+from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK
 
 BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
 
@@ -20,6 +21,7 @@ LIMITS = {
     "gate": "100/s burst 50",
     "few": "1/h max-keys 3",
     "short": "1/h max-waiting 3",
+    **{f"wide{number}": "100/s burst 50" for number in range(MAX_LIMITS_PER_TASK)},
 }
 throttle = Throttle(app, limits=LIMITS)
 
@@ -31,6 +33,11 @@ def plain(key: Any = None, *rest: Any) -> str:
 
 @app.task(shared=False, throttle="gate:{key}")
 def limited(key: Any = None, *rest: Any) -> str:
+    return "ran"
+
+
+@app.task(shared=False, throttle=[f"wide{number}" for number in range(MAX_LIMITS_PER_TASK)])
+def wide() -> str:
     return "ran"
 
 

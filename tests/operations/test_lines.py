@@ -746,3 +746,25 @@ def test_a_claim_that_was_not_started_gives_its_slots_back(lines: Protocol) -> N
     assert lines.client.zcard("{throttle}:entries:slots") == 1
     assert lines.client.exists("{throttle}:claims:w") == 0
     lines.check()
+
+
+@pytest.mark.parametrize("row", [b"", b"\xc1", b"\x80", b"\x91\x01"])
+def test_a_row_that_cannot_be_read_goes_where_others_go(lines: Protocol, row: bytes) -> None:
+    """It is handed out with an empty message, and no unit."""
+    for task in ("damaged", "other"):
+        lines.park(task, ["bulk"], may_run=False)
+    lines.client.hset(lines.keys.queue("q").messages, "damaged", row)
+    damaged, other = lines.claim(room=2)
+    assert (damaged.id, damaged.message, damaged.admitted) == ("damaged", b"", False)
+    assert other.admitted
+    lines.back("w", "own", damaged.token, other.token)
+    lines.claim("dead", room=2)
+    lines.now += 60 * SECOND
+    lines.back("dead", "dead")
+    assert lines.waiting() == ["damaged", "other"]
+    lines.check()
+    damaged, _ = lines.claim(room=2)
+    lines.set_aside("w", damaged.token)
+    lines.recall("damaged")
+    assert lines.withdraw("w", "damaged") == []
+    assert [row.id for row in lines.claim()] == ["damaged"]

@@ -21,6 +21,7 @@ from kombu.message import Message
 
 from celery_throttle import KeysFullError, KeyValueError, Limiter, QueueFullError
 from celery_throttle.limits.key import encode_key
+from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK
 from celery_throttle.messages import packing
 from celery_throttle.store.script import script
 from tests.apps import hostile
@@ -36,6 +37,12 @@ PICKLE = "application/x-python-serialize"
 
 def until(true: Callable[[], Any], what: str) -> None:
     wait_until(true, what, SECONDS)
+
+
+class Damage(str):
+    """Lua code that changes the row of a task."""
+
+    __slots__ = ()
 
 
 class Site:
@@ -114,6 +121,19 @@ class Site:
         """
         name = self.limiter.keys.queue(f"redis/0/{self.queue}").messages
         self.redis.eval(forge, 1, name, result.id, packed)
+
+    def damage(self, result: AsyncResult, row: bytes | Damage) -> None:
+        """Put another row in the place of that of a task that waits, or change it by Lua code."""
+        name = self.limiter.keys.queue(f"redis/0/{self.queue}").messages
+        if isinstance(row, bytes):
+            self.redis.hset(name, result.id, row)
+            return
+        change = f"""
+        local row = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+        {row}
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(row))
+        """
+        self.redis.eval(change, 1, name, result.id)
 
 
 def result_of(task_id: str) -> AsyncResult:
@@ -306,6 +326,73 @@ def test_a_forged_message_that_no_pool_takes_fails_its_task(
     until(lambda: not site.left(), "nothing is left")
 
 
+def quarantined(site: Site) -> dict[str, str]:
+    """The tasks in quarantine, with their labels."""
+    source, key = script("list_quarantined").source, site.limiter.keys.quarantine
+    rows = site.redis.eval(source, 1, key, "0")[1]
+    return {task_id.decode(): label.decode() for task_id, label, _ in rows}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"",
+        b"\xc1",  # no MessagePack
+        b"\x01",  # a number
+        b"\x80",  # an empty map
+        b"\x91\x01",  # an array of one number
+        Damage("row[2] = {}"),
+        Damage("row[2] = {'one'}"),
+        Damage("row[5] = 5"),
+        Damage("row[4] = 'now'"),
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_read_stops_no_other(site: Site, key: str, row: Any) -> None:
+    site.limiter["gate", key].pause(3600)
+    before, damaged, following = (site.send(hostile.limited, key) for _ in range(3))
+    site.waiting(before, damaged, following)
+    site.damage(damaged, row)
+    logged = len(site.worker.log())
+    site.limiter["gate", key].reset()
+    assert [one.get(timeout=SECONDS) for one in (before, following)] == ["ran"] * 2
+    until(lambda: quarantined(site) == {damaged.id: "damaged "}, "the task is in quarantine")
+    said = f"ERROR/MainProcess] Task {damaged.id} cannot be read"
+    until(lambda: said in site.worker.log()[logged:], "the worker logs it")
+    removal = hostile.throttle.drop("gate", key)
+    assert (removal.removed, removal.failed) == (1, 0)
+    with pytest.raises(TaskRevokedError):
+        damaged.get(timeout=SECONDS)
+
+
+def test_a_descriptor_that_cannot_be_read_stops_no_task(site: Site, key: str) -> None:
+    """Its tasks are decided at the gate."""
+    site.limiter["gate", key].pause(3600)
+    sent = [site.send(hostile.limited, key) for _ in range(3)]
+    site.waiting(*sent)
+    name = site.limiter.keys.queue("redis/0/celery").lines
+    (line,) = site.redis.hkeys(name)
+    site.redis.hset(name, line, b"\x01\xc1")
+    site.limiter["gate", key].reset()
+    assert [one.get(timeout=SECONDS) for one in sent] == ["ran"] * 3
+
+
+def test_a_task_with_many_limits_stops_no_other(site: Site, key: str) -> None:
+    names = [f"wide{number}" for number in range(MAX_LIMITS_PER_TASK)]
+    for name in (names[0], names[-1]):
+        site.limiter[name].pause(3600)
+    wide = site.send(hostile.wide)
+    site.waiting(wide)
+    site.limiter[names[0]].reset()  # it waits at the last of its limits now
+    site.limiter["gate", key].pause(3600)
+    other = site.send(hostile.limited, key)
+    site.waiting(other)
+    site.limiter["gate", key].reset()
+    assert other.get(timeout=SECONDS) == "ran"
+    site.limiter[names[-1]].reset()
+    assert wide.get(timeout=SECONDS) == "ran"
+
+
 def test_a_damaged_message_is_set_aside_for_good(site: Site, key: str) -> None:
     site.limiter["gate", key].pause(3600)
     damaged, following = (site.send(hostile.limited, key) for _ in range(2))
@@ -313,10 +400,7 @@ def test_a_damaged_message_is_set_aside_for_good(site: Site, key: str) -> None:
     site.forge(damaged, b"1\xff\xff\0\0{}")
     site.limiter["gate", key].reset()
     assert following.get(timeout=SECONDS) == "ran"
-    (task_id, label, _), *others = site.redis.eval(
-        script("list_quarantined").source, 1, site.limiter.keys.quarantine, "0"
-    )[1]
-    assert (task_id.decode(), label, others) == (damaged.id, b"damaged ", [])
+    assert quarantined(site) == {damaged.id: "damaged "}
     site.redis.delete(site.limiter.keys.quarantine)
 
 

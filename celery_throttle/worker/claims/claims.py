@@ -36,7 +36,8 @@ class ClaimedTask(NamedTuple):
 
     claim: Claim
     starts_in: float  #: seconds until the task may start
-    packed: bytes  #: the message; see `messages/packing.py`
+    packed: bytes  #: the message; see `messages/packing.py`. Empty if the task cannot be read
+    task_id: str
 
 
 class Claims:
@@ -86,7 +87,7 @@ class Claims:
 
     def receive(self, row: Sequence[Any]) -> ClaimedTask:
         """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``."""
-        token, kind, starts, waited, packed, _, *about = row
+        token, kind, starts, waited, packed, task_id, *about = row
         wait, slots = None, []
         if about:
             field, position, *slots = about
@@ -99,7 +100,8 @@ class Claims:
             slots=read_slot_keys(*slots) if slots else (),
         )
         self._held[token] = claim
-        return ClaimedTask(claim, starts / MICROSECONDS, packed)
+        shown_id = task_id.decode("utf-8", "backslashreplace")
+        return ClaimedTask(claim, starts / MICROSECONDS, packed, shown_id)
 
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""

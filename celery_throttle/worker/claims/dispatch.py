@@ -68,7 +68,7 @@ class Dispatcher:
             message = packing.unpack(task.packed, consumer.task_consumer.accept, task.claim)
             name = read_task_name(message)
         except packing.UnreadableMessageError:
-            self.quarantine.put(task.claim, task.packed, None)
+            self.quarantine.put_unreadable(task)
             return
         except (ContentDisallowed, DecodeError) as error:
             consumer.on_decode_error(message, error)
@@ -79,7 +79,7 @@ class Dispatcher:
             self._record_failure(message)
             return
         if name not in consumer.strategies:
-            self.quarantine.put(task.claim, task.packed, name)
+            self.quarantine.put(task.claim, f"{packing.version_of(task.packed)} {name}")
             return
         delivery = _Delivery(task.claim, message, time.monotonic() + task.starts_in)
         if task.starts_in > 0:

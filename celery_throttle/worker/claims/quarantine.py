@@ -20,7 +20,7 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 
 logger = get_logger(__name__)
@@ -49,12 +49,21 @@ class Quarantine:
         )
         self._next_report_at = 0.0
 
-    def put(self, claim: Claim, packed: bytes, name: str | None) -> None:
-        """Put a task into quarantine; its ``name`` is None if even that cannot be read."""
-        version = packing.version_of(packed)
-        if not name and version in packing.VERSIONS:
-            version = _DAMAGED
-        label = f"{version} {name or ''}"
+    def put_unreadable(self, task: ClaimedTask) -> None:
+        """Put a task into quarantine whose message, or even its name, cannot be read."""
+        version = packing.version_of(task.packed)
+        if version and version not in packing.VERSIONS:
+            self.put(task.claim, f"{version} ")
+            return
+        logger.error(
+            "Task %s cannot be read: it is damaged, or was stored by another version. It stays in "
+            "quarantine, and the tasks behind it go on: drop it",
+            task.task_id,
+        )
+        self.claims.quarantine(task.claim, f"{_DAMAGED} ")
+
+    def put(self, claim: Claim, label: str) -> None:
+        """Put a task into quarantine; the label is the version of its message, and its name."""
         if label not in self._logged:
             self._logged.add(label)
             logger.warning("No code here for %s: left to a worker that has it", _describe(label))
