@@ -16,7 +16,7 @@ class ClaimHolder(Protocol):
     worker: str
 
     def start(self, claim: Claim) -> bool:
-        """Record that the pool gets the task; False if the task has left this worker."""
+        """Record that the pool gets the task; False if it must not start in this worker."""
 
     def settle(self, claim: Claim) -> None:
         """Record that the task is done."""
@@ -36,6 +36,8 @@ class Claim:
     admitted: bool
     wait: Wait | None  #: in its line; None if the quota was not taken
     slots: Sequence[SlotKeys]  #: those that were taken with the task
+    #: Time of day after which the task must not start: other workers may have requeued it.
+    start_by: float
     delivered: bool = False  #: whether Celery got the message
     started: bool = False  #: whether the pool has the task
     #: Whether the task left this worker unstarted: requeued, or into quarantine. Then nothing in
@@ -48,7 +50,7 @@ class Claim:
         return f"{self.claims.worker} {self.token}"
 
     def start(self) -> bool:
-        """Record that the pool gets the task; False if the task has left this worker."""
+        """Record that the pool gets the task; False if it must not start in this worker."""
         return self.claims.start(self)
 
     def settle(self) -> None:

@@ -169,6 +169,10 @@ PIPE_CHECK_SECONDS = 0.1
 #: A call that takes longer than this is slow: as much time then belongs to all other work.
 SLOW_CALL_SECONDS = 0.010
 
+#: Longest rest after a slow call. A call that takes longer has no reply yet, unless the process
+#: stood still.
+MAX_REST_SECONDS = 5.0
+
 #: Time between two attempts to reach a lost server: at first, and where it is lost often.
 RECONNECT_SECONDS = 0.5
 MAX_RECONNECT_SECONDS = 2.0
@@ -176,8 +180,8 @@ MAX_RECONNECT_SECONDS = 2.0
 #: Time after which a server that was lost counts as steady again.
 STEADY_SECONDS = 30.0
 
-#: Time after an outage in which no worker is taken for dead: one that lives may not have had the
-#: chance to renew its lease.
+#: Time after an outage, or after this worker stood still, in which no worker is taken for dead: one
+#: that lives may not have had the chance to renew its lease.
 RECLAIM_GRACE_SECONDS = 5.0
 
 #: Time between two attempts to take a slot during an outage.

@@ -28,6 +28,7 @@ class Proxy:
         self.url = f"redis://127.0.0.1:{self._port}/0"
         self.delay = 0.0
         self._alive = asyncio.Event()
+        self._held, self._passing = b"", asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
@@ -41,6 +42,14 @@ class Proxy:
 
     def plug_in(self) -> None:
         self._loop.call_soon_threadsafe(self._alive.set)
+
+    def hold_replies(self, content: bytes) -> None:
+        """Hold back each reply that contains this, until :meth:`pass_replies`."""
+        self._held = content
+
+    def pass_replies(self) -> None:
+        self._held = b""
+        self._loop.call_soon_threadsafe(self._passing.set)
 
     def cut(self) -> None:
         """Close all connections; new ones may be made at once."""
@@ -93,14 +102,20 @@ class Proxy:
             writer.close()
             return
         self._writers |= {to_target, writer}
-        await asyncio.gather(self._pass_on(reader, to_target), self._pass_on(from_target, writer))
+        await asyncio.gather(
+            self._pass_on(reader, to_target), self._pass_on(from_target, writer, replies=True)
+        )
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK):
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 await self._alive.wait()
+                if replies and self._held and self._held in chunk:
+                    await self._passing.wait()
                 writer.write(chunk)
         writer.close()
         self._writers.discard(writer)

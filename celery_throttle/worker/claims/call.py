@@ -2,7 +2,8 @@
 
 Laws at stake here: *never lost* (what a failed call was to report is reported by the next, and what
 it may have claimed is requeued, whatever the error: the server undoes nothing of a script that
-fails in the middle) and *never idle* (starts are booked up to 20 ms ahead, so that pacing has no
+fails in the middle), no second start (nothing starts that others may have requeued since) and
+*never idle* (starts are booked up to 20 ms ahead, so that pacing has no
 gaps).
 """
 
@@ -62,6 +63,9 @@ class ClaimCall:
     #: Registers limits that the server does not know.
     register_limits: Callable[[], None]
     replied_at: float = 0.0  #: monotonic time of the server's last reply
+    #: Monotonic time of the last reply that came after so long a silence that leases may have run
+    #: out: this process stood still, or could not reach the server. 0.0 if there was none.
+    returned_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._error_log = ErrorLog(
@@ -74,6 +78,7 @@ class ClaimCall:
         )
         #: Held while a call claims tasks, until these are received.
         self.lock = threading.Lock()
+        self._last_reply = time.time()
         self._compared_at = 0.0
         self._generation = self.store.generation
         self._has_registered = False
@@ -144,7 +149,7 @@ class ClaimCall:
             registered=self._has_registered,
         )
         uncertain = range(0)
-        began = time.monotonic()
+        began, sent = time.monotonic(), time.time()
         try:
             self.claims.requeue_pending()
             uncertain = tokens
@@ -160,8 +165,14 @@ class ClaimCall:
         finally:
             self.backoff.record_calls(began)
         self.replied_at = time.monotonic()
+        since_last_reply, self._last_reply = time.time() - self._last_reply, time.time()
+        # Of a worker that was silent for two thirds of its lease, the lease may have run out: the
+        # renewal before may be a third of the lease older.
+        longest_silence = self.lease * 2 / 3
+        if since_last_reply > longest_silence:
+            self.returned_at = self.replied_at
         wait, dead_worker, *rows = reply
-        tasks = [self.claims.receive(row) for row in rows]
+        tasks = [self.claims.receive(row, sent + longest_silence) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
             self.register_limits()

@@ -8,6 +8,7 @@ lose both, so the worker compares its claims with those of the server now and th
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,8 +86,11 @@ class Claims:
             first, self._next = self._next, self._next + count
         return first
 
-    def receive(self, row: Sequence[Any]) -> ClaimedTask:
-        """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``."""
+    def receive(self, row: Sequence[Any], start_by: float = math.inf) -> ClaimedTask:
+        """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``.
+
+        For ``start_by`` see :class:`Claim`.
+        """
         token, kind, starts, waited, packed, task_id, *about = row
         wait, slots = None, []
         if about:
@@ -98,6 +102,7 @@ class Claims:
             admitted=kind == 1,
             wait=wait,
             slots=read_slot_keys(*slots) if slots else (),
+            start_by=start_by,
         )
         self._held[token] = claim
         shown_id = task_id.decode("utf-8", "backslashreplace")
@@ -106,6 +111,8 @@ class Claims:
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""
         with self._lock:
+            if not claim.started and time.time() > claim.start_by:
+                self._begin_requeue(claim)
             claim.started = not claim.returned
         self._starts.count(None, time.monotonic())
         return claim.started
@@ -126,14 +133,18 @@ class Claims:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
         with self._lock:
             for claim in claims:
-                stays = claim.started and unless_started
-                if not stays and self._held.pop(claim.token, None) is not None:
-                    claim.returned = True
-                    self._to_requeue.append(claim.token if claim.delivered else -claim.token)
+                if not (claim.started and unless_started):
+                    self._begin_requeue(claim)
         try:
             self.requeue_pending()
         except StoreError as error:
             self._error_log.log(error)
+
+    def _begin_requeue(self, claim: Claim) -> None:
+        """Let go of a claim, which is requeued with the next call. The lock is held."""
+        if self._held.pop(claim.token, None) is not None:
+            claim.returned = True
+            self._to_requeue.append(claim.token if claim.delivered else -claim.token)
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""

@@ -23,7 +23,8 @@ class WorkerLeases:
 
     The worker's timer calls :meth:`renew`. A thread does so when the timer stands still: while a
     task runs in the thread of the loop (solo), while the connection to the broker is lost, and
-    while the worker shuts down but tasks still run.
+    while the worker shuts down but tasks still run. The thread also reports, within two seconds,
+    that such a task has started: it would run again if this worker died.
     """
 
     def __init__(self, lease: float, claims: Claims, slots: TaskSlots, call: ClaimCall) -> None:
@@ -56,9 +57,14 @@ class WorkerLeases:
 
     def _run(self) -> None:
         while not self._is_stopping or len(self._claims) or len(self._slots):
-            time.sleep(self.interval / 2)
-            if time.monotonic() - self._renewed_at > self.interval * 1.5:
+            time.sleep(min(tuning.LEASE_SILENCE_SECONDS, self.interval / 4))
+            now = time.monotonic()
+            if now - self._renewed_at > self.interval * 1.5:
                 self.renew()
+            elif (
+                self._claims.settled and now - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS
+            ):
+                self._call.report()
 
 
 def release_dropped(claims: Claims, slots: TaskSlots) -> None:

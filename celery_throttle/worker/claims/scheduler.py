@@ -174,11 +174,12 @@ class Scheduler:
     def _had_time_to_renew(self) -> bool:
         """Whether a worker that lives would have renewed its lease after an outage.
 
-        A worker that has just begun does not know whether there was one.
+        A worker that has just begun does not know whether there was one. If this worker stood
+        still, others may have done so, too: their machine was suspended.
         """
         now, grace = time.monotonic(), tuning.RECLAIM_GRACE_SECONDS
-        since_outage, since_begin = now - self.outage.ended, now - self._began
-        return since_outage > grace and since_begin > min(grace, self.call.lease)
+        since_return = now - max(self.outage.ended, self.call.returned_at)
+        return since_return > grace and now - self._began > min(grace, self.call.lease)
 
 
 def _is_stop_requested() -> bool:

@@ -12,7 +12,7 @@ from celery_throttle.worker.hooks.timers import Timers
 
 
 class Backoff:
-    """Rests after each slow call to the server for as long as that call took.
+    """Rests after each slow call to the server for as long as that call took, at most 5 s.
 
     However slow the server is, tasks without limits have about half of the loop. Functions that
     call the server during a rest are queued, and run one by one in the order in which they came.
@@ -26,7 +26,7 @@ class Backoff:
     def record_calls(self, began: float) -> None:
         """Record that calls were made, from a monotonic time until now."""
         now = time.monotonic()
-        took = now - began
+        took = min(now - began, tuning.MAX_REST_SECONDS)
         if took > tuning.SLOW_CALL_SECONDS:
             self._rest_until = max(now, self._rest_until + took) + took
 

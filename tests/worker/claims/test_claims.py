@@ -118,3 +118,17 @@ def test_claims_that_only_the_server_has_are_settled_or_requeued(
     tokens = [int(token) for token in lines.store.run(list_claims_call(lines.keys, "w"))]
     assert sorted(tokens) == [claim.token for claim in held]
     lines.check()
+
+
+def test_a_claim_does_not_start_when_others_may_have_requeued_it(
+    lines: Protocol, claims: Claims
+) -> None:
+    """A claim that has started may start again: its task has met a limit in its body."""
+    late, started, *_ = claims.booked()
+    assert started.start()
+    late.start_by = started.start_by = time.time() - 1
+    assert not late.start()
+    assert late.returned
+    assert started.start()
+    claims.requeue_pending()
+    assert lines.waiting() == ["0"]
