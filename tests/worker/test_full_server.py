@@ -1,4 +1,4 @@
-"""Workers whose limits server is out of memory: no limit is exceeded."""
+"""Workers whose limits server is out of memory: no limit is exceeded, and what waits drains."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from tests.servers.server import Server, wait_until
+from tests.store.queue import Queue
 from tests.worker.test_slots import most_at_once, notes, numbers, send
 from tests.workers import StartWorker
 
@@ -45,3 +46,18 @@ def test_slots_stay_with_the_tasks_that_hold_them(
         assert numbers(client, "begin") == list(range(10))
         assert most_at_once(notes(client), {}) == 2
         client.delete("slots-notes", "slots-end")
+
+
+@pytest.mark.timeout(180)
+def test_a_backlog_drains_while_workers_start_and_stop(
+    redis_url: str, limits_server: Server, start_worker: StartWorker
+) -> None:
+    queue = Queue(redis_url, limits_server.url, redis_url)
+    worker = start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(200)
+    limits_server.configure("maxmemory", 1)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.let_go()
+    wait_until(lambda: len(queue.noted("runs")) > 50, "tasks that run")
+    worker.terminate()  # its claims go back to their lines
+    queue.tasks_run()

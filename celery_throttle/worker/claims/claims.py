@@ -125,21 +125,17 @@ class Claims:
                 if not stays and self._held.pop(claim.token, None) is not None:
                     claim.returned = True
                     self._to_requeue.append(claim.token if claim.delivered else -claim.token)
-        try:
-            self.requeue_pending()
-        except StoreError as error:
-            self._error_log.log(error)
+        self.requeue_pending()
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""
         with self._lock:
             self._to_requeue.extend(-token for token in tokens)
 
-    def requeue_pending(self) -> None:
-        """Requeue the claims that could not be requeued before.
+    def requeue_pending(self) -> bool:
+        """Requeue the claims that could not be requeued before; return whether none is left.
 
-        Raises:
-            StoreError: the server cannot be reached or refuses; they stay pending.
+        If the server cannot be reached, or refuses, they stay pending, and the error is logged.
         """
         while self._to_requeue:
             with self._lock:
@@ -147,10 +143,12 @@ class Claims:
                 self._to_requeue = self._to_requeue[tuning.REQUEUE_BATCH_SIZE :]
             try:
                 self._run_requeue(self.worker, "own", len(tokens), tokens)
-            except StoreError:
+            except StoreError as error:
                 with self._lock:
                     self._to_requeue.extend(tokens)
-                raise
+                self._error_log.log(error)
+                return False
+        return True
 
     def quarantine(self, claim: Claim, label: str) -> None:
         """Leave a task to a worker that has the code for it; see ``quarantine.lua``."""

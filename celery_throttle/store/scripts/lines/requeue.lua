@@ -41,6 +41,8 @@ local function mark_redelivered(packed)
   return cmsgpack.pack(row)
 end
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', workers, 'nobody')
 local count = math.min(#tokens, tonumber(ARGV[4]))
 for i = 1, count do
   local token = tokens[i]

@@ -11,6 +11,8 @@
 --       then task ids
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...} for the tasks that wait in these queues
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', KEYS[1], 'nobody')
 local token, taken = tonumber(ARGV[4]), {}
 for key = 3, #KEYS - 1, 4 do
   local queue = { unpack(KEYS, key, key + 3) }
