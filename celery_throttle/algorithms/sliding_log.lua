@@ -106,16 +106,18 @@ local function make_sliding_log()
   function log.write(limit)
     local period = parameter(limit, 1)
     local lasts, rest = limit.last + period - now, limit.total - expired_amount(limit, now)
-    if limit.is_empty then
+    if limit.is_empty and redis.call('EXISTS', limit.entries) == 1 then
       redis.call('DEL', limit.entries)
-    else
-      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now - period))
     end
+    -- Before what needs no memory: a server that is out of memory refuses the admission at its first write.
     for _, entry in ipairs(limit.added) do
       if entry[1] > now - period then
         redis.call('ZADD', limit.entries, format_integer(entry[1]),
                    format_integer(entry[2]) .. ':' .. format_integer(entry[3]))
       end
+    end
+    if not limit.is_empty then
+      redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now - period))
     end
     limit.total, limit.added, limit.is_empty = rest, {}, false
     redis.call('PEXPIRE', limit.entries, expiry_ms(lasts))

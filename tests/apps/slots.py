@@ -22,7 +22,7 @@ throttle = Throttle(
     app,
     {"ten": "10 at once", "one": "1 at once", "both": ["1000/s burst 100", "2 at once"]},
     url=os.environ.get("THROTTLE_URL"),
-    lease=4,
+    lease=float(os.environ.get("LEASE", "4")),
 )
 _client: Any = None
 
@@ -32,7 +32,8 @@ def note(kind: str, number: int) -> None:
     global _client  # noqa: PLW0603  # made after the fork, once a process
     if _client is None:
         # It belongs to the pool's process.
-        _client = redis.Redis.from_url(os.environ["THROTTLE_URL"])
+        url = os.environ.get("NOTES_URL") or os.environ["THROTTLE_URL"]
+        _client = redis.Redis.from_url(url)
     hostname = current_task.request.hostname
     _client.rpush("slots-notes", f"{kind} {number} {time.time()} {hostname}")
 

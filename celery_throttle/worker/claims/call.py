@@ -82,6 +82,8 @@ class ClaimCall:
         self._compared_at = 0.0
         self._generation = self.store.generation
         self._has_registered = False
+        #: Whether a failed call may have claimed tasks that could not be requeued since.
+        self._in_doubt = False
         self._first_queue = 0
 
     def report(self) -> None:
@@ -127,8 +129,13 @@ class ClaimCall:
     def _run(self, capacity: Capacity) -> ClaimReply | None:
         if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
+        began = time.monotonic()
         self._compare_claims()
-        free = min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
+        # Its own error must not keep the worker from renewing its lease, settling and claiming. But
+        # while nobody knows which tasks a failed call has claimed, the next one claims no others.
+        requeued = self.claims.requeue_pending()
+        self._in_doubt = self._in_doubt and not requeued
+        free = 0 if self._in_doubt else min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
         settled, releases = self.claims.settled.take(), self.slots.releases.take()
         first = self.claims.reserve_tokens(count)
@@ -148,17 +155,15 @@ class ClaimCall:
             acknowledged=self.acknowledged(),
             registered=self._has_registered,
         )
-        uncertain = range(0)
-        began, sent = time.monotonic(), time.time()
+        sent = time.time()
         try:
-            self.claims.requeue_pending()
-            uncertain = tokens
             reply: list[Any] = self.store.run(call)
         except StoreError as error:
             self._error_log.log(error)
             self.claims.settled.extend(settled)
             self.slots.releases.extend(releases)
-            self.claims.requeue_uncertain(uncertain)
+            self.claims.requeue_uncertain(tokens)
+            self._in_doubt = self._in_doubt or count > 0
             if isinstance(error, StoreUnavailableError):
                 return None
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS)
@@ -176,6 +181,8 @@ class ClaimCall:
         self._has_registered = wait < 0
         if self._has_registered:
             self.register_limits()
+        if self._in_doubt:
+            return ClaimReply(tuning.CLAIM_RETRY_SECONDS, dead_worker.decode())
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)

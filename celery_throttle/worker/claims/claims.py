@@ -135,10 +135,7 @@ class Claims:
             for claim in claims:
                 if not (claim.started and unless_started):
                     self._begin_requeue(claim)
-        try:
-            self.requeue_pending()
-        except StoreError as error:
-            self._error_log.log(error)
+        self.requeue_pending()
 
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
@@ -169,11 +166,10 @@ class Claims:
                 else:
                     self._to_requeue.append(token)
 
-    def requeue_pending(self) -> None:
-        """Requeue the claims that could not be requeued before.
+    def requeue_pending(self) -> bool:
+        """Requeue the claims that could not be requeued before; return whether none is left.
 
-        Raises:
-            StoreError: the server cannot be reached or refuses; they stay pending.
+        If the server cannot be reached, or refuses, they stay pending, and the error is logged.
         """
         while self._to_requeue:
             with self._lock:
@@ -182,9 +178,13 @@ class Claims:
             left = len(tokens)
             try:
                 left = self._run_requeue(self.worker, "own", len(tokens), tokens)
+            except StoreError as error:
+                self._error_log.log(error)
+                return False
             finally:  # all of them if the call fails, the last ones if the tasks are large
                 with self._lock:
                     self._to_requeue.extend(tokens[len(tokens) - left :])
+        return True
 
     def quarantine(self, claim: Claim, label: str) -> None:
         """Leave a task to a worker that has the code for it; see ``quarantine.lua``."""

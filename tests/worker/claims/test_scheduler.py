@@ -20,6 +20,7 @@ from celery_throttle.worker.report_queue import ReportQueue
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
+    CLAIM_RETRY_SECONDS,
     SOON_FREE_SECONDS,
 )
 from tests.protocol import Protocol
@@ -182,6 +183,49 @@ def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
     assert sizes == [100, 100, 50]
     assert len(lines.waiting()) == 250
     lines.check()
+
+
+def test_a_claim_that_cannot_be_requeued_stops_nothing_else(lines: Protocol) -> None:
+    for number in range(3):
+        lines.park(str(number), ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    reply = call.claim(lambda: Capacity(2))
+    assert reply
+    damaged, other = (task.claim for task in reply.tasks)
+    stored, workers = lines.keys.claims("w"), lines.keys.workers
+    lines.client.hset(stored, damaged.token, "no claim")
+    lease = lines.client.zscore(workers, "w")
+    damaged.requeue()
+    assert other.start()
+    claims.settle(other)
+    reply = call.claim(lambda: Capacity(1))
+    assert reply
+    (task,) = reply.tasks
+    assert {*map(int, lines.client.hkeys(stored))} == {damaged.token, task.claim.token}
+    assert lines.client.zscore(workers, "w") > lease
+    lines.client.delete(stored, workers)
+
+
+def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
+    """Or each call that fails could claim more tasks that cannot be requeued."""
+    for number in range(3):
+        lines.park(str(number), ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    stored = lines.keys.claims("w")
+    lines.client.hset(stored, 1, "no claim")  # of a call that has failed in the middle
+    claims.requeue_uncertain(range(1, 2))
+    lines.client.set(lines.keys.unacknowledged, "of another type")
+    call.acknowledged = lambda: ["one"]
+    assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+    lines.client.delete(lines.keys.unacknowledged)
+    for _ in range(3):
+        assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+    assert len(lines.waiting()) == 3
+    assert len(claims._to_requeue) == 2
+    lines.client.hdel(stored, 1)
+    reply = call.claim(lambda: Capacity(1))
+    assert reply
+    assert len(reply.tasks) == 1
 
 
 def test_each_queue_is_served(lines: Protocol) -> None:

@@ -132,6 +132,8 @@ local function change_weights()
   end
 end
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[2], '')
 local modified = math.min(tonumber(ARGV[2]) or now, now)
 local record = redis.call('HGET', KEYS[2], 'rules')
 local recorded, rest = string.match(record or '', '^(%d+)(.*)$')

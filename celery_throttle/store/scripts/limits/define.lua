@@ -88,6 +88,8 @@ local function put_windows(requirement)
   end
 end
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[2], '')
 local requirements = {}
 for i = 1, (#KEYS - 4) / 3 do
   local key, arg = 3 * i + 2, 3 * i + 2

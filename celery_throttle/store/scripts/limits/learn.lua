@@ -37,6 +37,8 @@ local function tighten(limit, api_left)
   return true
 end
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[1], '')
 local rest = 0
 for i, requirement in ipairs(requirements) do
   local has_changed, has_adaptive = false, false

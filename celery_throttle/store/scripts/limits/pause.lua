@@ -17,6 +17,8 @@ local record, key = KEYS[5], ARGV[4] ~= '' and ARGV[4] or nil
 if record and redis.call('EXISTS', record) == 0 then
   return -1
 end
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', KEYS[3], '')
 local us = tonumber(ARGV[2])
 local rest, before = extend_pause({ KEYS[1], KEYS[2], KEYS[3], key }, us, ARGV[5])
 if us >= before then

@@ -9,10 +9,11 @@
 -- ARGV  1-4 as for `resume.lua`
 -- Reply the cursor to go on with by `recheck_waiters.lua`; '0' at the end. The first lines that wait are rechecked.
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
 if redis.call('EXISTS', KEYS[6]) == 0 then
   key_cap().forget(KEYS[7], KEYS[6])
 end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
 if ARGV[3] ~= '' then
   redis.call('ZREM', KEYS[3], ARGV[3])
 end

@@ -12,6 +12,8 @@
 --       5   about: JSON, who does it and why
 --       6   the key; '' for the name itself
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[2], '')
 local field, weight, lasts, key = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local old = redis.call('HGET', KEYS[1], 'weight ' .. field)
 local below = redis.call('HGET', KEYS[2], 'rules weight ' .. field) or ''

@@ -16,6 +16,8 @@ local requirements, undefined = read_requirements(count, 2, 3, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
 end
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[1], '')
 local costs = 3 + (keyed and 2 or 1) * count
 local marks = costs + 2 * count -- where those of a requirement begin
 for i, requirement in ipairs(requirements) do

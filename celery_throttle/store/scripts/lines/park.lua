@@ -63,10 +63,13 @@ local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]
 local max_wait, memory, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[13])
 local first_done = 14 + 3 * count
 
-for i = first_done, #ARGV do
-  redis.call('ZREM', parks, ARGV[i])
-end
 if #ARGV >= first_done then
+  -- Changes nothing, but a server that is out of memory refuses it, and with it the script. If the first write needed no
+  -- memory, such a server would let task after task join.
+  redis.call('ZADD', parks, 'XX', 0, '')
+  for i = first_done, #ARGV do
+    redis.call('ZREM', parks, ARGV[i])
+  end
   -- Now and then: identities that a crashed worker parked and never acknowledged.
   redis.call('ZREMRANGEBYSCORE', parks, '-inf', format_integer(now - memory))
 end

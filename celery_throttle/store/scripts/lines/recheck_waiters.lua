@@ -5,4 +5,6 @@
 --       2   cursor: '0' at first, then the reply of the last call
 -- Reply the cursor of the next call; '0' at the end. Runs in steps, so that no call blocks the server.
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('SREM', KEYS[1], '')
 return recheck_name(KEYS[1], ARGV[2])

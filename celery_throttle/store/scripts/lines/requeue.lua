@@ -41,6 +41,8 @@ local function mark_redelivered(packed)
   return cmsgpack.pack(row)
 end
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', workers, 'nobody')
 local count, done, bytes = math.min(#tokens, tonumber(ARGV[4])), 0, 0
 while done < count and bytes < BATCH_BYTES do
   done = done + 1

@@ -12,6 +12,8 @@
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...} for the tasks that wait in these queues, whose bytes are
 -- bounded: the caller repeats the call until it replies none
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', KEYS[1], 'nobody')
 local token, taken, bytes = tonumber(ARGV[4]), {}, 0
 for key = 3, #KEYS - 1, 4 do
   local queue = { unpack(KEYS, key, key + 3) }

@@ -8,6 +8,8 @@
 if redis.call('EXISTS', unpack(KEYS)) > 0 then
   return 0
 end
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('DEL', KEYS[1])
 for i, key in ipairs(KEYS) do
   redis.call('SET', key, format_integer(now), 'PX', expiry_ms(tonumber(ARGV[i + 1])))
 end

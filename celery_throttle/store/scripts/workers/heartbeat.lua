@@ -89,6 +89,8 @@ local worker, lease = ARGV[2], tonumber(ARGV[3])
 local queue_count, first_name = #ARGV[7], 9
 local first_pause = 9 + queue_count
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', live, 'nobody')
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
 local reported_at = now + math.min(0, lease)

@@ -8,6 +8,8 @@
 --       3   the token of the claim
 --       4   label: what a worker needs to run the task; see `celery_throttle/worker/claims/quarantine.py`
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREM', KEYS[1], 'nobody')
 local worker, token = ARGV[2], ARGV[3]
 local claim = redis.call('HGET', KEYS[2], token)
 if claim then

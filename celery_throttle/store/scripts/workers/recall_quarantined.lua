@@ -6,6 +6,8 @@
 --       then task ids
 -- A task that waits again already keeps its newer message.
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[1], '')
 for i = 2, #ARGV do
   local id = ARGV[i]
   local found = redis.call('HGET', KEYS[1], id)

@@ -12,6 +12,8 @@
 --       {field 'rules'}   if the worker knows the rules in force
 --       {field 'rules', field 'rules-text'}    else
 
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[1], '')
 local files, lasts = KEYS[1], tonumber(ARGV[3])
 if lasts == 0 then
   redis.call('HDEL', files, ARGV[2])
