@@ -96,6 +96,11 @@ class FleetReader(LimitPlans):
         found = yield Call(script("is_consumed"), names, [self.now(), to_us(CONSUMED_SECONDS)])
         return bool(found)
 
+    def is_live(self, worker: str) -> Plan[bool]:
+        """Return whether a worker has sent heartbeats to this server, and has not ended."""
+        found = yield Call(script("is_live"), [self.keys.membership], [worker])
+        return bool(found)
+
     def workers(self, most: int) -> Plan[tuple[WorkerStatus, ...]]:
         """Return live workers and others with claims, at most so many of each, by name."""
         keys = self.keys

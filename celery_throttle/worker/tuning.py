@@ -73,6 +73,10 @@ UNCONSUMED_LEASES = 2
 #: How long the server remembers a queue without a consumer.
 UNCONSUMED_QUEUE_SECONDS = 86_400.0
 
+#: Time until a worker announces where it keeps its limits, to others that may have started with it
+#: and do not listen yet.
+ANNOUNCEMENT_DELAY_SECONDS = 3.0
+
 # The rules file.
 
 #: Time between two looks at the file. New content counts when two looks have found it.

@@ -19,6 +19,7 @@ from celery.worker import state
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.messages.routing import Routing
+from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate, attach_gate
@@ -44,6 +45,7 @@ from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.rules_watch import RulesWatch
+from celery_throttle.worker.membership.split_limits import SplitLimits
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.request import install
@@ -99,6 +101,14 @@ class WorkerParts:
         )
         if self.rules is not None:
             self.membership.max_interval = tuning.RULES_POLL_SECONDS
+        self.split_limits = SplitLimits(
+            consumer,
+            name,
+            store.url,
+            settings.prefix,
+            self._queues.names,
+            lambda worker: throttle.run_plan(throttle.observer.is_live(worker)),
+        )
         self.outage = OutageMode(
             consumer.app,
             keys,
@@ -144,7 +154,10 @@ class WorkerParts:
         self._poll_rules()  # before the limits of the code: they are not in force for a moment
         self._register()
         self.membership.start()
-        logger.info("Limits are decided by %s", throttle.store.url)
+        self.split_limits.begin()
+        prefix = throttle.settings.prefix
+        other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
+        logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self.status.begin()
         self.leases.start()
         connection.open()
@@ -181,6 +194,8 @@ class WorkerParts:
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows."""
         return {
+            "server": self.throttle.store.url,
+            "prefix": self.throttle.settings.prefix,
             **self.outage.stats(),
             "workers": self.membership.worker_count.known or 1,
             "claims": len(self.claims),
@@ -190,6 +205,7 @@ class WorkerParts:
         }
 
     def _after_heartbeat(self) -> None:
+        self.split_limits.after_heartbeat()
         self._poll_rules()
         self.status.run(self.membership.newest_change)
 

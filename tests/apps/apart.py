@@ -27,7 +27,7 @@ def make_app(broker: str | None, prefix: str = "", **settings: Any) -> Celery:
 
 
 app = make_app(os.environ.get("CELERY_BROKER_URL"), os.environ.get("APART_PREFIX", ""))
-throttle = Throttle(app, {"api": "100/s"}, lease=2)
+throttle = Throttle(app, {"api": "100/s"}, prefix=os.environ.get("APART_LIMITS"), lease=2)
 
 
 @app.task(name="call", throttle="api", shared=False)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from celery.worker.control import control_command, inspect_command
+from celery.worker.control import Panel, control_command, inspect_command
+
+_celery_ping = Panel.data["ping"]
 
 #: Seconds for which the same command counts as the same broadcast.
 _BROADCAST_SECONDS = 2.0
@@ -24,6 +26,18 @@ def throttle(state: Any, limit: str | None = None, key: str | None = None) -> An
     if limit is None:
         return to_json(limits.status())
     return to_json(_handle(limits, limit, key).status())
+
+
+@inspect_command(default_timeout=0.2)
+def ping(state: Any, throttle: Any = None, **arguments: Any) -> Any:
+    """Ping worker(s)."""
+    if throttle is not None:  # from another worker, see the module that is imported
+        from celery_throttle.worker.membership.split_limits import receiver_of  # noqa: PLC0415  # see above
+
+        receiver = receiver_of(state.app)
+        if receiver is not None:
+            receiver.receive(throttle)
+    return _celery_ping(state, **arguments)
 
 
 @inspect_command(args=[("task_id", str)], signature="TASK_ID")
