@@ -112,6 +112,15 @@ def late_held(self: Any, number: int) -> None:
 
 
 @app.task(bind=True)
+def inside(self: Any, number: int) -> None:
+    """Meet a limit in the body, once the test lets it go. The message is acknowledged by then."""
+    start(self, number)
+    _records.blpop("faults:let-go", 60)
+    throttle["api"].acquire(max_wait=0)
+    record("ends", number=number)
+
+
+@app.task(bind=True)
 def plain(self: Any, number: int) -> None:
     start(self, number)
 

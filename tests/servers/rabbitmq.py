@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kombu import Connection
@@ -69,6 +71,16 @@ class RabbitMQ:
         """Adds one, unless it is there, of which the guest may do anything."""
         self._control("add_vhost", name)
         self._control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+
+    @contextmanager
+    def full_queues(self, names: str) -> Iterator[None]:
+        """Let the queues whose names match an expression reject each message meanwhile."""
+        limit = '{"max-length": 0, "overflow": "reject-publish"}'
+        self._control("set_policy", "--apply-to", "queues", "full", names, limit)
+        try:
+            yield
+        finally:
+            self._control("clear_policy", "full")
 
     def _control(self, *command: str) -> None:
         control = self._command.with_name("rabbitmqctl")

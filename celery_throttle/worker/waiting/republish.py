@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from amqp.exceptions import MessageNacked
 from celery.utils.log import get_logger
 from kombu import Producer
 from kombu.message import Message
@@ -40,7 +41,7 @@ class Republisher:
             default = tuning.RABBITMQ_CONSUMER_TIMEOUT_SECONDS
         #: How long a message may stay unacknowledged: half of what the broker allows.
         self.unacked_seconds = float(options.get("visibility_timeout", default)) / 2
-        self._errors = (*consumer.connection_errors, *consumer.channel_errors)
+        self._errors = (*consumer.connection_errors, *consumer.channel_errors, MessageNacked)
         self._connection: Any = None
         self._bound_queues: set[str] = set()
 

@@ -11,6 +11,7 @@ import redis
 
 from celery_throttle import Limiter
 from tests.faults.bench import Bench
+from tests.servers.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.workers
 
@@ -96,6 +97,27 @@ def test_what_was_sent_back_is_announced_once(rabbitmq_url: str, redis_url: str)
         bench.until_started("early", 10)
         check_runs(bench, "early", 10)
         assert worker.log().count("received") == 10
+
+
+@pytest.mark.rabbitmq
+def test_a_task_that_rabbitmq_rejects_stays_in_the_worker(
+    rabbitmq: RabbitMQ, redis_url: str
+) -> None:
+    """Its message is acknowledged, and nobody else has it."""
+    conf = {**BROKER, "throttle_limits": {"api": "100/s"}}
+    with Bench(rabbitmq.url, redis_url, records=redis_url, conf=conf) as bench:
+        bench.start_workers(1)
+        limiter = Limiter(redis_url, {"api": "100/s"})
+        limiter.register()
+        bench.send("inside", [0])
+        bench.until_started("inside", 1)
+        worker = bench.workers[0]
+        with rabbitmq.full_queues(f"^{bench.queue}$"):
+            limiter["api"].pause(1.9)
+            bench.let_go(1)
+            bench.until(lambda: "waits for limit" in worker.log(), "it has met the limit")
+        bench.let_go(1)
+        bench.until(lambda: bench.rows("ends"), "the end of its second run")
 
 
 # RabbitMQ 4 counts prefetched messages for each consumer, and RabbitMQ 3 does with quorum queues.
