@@ -17,9 +17,11 @@ from celery_throttle import StoreError
 from celery_throttle.fanout.outcomes import outcomes_call
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.claim import (
     claim_call,
+    list_claims_call,
     quarantine_call,
     requeue_call,
     withdraw_call,
@@ -335,7 +337,7 @@ def report(tour: Tour) -> None:
     names = [
         *(keys.membership, keys.limits, keys.quarantine, keys.temporary_queues),
         *(keys.consumed_queues, keys.changes, keys.worker_queues, keys.limits_with_keys),
-        *(keys.queue(queue).lines for queue in (tour.queue, "celery")),
+        keys.queue(tour.queue).lines,
         keys.pause(parse_ref("api")),
     ]
     second = 1_000_000
@@ -345,6 +347,9 @@ def report(tour: Tour) -> None:
         args: list[Argument] = ["", "w", lease, 1000, second, second, "0", "mail", "api"]
         assert tour.run("heartbeat", names, *args)[0] == (1 if lease else 0)
     tour.run("count_outage", [keys.outages], 1)
+    tour.see(tour.throttle.observer.is_live("w"))
+    tour.see(tour.throttle.observer.note_ungated([Ungated("charge", releases_early=False)]))
+    assert tour.store.run(list_claims_call(keys, "nobody")) == []
     assert tour.run("missing_rights", [keys.permission_probe], "nobody") == []
     tour.run("server_info", [keys.limits])
 

@@ -6,8 +6,9 @@
 --       then the names: with 'slots ' in front if the task's slots are released before its end
 
 local ungated, kept = KEYS[1], tonumber(ARGV[2])
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('ZREMRANGEBYSCORE', ungated, '-inf', format_integer(now - kept))
 for i = 3, #ARGV do
   redis.call('ZADD', ungated, format_integer(now), ARGV[i])
 end
-redis.call('ZREMRANGEBYSCORE', ungated, '-inf', format_integer(now - kept))
 redis.call('PEXPIRE', ungated, expiry_ms(kept))
