@@ -53,6 +53,7 @@ def resume(*workers: Worker) -> None:
         os.kill(worker.pid, signal.SIGCONT)
 
 
+@pytest.mark.thorough
 def test_it_does_not_start_what_it_claimed_before(
     bench: Bench, own_server: Server, proxy: Proxy
 ) -> None:
