@@ -97,6 +97,7 @@ lint: .venv/.dev
 
 types: .venv/.dev
 	$(BIN)/mypy
+	$(BIN)/pyright
 
 check: lint types docs package test-all smoke faults
 

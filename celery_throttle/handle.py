@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from celery_throttle.clients.guard import CallCost
 from celery_throttle.clients.wrapped import Refused, wrap
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.leases import Reservation, Slot
@@ -14,7 +15,7 @@ from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Requirement, make_requirement
+from celery_throttle.limits.requirement import CallFunction, Requirement, make_requirement
 from celery_throttle.observe.report import Report
 from celery_throttle.observe.values import LimitDetails
 
@@ -156,8 +157,8 @@ class LimitHandle(HandleCore):
         self,
         function: F,
         *,
-        key: Callable[..., Any] | None = None,
-        cost: Any = None,
+        key: CallFunction | None = None,
+        cost: CallCost | None = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
         refused: Refused = (),

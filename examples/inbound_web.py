@@ -46,7 +46,7 @@ def limited(url: str) -> ThrottledWSGI:
 class Quiet(WSGIRequestHandler):
     """Logs no requests."""
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as in the base class
         """Log nothing."""
 
 

@@ -67,7 +67,7 @@ class Partner(BaseHTTPRequestHandler):
         self.send_header("Retry-After", "1")
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as in the base class
         """Log nothing."""
 
 

@@ -56,8 +56,12 @@ def trace_tasks(**_: Any) -> None:
     provider = make_provider()
     trace.set_tracer_provider(provider)
     CeleryInstrumentor().instrument()
+
+    def shut_down(**_: object) -> None:
+        provider.shutdown()
+
     # A process of the pool ends without functions of atexit, so its last spans would be lost.
-    worker_process_shutdown.connect(lambda **_: provider.shutdown(), weak=False)
+    worker_process_shutdown.connect(shut_down, weak=False)
 
 
 # end of tracing

@@ -19,6 +19,7 @@ from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.requirement import Costs
 from celery_throttle.steps import arun_steps
 
 
@@ -26,7 +27,7 @@ def throttled(
     limit: LimitHandles,
     *,
     key: Callable[[ClientRequest], Any] | None = None,
-    cost: Any = None,
+    cost: Costs | Callable[[ClientRequest], Any] | None = None,
     max_wait: float = 0.0,
     usage: Callable[[ClientResponse], Any] | None = None,
     unit: Units | None = None,

@@ -15,9 +15,12 @@ from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import Requirement, has_slots
+from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, has_slots
 
 logger = logging.getLogger(__name__)
+
+#: Units, a mapping of units by the name of the limit, or a function that returns either.
+CallCost = Costs | CallFunction
 
 #: Seconds by which a pause must outlast the previous one to be logged.
 _LOGGED_EXTENSION_SECONDS = 0.5
@@ -48,8 +51,8 @@ class Guard:
         self,
         limit: LimitHandles,
         *,
-        key: Callable[..., Any] | None = None,
-        cost: Any = None,
+        key: CallFunction | None = None,
+        cost: CallCost | None = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
         retry_429: int = 0,

@@ -13,6 +13,7 @@ from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.leases import run_to_end
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.requirement import Costs
 from celery_throttle.steps import arun_steps, run_steps
 
 T = TypeVar("T", httpx.BaseTransport, httpx.AsyncBaseTransport)
@@ -29,7 +30,7 @@ class _GuardedTransport(Generic[T]):
         transport: T | None = None,
         *,
         key: Callable[[httpx.Request], Any] | None = None,
-        cost: Any = None,
+        cost: Costs | Callable[[httpx.Request], Any] | None = None,
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
         unit: Units | None = None,

@@ -13,6 +13,7 @@ from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.requirement import Costs
 from celery_throttle.steps import run_steps
 
 
@@ -49,7 +50,7 @@ class ThrottledAdapter(BaseAdapter):
         adapter: BaseAdapter | None = None,
         *,
         key: Callable[[requests.PreparedRequest], Any] | None = None,
-        cost: Any = None,
+        cost: Costs | Callable[[requests.PreparedRequest], Any] | None = None,
         max_wait: float = 0.0,
         usage: Callable[[requests.Response], Any] | None = None,
         unit: Units | None = None,

@@ -10,12 +10,13 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_throttle.clients import response_headers
-from celery_throttle.clients.guard import Guard
+from celery_throttle.clients.guard import CallCost, Guard
 from celery_throttle.clients.guarded_call import Exchange, call_steps
 from celery_throttle.clients.http import to_feedback
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.requirement import CallFunction
 from celery_throttle.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +29,17 @@ Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], 
 ErrorReader = Callable[[Exception, float], Feedback | None]
 
 
-def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: Any) -> F:
+def wrap(
+    limit: LimitHandles,
+    function: F,
+    *,
+    key: CallFunction | None = None,
+    cost: CallCost | None = None,
+    max_wait: float = 0.0,
+    usage: Callable[[Any], Any] | None = None,
+    refused: Refused = (),
+    retry_429: int = 0,
+) -> F:
     """Return a function that acquires one or more limits before each call of another function.
 
     For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
@@ -38,10 +49,13 @@ def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: 
         limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
             these limits must allow a call.
         function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
+        key: As for ``LimitHandle.wrap()``.
+        cost: As for ``LimitHandle.wrap()``, or a dict of units by the name of the limit, or a
+            function that returns one.
+        max_wait: As for ``LimitHandle.wrap()``.
+        usage: As for ``LimitHandle.wrap()``; the function may return such a dict.
         refused: As for ``LimitHandle.wrap()``.
-        options: The arguments ``key``, ``cost``, ``max_wait``, ``usage`` and ``retry_429`` of
-            ``LimitHandle.wrap()``. ``cost`` and the result of ``usage`` may be a dict of units by
-            the name of the limit.
+        retry_429: As for ``LimitHandle.wrap()``.
 
     Raises:
         LimitError: An argument is invalid.
@@ -56,7 +70,7 @@ def wrap(limit: LimitHandles, function: F, *, refused: Refused = (), **options: 
                 refused=openai.RateLimitError,
             )
     """
-    guard = Guard(limit, **options)
+    guard = Guard(limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429)
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
     read_error = _error_reader(refused)

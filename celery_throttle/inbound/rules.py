@@ -16,7 +16,7 @@ from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handle
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.reference import parse_refs
-from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 
 #: A function that returns the key of a request, or None if no limit applies to it.
@@ -24,10 +24,10 @@ KeyFunction = Callable[..., Any]
 
 #: A key function for all limits without a key, or a mapping of key functions by the name of the
 #: limit.
-KeySpec = KeyFunction | Mapping[str, KeyFunction]
+KeySpec = CallFunction | Mapping[str, CallFunction]
 
 #: Units, a mapping of units by the name of the limit, or a function that returns either.
-RequestCost = Costs | Callable[..., Costs]
+RequestCost = Costs | CallFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class Rules:
         refs = self._refs_of(request)
         if not refs:
             return None
-        cost: Any = self.cost(request) if callable(self.cost) else self.cost
+        cost: Any = self.cost
+        if callable(cost):
+            cost = cost(request)
         if isinstance(cost, Mapping):
             unknown = set(cost) - {ref.name for ref in self.refs}
             names = {ref.name for ref in refs} | unknown  # make_requirement() rejects these
@@ -85,12 +87,13 @@ class Rules:
 
     def _refs_of(self, request: Any) -> tuple[LimitRef, ...]:
         """Return the limits with the keys of a request; each once, as a client may send any key."""
-        if self.key is None:
+        key_of: Any = self.key
+        if key_of is None:
             return self.refs
-        if isinstance(self.key, Mapping):
-            found = [self._keyed(ref, self.key.get(ref.name), request) for ref in self.refs]
+        if isinstance(key_of, Mapping):
+            found = [self._keyed(ref, key_of.get(ref.name), request) for ref in self.refs]
             return tuple(dict.fromkeys(ref for ref in found if ref is not None))
-        value = self.key(request)
+        value = key_of(request)
         if value is None:
             return ()
         key = encode_key(value)

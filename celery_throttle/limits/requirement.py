@@ -5,9 +5,9 @@ Also the parsing of what users write for limits and costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
@@ -35,6 +35,32 @@ MAX_LIMITS_PER_TASK = 100
 
 #: A cost for all limits, or a mapping of limit name to cost; the default for a name is 1.
 Costs = Cost | Mapping[str, Cost]
+
+
+class _AnyFunction(Protocol):
+    """Any function. Strict pyright would prefer ``Callable[..., Any]`` to all others in a union."""
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """The function."""
+
+
+class _KeywordFunction(Protocol):
+    """A function of any keyword arguments."""
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """Return a key or a cost."""
+
+
+#: A function of the arguments of a call, which returns a key or a cost. It may be any function; the
+#: other types tell strict pyright the parameters of a lambda.
+CallFunction = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | _KeywordFunction
+    | _AnyFunction
+)
 
 
 class Requirement:
