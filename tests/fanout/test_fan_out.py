@@ -476,7 +476,9 @@ def test_many_queues(app: Any, client: Any) -> None:
     handle.pause()
     assert handle.cancel() == 120
     assert in_line(app) == []
-    assert {client.ttl(key) for key in client.keys("{throttle}:fan-out:*")} == {86_400}
+    kept = {client.ttl(key) for key in client.keys("{throttle}:fan-out:*")}
+    assert kept
+    assert kept <= {*range(86_400 - 60, 86_400 + 1)}  # a minute may pass until here
 
 
 def test_a_limit_of_several_queues_has_room_once(app: Any) -> None:
@@ -505,8 +507,12 @@ def test_slow_signatures_do_not_wait_for_each_other(app: Any) -> None:
     assert seen[-1] >= 1
 
 
-def test_the_first_batch_does_not_wait_for_the_second(app: Any, client: Any) -> None:
+def test_the_first_batch_does_not_wait_for_the_second(
+    app: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if the server has no scripts and no limits yet."""
+    # On a busy machine a batch that is not full would be sent before.
+    monkeypatch.setattr("celery_throttle.fanout.publisher.MAX_BATCH_SECONDS", 60.0)
     client.script_flush()
     seen = []
 
