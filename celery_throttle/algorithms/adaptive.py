@@ -35,6 +35,9 @@ KEPT_PERCENT, KEPT_PERCENT_AGAIN, AGAIN_US = 93, 85, 2_000_000
 #: refusal in a row, up to ``MAX_STOP_US``.
 STOP_US, MAX_STOP_US = 100_000, 10_000_000
 
+#: The time for which a rate below the highest is kept when nothing is in use.
+MEMORY_US = 3_600_000_000
+
 
 class AdaptiveRate(NamedTuple):
     """The current rate. Times are microseconds."""
@@ -94,6 +97,10 @@ class Adaptive(State):
         return max(0, limit.burst * self.p - used) * MILLION // self.p, self._drain_time(
             self.level, now
         )
+
+    def matters(self, limit: Limit, now: int) -> bool:
+        is_slower = self.rate.share < MILLION and now < self.at + MEMORY_US
+        return is_slower or self.remaining_and_reset(limit, now)[1] > 0
 
     def mark(self) -> Mark:
         """Return the ticks taken, up to the end of this take."""

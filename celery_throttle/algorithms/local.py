@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ LocalReservation = Mapping[LimitRef, LocalTake]
 class LocalLimits:
     """Limits in the memory of one process. They decide as the server does.
 
-    Not thread-safe. The state of every key that was used is kept.
+    Not thread-safe. The state of every key that was used is kept; :class:`.memory.MemoryLimits`
+    forgets those that no longer matter.
 
     Args:
         limits: name to limits, as text or :class:`Limit`, one or several.
@@ -73,7 +75,7 @@ class LocalLimits:
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
         self.refusing: LimitRef | None = None
         self._definitions: dict[LimitRef, Definition] = {}
-        self._states: dict[LimitRef, States] = {}
+        self._states: OrderedDict[LimitRef, States] = OrderedDict()
         for name, written in (limits or {}).items():
             self.define(LimitRef(name, None), written, 0)
 
@@ -153,7 +155,9 @@ class LocalLimits:
         self, reservation: LocalReservation, change: Callable[[Slots, Mark], Slots]
     ) -> None:
         for ref, take in reservation.items():
-            states = self._states.get(ref, ())
+            if ref not in self._states:
+                continue
+            states = self._states[ref]
             marks = dict(zip(states, take.marks, strict=False))
             self._states[ref] = tuple(
                 change(state, marks[state]) if isinstance(state, Slots) else state

@@ -7,13 +7,13 @@ tests compare the scripts on the server with it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from celery_throttle.algorithms.adaptive import Adaptive
-from celery_throttle.algorithms.definition import adopt
+from celery_throttle.algorithms.definition import States, adopt
 from celery_throttle.algorithms.key_cap import KeyCap
 from celery_throttle.algorithms.local import LimitCheck, LocalLimits, LocalReservation
 from celery_throttle.algorithms.slots import Slots
@@ -29,6 +29,10 @@ from celery_throttle.limits.requirement import LimitsLike, too_many_keys_error
 
 #: The largest actual cost of a reservation that counts; a server is sent no larger one.
 _MAX_ACTUAL = (MAX_UNITS + 1) * MILLION
+
+
+#: States and pauses that each write checks whether they still matter: more than it adds.
+_CHECKED_PER_CALL = 2
 
 
 class Pause(NamedTuple):
@@ -54,7 +58,9 @@ class MemoryLimits(LocalLimits):
 
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
         self._key_caps: defaultdict[str, KeyCap] = defaultdict(KeyCap)
-        self._pauses: dict[LimitRef, Pause] = {}
+        self._pauses: OrderedDict[LimitRef, Pause] = OrderedDict()
+        #: The highest number of a lease among the states that were forgotten.
+        self._last_slot = 0
         #: When definitions end, in microseconds. The caller removes them then.
         self.ends: dict[LimitRef, int] = {}
         super().__init__(limits)
@@ -96,6 +102,7 @@ class MemoryLimits(LocalLimits):
 
         Returns the microseconds for which it is paused now.
         """
+        self._forget_some(now)
         until = now + (ENDLESS_US if us is None else us)
         old = self._pauses.get(ref, Pause(until, now)).follow_clock(now)
         self._pauses[ref] = Pause(max(until, old.until), now)
@@ -160,7 +167,7 @@ class MemoryLimits(LocalLimits):
     def renew(self, reservation: LocalReservation, lease: int, now: int) -> None:
         super().renew(reservation, lease, now)
         for ref in reservation:
-            for state in self._states[ref]:
+            for state in self._states.get(ref, ()):
                 if isinstance(state, Slots) and state.leases:
                     self._key_caps[ref.name].renew(str(ref.key), state.leases[-1].until)
 
@@ -257,11 +264,12 @@ class MemoryLimits(LocalLimits):
         return find_strictest(limit.max_keys for limit in self._definition(ref).limits)
 
     def _note_use(self, ref: LimitRef, now: int) -> None:
-        """Record for the cap on keys that the state of a key was written."""
+        """Record for the cap on keys that the state of a key was written; forget idle ones."""
         if ref.key is not None and self._max_keys(ref):
             pairs = zip(self._states[ref], self._definition(ref).limits, strict=True)
             until = now + max(state.remaining_and_reset(limit, now)[1] for state, limit in pairs)
             self._key_caps[ref.name].use(ref.key, until, now)
+        self._forget_some(now)
 
     def _check(self, ref: LimitRef, cost: int, now: int) -> list[LimitCheck]:
         for paused in {LimitRef(ref.name, None), ref} & self._pauses.keys():
@@ -270,7 +278,37 @@ class MemoryLimits(LocalLimits):
         checks = super()._check(ref, cost, now)
         if self._states.get(ref) is not before:
             self._note_use(ref, now)
+        if before is None:
+            return [self._with_new_numbers(check) for check in checks]
         return checks
+
+    def _with_new_numbers(self, check: LimitCheck) -> LimitCheck:
+        """Return the check of a limit that has no state, in which no number of a lease recurs."""
+        if isinstance(check.state, Slots):
+            return check._replace(state=replace(check.state, number=self._last_slot))
+        return check
+
+    def _forget_some(self, now: int) -> None:
+        """Forget what no longer matters of the states and pauses that were checked longest ago."""
+        for _ in range(min(_CHECKED_PER_CALL, len(self._states))):
+            ref, states = self._states.popitem(last=False)
+            if self._matter(ref, states, now):
+                self._states[ref] = states
+                continue
+            numbers = [state.number for state in states if isinstance(state, Slots)]
+            self._last_slot = max(self._last_slot, *numbers, 0)
+        for _ in range(min(_CHECKED_PER_CALL, len(self._pauses))):
+            ref, pause = self._pauses.popitem(last=False)
+            if pause.follow_clock(now).until > now:
+                self._pauses[ref] = pause
+
+    def _matter(self, ref: LimitRef, states: States, now: int) -> bool:
+        definition = self._find_definition(ref)
+        if definition is None:
+            return any(state.in_use(now) for state in states)
+        adopted, is_changed = adopt(definition, states, now)
+        pairs = zip(adopted, definition.limits, strict=True)
+        return is_changed or any(state.matters(limit, now) for state, limit in pairs)
 
 
 def _remaining(check: LimitCheck, blocking: Mapping[LimitRef, int], now: int) -> tuple[int, int]:

@@ -63,6 +63,10 @@ class State(ABC):
     def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
         """Return the amount that could pass now, and us until nothing is in use, rounded up."""
 
+    def matters(self, limit: Limit, now: int) -> bool:
+        """Whether the state differs from an empty one. The server keeps a state as long."""
+        return self.remaining_and_reset(limit, now)[1] > 0
+
     @abstractmethod
     def mark(self) -> Mark:
         """Return what identifies the last take, for :meth:`settle`."""

@@ -59,6 +59,9 @@ class FixedWindow(State):
         remaining = free_amount(limit, self.count) if now >= self.start else 0
         return remaining, self.stop - now if self.count else 0
 
+    def matters(self, _limit: Limit, now: int) -> bool:
+        return now < self.stop  # a window that began with its first request keeps its end
+
     def mark(self) -> Mark:
         """Return the time of the first take of the window."""
         return Mark(self.began)

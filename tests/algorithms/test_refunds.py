@@ -51,7 +51,7 @@ class Truth:
         starts = {state.start for state in pair if isinstance(state, FixedWindow)}
         if not settled or self._beyond or (limit.window == FIRST_REQUEST and len(starts) > 1):
             return
-        for later in (0, whole // 3, whole - 1, whole * 4 // 3):
+        for later in (0, whole // 3, max(0, whole - 1), whole * 4 // 3):
             left, true = (
                 state.remaining_and_reset(limit, now + later)[0]
                 for state in self._states(now + later)

@@ -255,3 +255,66 @@ class TestDisabled:
         (record,) = caplog.records
         assert "disabled" in record.getMessage()
         assert "enabled=False" in record.getMessage()
+
+
+def kept(limiter: Limiter) -> int:
+    plans: Any = limiter.plans
+    memory = plans._memory
+    return len(memory._states) + len(memory._pauses)
+
+
+@pytest.mark.parametrize("name", ["api", "mail", "bulk", "queue", "capped"])
+def test_idle_keys_are_forgotten(name: str) -> None:
+    """Some at each call, which looks at two of them at most."""
+    clock = ManualClock(START)
+    limiter = Limiter("memory://", {**LIMITS, "capped": "2/s burst 2 max-keys 1000"}, clock=clock)
+    for number in range(500):
+        limiter[name, number].acquire()
+        limiter[name, number].pause(1)
+    assert kept(limiter) == 1000
+    clock.advance(61)
+    before = kept(limiter)
+    for _ in range(1100):
+        limiter["api", "busy"].acquire(0.001)
+        assert 0 <= before - kept(limiter) <= 4
+        before = kept(limiter)
+    assert kept(limiter) == 1
+
+
+def test_released_slots_are_forgotten() -> None:
+    limiter = Limiter("memory://", {"jobs": "2 at once"}, clock=ManualClock(START))
+    for number in range(500):
+        with limiter["jobs", number].slot():
+            pass
+    assert kept(limiter) <= 1
+
+
+def test_what_still_matters_is_kept() -> None:
+    """A rate that has adapted, and a window that has a while to go."""
+    clock = ManualClock(START)
+    limits = {"slow": "adaptive 1..10/s", "window": "9/h using fixed-window from first-request"}
+    limiter = Limiter("memory://", {**LIMITS, **limits}, clock=clock)
+    limiter["slow"].learn(Feedback(refused=True))
+    limiter["window"].reserve(5).settle(0)
+    clock.advance(60)
+    for _ in range(100):
+        limiter["api", "busy"].acquire(0.001)
+    assert kept(limiter) == 3
+    clock.advance(3600)
+    for _ in range(100):
+        limiter["api", "busy"].acquire(0.001)
+    assert kept(limiter) == 1
+
+
+def test_a_lost_slot_does_not_release_that_of_another() -> None:
+    """Its state was forgotten meanwhile, and the numbers of leases began anew."""
+    clock = ManualClock(START)
+    limiter = Limiter("memory://", {**LIMITS, "one": "1 at once"}, clock=clock)
+    lost = limiter["one"].slot()
+    lost.__enter__()
+    clock.advance(3600)
+    for _ in range(10):
+        limiter["api"].acquire(0.001)
+    with limiter["one"].slot():
+        lost.__exit__(None, None, None)
+        assert not limiter["one"].peek()
