@@ -75,7 +75,7 @@ def test_a_refusal_is_raised(views: Views) -> None:
     assert [view("ann"), view(name="ann")] == ["hello ann"] * 2
     with pytest.raises(Throttled) as refused:
         view("ann")
-    assert refused.value.args == ("web", "ann", 6.0)
+    assert refused.value.args == ("web", "ann", 6.0, 0.0)
     assert view("bob") == "hello bob"
     answer = answer_to(refused.value)
     assert (answer.status, answer.retry_after, answer.limit) == (429, 6, "web")
