@@ -1015,7 +1015,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-        assert len(found) == 19
+        assert len(found) == 20
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 
