@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +17,8 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.rules.dump import dump_rules, sort_refs
+from celery_throttle.operations.waiting_queues import END
+from celery_throttle.rules.dump import dump_rules
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
@@ -23,6 +26,33 @@ from celery_throttle.store.script import Argument, Call, script
 
 #: With a field or a name behind it, a head of the names of keys.
 _HEAD = LimitRef("", None)
+
+#: Limits and weights that one call checks or changes at most; the server does nothing else
+#: meanwhile.
+PART_SIZE = 200
+
+#: The reply that the rules in force are others.
+_OTHER = 2
+
+_WEIGHT_HEAD = "weight "
+
+
+class _Row(NamedTuple):
+    """A definition or a weight of a rules file, by its field."""
+
+    field: str
+    is_weight: bool = False
+
+    @classmethod
+    def read(cls, layer: bytes) -> _Row:
+        """Read a field of the layers."""
+        field = layer.decode().removeprefix("rules ")
+        return cls(field.removeprefix(_WEIGHT_HEAD), field.startswith(_WEIGHT_HEAD))
+
+    def order(self, *, is_removed: bool) -> tuple[int, str]:
+        """Return the order in which rows change; see :meth:`RulesPlans._changed_rows`."""
+        is_key = ":" in self.field
+        return (3 if self.is_weight else 1 if not is_key else 2 if is_removed else 0), self.field
 
 
 class FileRules(NamedTuple):
@@ -95,25 +125,93 @@ class RulesPlans(DefinePlans):
         Raises:
             RulesError: a limit would switch between a rate and slots. Nothing has changed.
         """
-        keys, rules, now = self.keys, file.rules, self.local_time()
         author = author or author_of_file(file.source)
-        modified = "" if is_new else file.modified
-        args: list[Argument] = [self.now(), modified, author.pack(), rules.digest]
-        args += [_pack_version(file, author), _pack_rules(rules), len(rules.limits)]
-        for ref in sort_refs(rules.limits):
-            packed = definitions.pack(rules.limits[ref], now, keys.key_cap(ref.name))
-            args += (keys.field(ref), packed)
-        for ref in sort_refs(rules.weights):
-            args += (keys.field(ref), rules.weights[ref])
+        rows = self._rows_of(file.rules)
+        modified: Argument = "" if is_new else file.modified
+        is_again = False
+        while True:
+            digest = file.rules.digest
+            status, at, *seen = yield self._rules_call("look", modified, digest, int(is_again))
+            modified = int(at)
+            if status != _OTHER:
+                return Applied(bool(status), modified)
+            changed = yield from self._changed_rows(file, rows)
+            if (yield from self._apply_rows(file, changed, modified, seen, author)):
+                return Applied(accepted=True, modified=modified)
+            is_again = True
+
+    def _rules_call(self, step: str, modified: Argument, digest: str, *args: Argument) -> Call:
+        """Return the call of a step of ``apply_rules.lua``."""
+        keys = self.keys
         names = [keys.limits, keys.layers, keys.names, keys.changes]
-        heads = [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
-        reply = yield Call(script("apply_rules"), [*names, *heads], args)
-        status, subject, *changed = reply
-        if status < 0:
-            raise self._refusal(file, subject.decode())
-        for name in changed:
-            yield from self._recheck_waiters(name.decode())
-        return Applied(bool(status), int(subject))
+        names += [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
+        return Call(script("apply_rules"), names, [self.now(), step, modified, digest, *args])
+
+    def _rows_of(self, rules: Rules) -> dict[_Row, Argument]:
+        """Return the definitions and weights of rules."""
+        keys, now = self.keys, self.local_time()
+        return {
+            **{
+                _Row(keys.field(ref)): definitions.pack(limits, now, keys.key_cap(ref.name))
+                for ref, limits in rules.limits.items()
+            },
+            **{
+                _Row(keys.field(ref), is_weight=True): weight
+                for ref, weight in rules.weights.items()
+            },
+        }
+
+    def _changed_rows(
+        self, file: FileRules, rows: Mapping[_Row, Argument]
+    ) -> Plan[list[tuple[_Row, Argument]]]:
+        """Return the rows that differ from those in force; those to remove with an empty text.
+
+        In their order each name and key has its limits of one of the two files at any time: a key
+        gets limits of its own before its name changes, and loses them after that.
+        """
+        gone: dict[_Row, Argument] = {}
+        cursor = b""
+        while cursor != END:
+            call = self._rules_call("list", 0, file.rules.digest, cursor or "0")
+            cursor, *fields = yield call
+            gone.update(dict.fromkeys(map(_Row.read, fields), ""))
+        every = list({**gone, **rows}.items())
+        every.sort(key=lambda item: item[0].order(is_removed=item[1] == ""))
+        changed: list[tuple[_Row, Argument]] = []
+        for part in _parts(every):
+            call = self._rules_call("check", 0, file.rules.digest, *_arguments(part))
+            status, *found = yield call
+            if status < 0:
+                raise self._refusal(file, found[0].decode())
+            changed += (part[index - 1] for index in sorted(found))
+        return changed
+
+    def _apply_rows(
+        self,
+        file: FileRules,
+        rows: Sequence[tuple[_Row, Argument]],
+        modified: int,
+        seen: Sequence[bytes],
+        author: Author,
+    ) -> Plan[bool]:
+        """Put rows in force, part by part; False if another file has come between."""
+        parts = list(_parts(rows)) or [()]
+        session = _session_of(seen[1], file.rules.digest)
+        for number, part in enumerate(parts, 1):
+            is_last = number == len(parts)
+            args: list[Argument] = list(seen) if number == 1 else ["-", "-"]
+            args += (session, author.pack())
+            args += (_pack_version(file, author), _pack_rules(file.rules)) if is_last else ("", "")
+            args += _arguments(part)
+            reply = yield self._rules_call("apply", modified, file.rules.digest, *args)
+            status, *details = reply
+            if status < 0:
+                raise self._refusal(file, details[0].decode())
+            if status == _OTHER:
+                return False
+            for name in details[1:]:
+                yield from self._recheck_waiters(name.decode())
+        return True
 
     def _refusal(self, file: FileRules, field: str) -> RulesError:
         name, has_key, key = field.partition(":")
@@ -158,6 +256,22 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
 def author_of_file(source: str, by: str | None = None, reason: str | None = None) -> Author:
     """Return the author of the changes that a rules file makes."""
     return Author.of(by, f"rules file {Path(source).name}" if reason is None else reason)
+
+
+def _session_of(next_file: bytes, digest: str) -> str:
+    """Return the session in which a file is put in force; see ``apply_rules.lua``."""
+    _, session, _, next_digest = next_file.decode().split(" ", 3) if next_file else [""] * 4
+    return session if next_digest == digest else uuid.uuid4().hex
+
+
+def _parts(rows: Sequence[tuple[_Row, Argument]]) -> Iterator[Sequence[tuple[_Row, Argument]]]:
+    return (rows[start : start + PART_SIZE] for start in range(0, len(rows), PART_SIZE))
+
+
+def _arguments(rows: Sequence[tuple[_Row, Argument]]) -> list[Argument]:
+    """Return the arguments of some rows: limits come before weights."""
+    limits = sum(not row.is_weight for row, _ in rows)
+    return [limits, *chain.from_iterable((row.field, value) for row, value in rows)]
 
 
 def _pack_version(file: FileRules, author: Author) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,7 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
-from celery_throttle.operations.rules import RulesVersion
+from celery_throttle.operations.rules import Applied, FileRules, RulesVersion
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
@@ -301,3 +303,147 @@ def test_what_is_in_force_is_what_a_model_of_the_layers_says(
             step(*arguments)
             both.compare(client)
         client.flushdb()
+
+
+# Files that are put in force in parts.
+
+
+@dataclass
+class Application:
+    """A file that is put in force step by step, while others are."""
+
+    limiter: Limiter
+    file: FileRules
+    outcome: Applied | None = None
+
+    def __post_init__(self) -> None:
+        self.plan = self.limiter.plans.apply_rules(self.file)
+        self.reply: Any = None
+
+    def step(self) -> bool:
+        """Make one call; return whether there are more."""
+        try:
+            call: Any = self.plan.send(self.reply)
+            self.reply = self.limiter.store.run(call)
+        except StopIteration as end:
+            self.outcome = end.value
+        return self.outcome is None
+
+    def run(self) -> Applied:
+        while self.step():
+            pass
+        assert self.outcome is not None
+        return self.outcome
+
+
+def file_of(rules: Rules, modified: int) -> FileRules:
+    return FileRules(rules, "limits.toml", modified)
+
+
+FILES = (
+    rules(a="1/s", b="1/s", c__x="1/s", d="1/s", e="1/s"),
+    rules(a="2/s", b__x="2/s", b__y="2/s", c="2/s", c__x="2/s", d__x="2/s"),
+    rules(b="3/s", c__y="3/s", d="3/s", d__x="3/s", e="3/s", f="3/s"),
+)
+FIELDS = [field for name in "abcdef" for field in (name, f"{name}:x", f"{name}:y")]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_throttle.operations.rules.PART_SIZE", 2)
+
+
+def in_force(limiter: Limiter, found: Rules) -> list[str | None]:
+    """What a file has in force when it is applied alone."""
+    limits = {limiter.keys.field(ref): limits for ref, limits in found.limits.items()}
+    return ["; ".join(map(str, limits[field])) if field in limits else None for field in FIELDS]
+
+
+def effective(texts: list[str | None]) -> dict[str, str | None]:
+    """The limit that each name and key goes by."""
+    found = dict(zip(FIELDS, texts, strict=True))
+    return {field: text or found[field[0]] for field, text in found.items()}
+
+
+def test_a_large_file_is_put_in_force_in_parts(limiter: Limiter) -> None:
+    """No call changes more than 200 of its limits and weights."""
+    many = {f"n{number // 2}{'__x' * (number % 2)}": "5/s" for number in range(900)}
+    found = rules(**many)
+    application = Application(limiter, file_of(found, START))
+    lengths = []
+    while application.step():
+        lengths.append(len(changes(limiter)))
+    assert application.outcome == Applied(accepted=True, modified=START)
+    assert lengths[-1] == 900
+    assert max(after - before for before, after in itertools.pairwise(lengths)) == 200
+    assert limiter.apply_rules(rules(a="1/s"), "f")
+    assert texts_in_force(limiter, "n0", "n449:x", "a") == [None, None, "1/s"]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(("old", "new"), [*itertools.permutations(FILES, 2)])
+def test_each_key_has_its_limit_of_one_of_two_files_at_any_time(
+    limiter: Limiter, old: Rules, new: Rules
+) -> None:
+    assert limiter.apply_rules(old, "f")
+    before, after = (effective(in_force(limiter, file)) for file in (old, new))
+    application = Application(limiter, file_of(new, START))
+    while application.step():
+        now = effective(texts_in_force(limiter, *FIELDS))
+        assert all(now[field] in (before[field], after[field]) for field in FIELDS)
+    assert effective(texts_in_force(limiter, *FIELDS)) == after
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("steps", range(4, 12))
+def test_another_worker_completes_a_file_whose_worker_died(limiter: Limiter, steps: int) -> None:
+    limiter.apply_rules(FILES[0], "f", modified=START / SECOND - 60)
+    dead = Application(limiter, file_of(FILES[1], START))
+    for _ in range(steps):
+        dead.step()
+    older = Application(limiter, file_of(FILES[0], START - 60 * SECOND))
+    started = "rules-next" in fields_of_layers(limiter)
+    assert started == (not older.run().accepted)
+    assert Application(limiter, file_of(FILES[1], START)).run().accepted
+    assert texts_in_force(limiter, *FIELDS) == in_force(limiter, FILES[1])
+    assert "rules-next" not in fields_of_layers(limiter)
+
+
+def fields_of_layers(limiter: Limiter) -> list[str]:
+    with redis.Redis.from_url(limiter.store.url) as client:
+        names: Any = client.hkeys(limiter.keys.layers)
+    return [name.decode() for name in names]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("seed", range(40))
+def test_of_files_at_once_the_newest_is_in_force(limiter: Limiter, seed: int) -> None:
+    """Two workers with one file help each other; of two of the same time one wins."""
+    dice = random.Random(seed)
+    ages = [dice.choice([0, 0, 1, 2]) for _ in range(4)]
+    choices = [dice.randrange(3) for _ in range(4)]
+    running = [
+        Application(limiter, file_of(FILES[choice], START - age))
+        for choice, age in zip(choices, ages, strict=True)
+    ]
+    alive = list(running)
+    for _ in range(2000):
+        if not alive:
+            break
+        one = dice.choice(alive)
+        if not one.step():
+            alive.remove(one)
+    assert not alive, "each ends"
+    newest = {choice for choice, age in zip(choices, ages, strict=True) if age == min(ages)}
+    found = texts_in_force(limiter, *FIELDS)
+    assert found in [in_force(limiter, FILES[choice]) for choice in newest]
+    assert "rules-next" not in fields_of_layers(limiter)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_refused_file_changes_nothing_in_any_part(limiter: Limiter) -> None:
+    limiter.apply_rules(FILES[0], "f")
+    with pytest.raises(RulesError, match="limit 'e' cannot become '3 at once'"):
+        limiter.apply_rules(rules(a="9/s", b="9/s", c="9/s", d="9/s", e="3 at once"), "f")
+    assert texts_in_force(limiter, *FIELDS) == in_force(limiter, FILES[0])
+    assert "rules-next" not in fields_of_layers(limiter)
