@@ -25,7 +25,7 @@ class Request(GatedRequest):
     def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.args, self.kwargs = (), dict[str, Any]()
-        self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
+        self.message, self.delivery_info = SimpleNamespace(body=b""), dict[str, Any]()
         self.request_dict = dict[str, Any]()
         self.throttle_state = TaskState(self)
         self.parks = parks
