@@ -20,9 +20,8 @@ _OVERRIDDEN = {
     "CELERY_RESULT_BACKEND": ("result_backend",),
 }
 
-#: The method by which all others of an app connect to its broker. Not public, but Throttle replaces
-#: the public ones.
-_CONNECT = "_connection"
+#: The methods by which an app connects to its broker.
+_CONNECT = ("connection_for_read", "connection_for_write")
 
 
 def refuse_overridden_settings(patch: pytest.MonkeyPatch) -> None:
@@ -43,7 +42,8 @@ def refuse_overridden_settings(patch: pytest.MonkeyPatch) -> None:
         found = _find_overridden(throttle.app)
         if found:
             raise pytest.UsageError(found)
-    patch.setattr(Celery, _CONNECT, _checked(getattr(Celery, _CONNECT)))
+    for name in _CONNECT:
+        patch.setattr(Celery, name, _checked(getattr(Celery, name)))
 
 
 def _checked(connect: Callable[..., Any]) -> Callable[..., Any]:
