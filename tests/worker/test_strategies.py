@@ -141,4 +141,7 @@ def test_chunks_map_and_starmap_take_units_for_each_element(site: Site) -> None:
     element.map(range(100, 111)).apply_async()
     error = "cost 11 can never pass limit 'elements': its burst is 10"
     wait_until(lambda: error in site.worker.log(), "it fails", SECONDS)
+    element.starmap([(number, str(number)) for number in range(101)]).apply_async()
+    error = "101 limits and keys are named at once; allowed: at most 100"
+    wait_until(lambda: error in site.worker.log(), "it fails as well", SECONDS)
     assert len(site.notes("element")) == 60

@@ -15,7 +15,12 @@ from typing import Any
 from celery_throttle.errors import LimitValueError, ThrottleError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Requirement, check_ref_count, find_slot_indexes
+from celery_throttle.limits.requirement import (
+    MAX_LIMITS_PER_TASK,
+    Requirement,
+    check_ref_count,
+    find_slot_indexes,
+)
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -161,7 +166,7 @@ def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Seque
     refs = tuple(costs)
     joined = None
     if refs:
-        check_ref_count(refs)
+        check_ref_count(units[:own_count], MAX_LIMITS_PER_TASK)
         slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
         requirement = Requirement(refs, tuple(costs.values()))
         joined = replace(declared or TaskLimits.none(), fixed=requirement, slots=slots)
