@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from celery_throttle import Limiter
 from tests.apps import hostile
@@ -37,13 +38,16 @@ def test_a_worker_claims_a_few_at_a_time(
     own_server: Server, client: Any, start_worker: StartWorker
 ) -> None:
     url = own_server.url
-    hostile.app.conf.update(broker_url=url, result_backend=url)
+    # Not the worker's app: that of this process may be bound to another server already.
+    sender = Celery("sender", broker=url, backend=url, set_as_current=False)
     gate = Limiter(url, hostile.LIMITS)["gate", "k"]
     gate.pause(3600)
     start_worker("tests.apps.hostile", url, pool="gevent", concurrency=2 * COUNT)
-    results = [hostile.limited.delay("k", "x" * SIZE) for _ in range(COUNT)]
+    arguments = ("k", "x" * SIZE)
+    results = [sender.send_task(hostile.limited.name, arguments) for _ in range(COUNT)]
     messages = gate.limiter.keys.queue("redis/0/celery").messages
     wait_until(lambda: client.hlen(messages) == COUNT, "all tasks wait", 100)
     gate.resume()
     assert [result.get(timeout=100) for result in results] == ["ran"] * COUNT
     assert large_replies(client) == []
+    sender.close()
