@@ -1,13 +1,13 @@
--- apply_rules.lua: puts the limits and weights of a rules file in force, in place of those of the file before: step by step,
--- so that no call blocks the server.
+-- apply_rules.lua: puts the limits and weights of a rules file in force, in place of those of the file before. It does
+-- so step by step, so that no call blocks the server.
 -- uses: definition_layers
 -- KEYS  1-4 see `definition_layers.lua`. Fields of layers are besides
 --           rules       when (us) the file that is in force was modified, when (us) it was put in force, and JSON: its
 --                       digest and source, who put it in force, and why
 --           rules-text  its rules, as `celery_throttle/rules/dump.py` writes them
---           rules-next  only while a file is put in force in parts: when (us) it was modified, session, number of parts so
---                       far, digest. All that use the session put the same file in force, so each part brings the
---                       layers closer to it
+--           rules-next  only while a file is put in force in parts: when (us) it was modified, session, number of
+--                       parts so far, digest. All that use the session put the same file in force, so each part brings
+--                       the layers closer to it
 --       5-7 heads of names: with a field behind them, of states and of entries; with a name behind it, of the keys with a
 --           definition or weight of their own
 -- ARGV  1   now (us), or '' for the server's clock
@@ -91,16 +91,15 @@ local function change_limit(requirement)
 end
 
 -- Put a weight of the rules in force; '' for none. One that was set at run time stays until it ends.
-local function put_weight_in_force(field, weight, old)
+local function put_weight_in_force(field, weight)
   local found = redis.call('HGET', KEYS[1], 'weight ' .. field)
   local own, ends = string.match(found or '', '^(%d+) (%d+)')
+  local is_set_for_ever = found and not own and redis.call('HEXISTS', KEYS[2], 'set weight ' .. field) == 1
   if own and tonumber(ends) > now then
     redis.call('HSET', KEYS[1], 'weight ' .. field, own .. ' ' .. ends .. ' ' .. weight)
-  elseif found and not own and (old == '' or redis.call('HEXISTS', KEYS[2], 'set weight ' .. field) == 1) then
-    redis.call('HSET', KEYS[2], 'set weight ' .. field, '1')
-  elseif weight ~= '' then
+  elseif not is_set_for_ever and weight ~= '' then
     redis.call('HSET', KEYS[1], 'weight ' .. field, weight)
-  else
+  elseif not is_set_for_ever then
     redis.call('HDEL', KEYS[1], 'weight ' .. field)
   end
 end
@@ -112,7 +111,7 @@ local function change_weight(field, weight)
     return
   end
   record_change('weight', field, old, weight, about)
-  put_weight_in_force(field, weight, old)
+  put_weight_in_force(field, weight)
   if weight ~= '' then
     redis.call('HSET', KEYS[2], layer, weight)
   else
