@@ -218,8 +218,8 @@ class ThrottledRequest(GatedRequest, Request):
 def install(task: Task) -> bool:
     """Let the requests of a task pass the gate; return whether they did not before.
 
-    Whatever its base and request classes are. Only those of this app's task: its class may be that
-    of other apps' tasks as well.
+    The task may have any base class and any request class. Its class stays as it is, since tasks of
+    other apps may have the same class.
     """
     own = symbol_by_name(task.Request)
     if issubclass(own, GatedRequest):

@@ -3,8 +3,7 @@
 Laws at stake here: *never lost* (what a failed call was to report is reported by the next, and what
 it may have claimed is requeued, whatever the error: the server undoes nothing of a script that
 fails in the middle), no second start (nothing starts that others may have requeued since) and
-*never idle* (starts are booked up to 20 ms ahead, so that pacing has no
-gaps).
+*never idle* (starts are booked up to 20 ms ahead, so that pacing has no gaps).
 """
 
 from __future__ import annotations

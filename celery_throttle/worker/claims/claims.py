@@ -156,8 +156,9 @@ class Claims:
         claims this worker has not received yet.
         """
         with self._lock:
-            reports = self.settled.remembered() | set(self.settled)
-            pending = {*self._held, *map(abs, self._to_requeue)}
+            reports = self.settled.remembered()
+            # The next call reports those that were settled meanwhile.
+            pending = {*self._held, *map(abs, self._to_requeue), *map(abs, self.settled)}
             for token in set(tokens) - pending:
                 if token in reports:
                     self.settled.append(token)
