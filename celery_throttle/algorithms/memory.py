@@ -31,7 +31,7 @@ from celery_throttle.limits.requirement import LimitsLike, too_many_keys_error
 _MAX_ACTUAL = (MAX_UNITS + 1) * MILLION
 
 
-#: States and pauses that each write checks whether they still matter: more than it adds.
+#: States and pauses that :meth:`MemoryLimits.forget_idle` checks: more than one operation adds.
 _CHECKED_PER_CALL = 2
 
 
@@ -102,7 +102,6 @@ class MemoryLimits(LocalLimits):
 
         Returns the microseconds for which it is paused now.
         """
-        self._forget_some(now)
         until = now + (ENDLESS_US if us is None else us)
         old = self._pauses.get(ref, Pause(until, now)).follow_clock(now)
         self._pauses[ref] = Pause(max(until, old.until), now)
@@ -264,12 +263,11 @@ class MemoryLimits(LocalLimits):
         return find_strictest(limit.max_keys for limit in self._definition(ref).limits)
 
     def _note_use(self, ref: LimitRef, now: int) -> None:
-        """Record for the cap on keys that the state of a key was written; forget idle ones."""
+        """Record for the cap on keys that the state of a key was written."""
         if ref.key is not None and self._max_keys(ref):
             pairs = zip(self._states[ref], self._definition(ref).limits, strict=True)
             until = now + max(state.remaining_and_reset(limit, now)[1] for state, limit in pairs)
             self._key_caps[ref.name].use(ref.key, until, now)
-        self._forget_some(now)
 
     def _check(self, ref: LimitRef, cost: int, now: int) -> list[LimitCheck]:
         for paused in {LimitRef(ref.name, None), ref} & self._pauses.keys():
@@ -288,8 +286,11 @@ class MemoryLimits(LocalLimits):
             return check._replace(state=replace(check.state, number=self._last_slot))
         return check
 
-    def _forget_some(self, now: int) -> None:
-        """Forget what no longer matters of the states and pauses that were checked longest ago."""
+    def forget_idle(self, now: int) -> None:
+        """Forget what no longer matters of the states and pauses that were checked longest ago.
+
+        To be called with each operation: a server does the same by the expiry of its keys.
+        """
         for _ in range(min(_CHECKED_PER_CALL, len(self._states))):
             ref, states = self._states.popitem(last=False)
             if self._matter(ref, states, now):

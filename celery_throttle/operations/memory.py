@@ -201,8 +201,9 @@ class MemoryPlans(Plans):
             return Applied(accepted=True, modified=now)
 
     def _now(self) -> int:
-        """Return the time, after the definitions that have ended by then were removed."""
+        """Return the time, after what has ended by then was removed."""
         now = self.local_time()
+        self._memory.forget_idle(now)
         for ref, ends in sorted(self._memory.ends.items(), key=itemgetter(1)):
             if ends <= now:
                 self._undefine(ref, ends)

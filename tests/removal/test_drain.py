@@ -263,6 +263,8 @@ def test_a_queue_that_is_full(
     assert (site.waiting(), site.claimed()) == (5 - len(taken), 0)
     assert site.throttle.move(None, "other").removed == 5 - len(taken)
     assert ids(site.at_broker("other")) == sent[len(taken) :]
+    with site.app.connection_for_write() as connection:  # other tests declare it without bounds
+        connection.default_channel.queue_delete(queue.name)
 
 
 def park_elsewhere(site: Site, queue: str) -> None:
