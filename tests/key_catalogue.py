@@ -151,7 +151,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             "at the last return time",
             "broker_wait",
             (
-                _KEYS.broker_waits(_REF),
+                _KEYS.return_times(_REF),
                 "string",
                 "return times of tasks that wait at the broker (`throttle_waiting`)",
             ),
@@ -230,7 +230,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.waiting_list_index("<limit>"),
                 "set",
-                "names of the `waits` keys of the limit and of all its keys",
+                "names of the `waiting-lists` keys of the limit and of all its keys",
             ),
             (_KEYS.backlog(_REF), "string", "number of waiting tasks in all queues"),
         ),

@@ -260,11 +260,11 @@ class Protocol:
         assert sorted(due) == sorted(client.keys("{throttle}:waiting:*")), (
             "a list no claim looks at"
         )
-        waits = {key: client.hkeys(key) for key in client.keys("{throttle}:waits:*")}
+        waits = {key: client.hkeys(key) for key in client.keys("{throttle}:waiting-lists:*")}
         assert sorted(chain.from_iterable(waits.values())) == sorted(due)
         waited = [
             (key.split(b":")[2], one)
-            for key in client.keys("{throttle}:waited:*")
+            for key in client.keys("{throttle}:waiting-list-index:*")
             for one in client.smembers(key)
         ]
         assert sorted(waited) == sorted((key.split(b":")[2], key) for key in waits)

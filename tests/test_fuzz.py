@@ -178,7 +178,7 @@ def test_a_message_comes_out_as_it_went_in(about: dict[str, Any], body: str | by
 
 
 _definitions = st.lists(_limits, min_size=1, max_size=3).map(
-    lambda limits: definitions.pack(limits, 0, "{throttle}:crowd:a")
+    lambda limits: definitions.pack(limits, 0, "{throttle}:key-cap:a")
 )
 
 
@@ -211,7 +211,7 @@ def _every_name(
     for kind in ("limits", "workers", "membership", "unacknowledged", "quarantine"):
         yield getattr(keys, kind), (prefix, kind)
     for ref in refs:
-        for kind in ("state", "entries", "pause", "backlog", "broker_waits", "waiting_lists"):
+        for kind in ("state", "entries", "pause", "backlog", "return_times", "waiting_lists"):
             yield getattr(keys, kind)(ref), (prefix, kind, ref)
         yield f"{keys.entries(ref)}+1", (prefix, "log", ref)
         for kind in ("key_cap", "waiting_list_index"):
@@ -219,7 +219,7 @@ def _every_name(
     for text in queues:
         for kind in ("claims", "wakeup_channel"):
             yield getattr(keys, kind)(text), (prefix, kind, text)
-        for kind, name in zip(("lines", "messages", "due", "asks"), keys.queue(text), strict=True):
+        for kind, name in zip(("lines", "messages", "due", "polls"), keys.queue(text), strict=True):
             yield name, (prefix, kind, text)
         for ref in refs:
             yield keys.waiting_list(text, ref), (prefix, "waiting", text, ref)

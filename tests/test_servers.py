@@ -70,7 +70,7 @@ def test_definitions_and_keys_of_others_may_stay(client: redis.Redis) -> None:
 def test_a_line_may_stay_while_it_holds_tasks(client: redis.Redis, tasks: str) -> None:
     line = f"line:{'0a' * 16}"
     client.zadd(f"{{throttle}}:{line}", {"an id": 1})
-    client.sadd("{throttle}:waited:stripe", "a list")
+    client.sadd("{throttle}:waiting-list-index:stripe", "a list")
     client.zadd("{throttle}:workers", {"one": 1})
     left = ", ".join(f"{{throttle}}:{name}" for name in (line, "waited:stripe", "workers"))
     with pytest.raises(AssertionError, match=f"without expiry: {re.escape(left)}$"):

@@ -97,17 +97,17 @@ class Keys:
     @property
     def membership(self) -> str:
         """Live workers."""
-        return f"{self.prefix}:fleet"
+        return f"{self.prefix}:membership"
 
     @property
     def unacknowledged(self) -> str:
         """Parked messages that the broker may still deliver again."""
-        return f"{self.prefix}:parks"
+        return f"{self.prefix}:unacknowledged"
 
     @property
     def quarantine(self) -> str:
         """Tasks that a worker took from a line and has no code for."""
-        return f"{self.prefix}:aside"
+        return f"{self.prefix}:quarantine"
 
     @property
     def permission_probe(self) -> str:
@@ -167,7 +167,7 @@ class Keys:
 
     def key_cap(self, name: str) -> str:
         """Return the key of the key cap of a limit; definitions contain it."""
-        return f"{self.prefix}:crowd:{name}"
+        return f"{self.prefix}:key-cap:{name}"
 
     def key_cap_of(self, entries: str) -> str:
         """Return the :meth:`key_cap` of the limit with these :meth:`entries`."""
@@ -233,17 +233,17 @@ class Keys:
         """Return the key that exists for a while after somebody has begun something: encoded."""
         return f"{self.prefix}:once:{what}"
 
-    def broker_waits(self, ref: LimitRef) -> str:
+    def return_times(self, ref: LimitRef) -> str:
         """Return the key of the return times of the tasks that wait at the broker."""
-        return f"{self.prefix}:turns:{self.field(ref)}"
+        return f"{self.prefix}:return-times:{self.field(ref)}"
 
     def waiting_lists(self, ref: LimitRef) -> str:
         """Return the key that lists the waiting lists of one limit and key, of all queues."""
-        return f"{self.prefix}:waits:{self.field(ref)}"
+        return f"{self.prefix}:waiting-lists:{self.field(ref)}"
 
     def waiting_list_index(self, name: str) -> str:
         """Return the key that lists the :meth:`waiting_lists` of all keys of a limit."""
-        return f"{self.prefix}:waited:{name}"
+        return f"{self.prefix}:waiting-list-index:{name}"
 
     def waiting_list(self, queue: str, ref: LimitRef) -> str:
         """Return the key of the lines of one queue that wait at one limit and key."""
@@ -273,7 +273,7 @@ class Keys:
     def queue(self, name: str) -> QueueKeys:
         """Return the keys of one queue."""
         return QueueKeys(
-            *(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "asks"))
+            *(f"{self.prefix}:{kind}:{name}" for kind in ("lines", "messages", "due", "polls"))
         )
 
     def fan_out(self, name: str) -> str:

@@ -37,10 +37,10 @@ from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.wait import BrokerWait, Wait
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
-REQUESTED_HEADER = "throttle_met"
-REFUSALS_HEADER = "throttle_resent"
-BROKER_WAIT_HEADER = "throttle_turn"
-BROKER_WAIT_BEGIN_HEADER = "throttle_wait"
+REQUESTED_HEADER = "throttle_requested"
+REFUSALS_HEADER = "throttle_refusals"
+BROKER_WAIT_HEADER = "throttle_broker_wait"
+BROKER_WAIT_BEGIN_HEADER = "throttle_broker_wait_begin"
 
 
 class Status(Enum):

@@ -190,7 +190,7 @@ class Crowd:
 
     def _kept(self) -> list[Any]:
         """The stored states, byte for byte."""
-        kinds = ("state", "entries", "crowd")
+        kinds = ("state", "entries", "key-cap")
         found = self._wire.ask(*(pack_command("KEYS", f"*:{kind}:*") for kind in kinds))
         names = [name for some in found for name in sorted(some)]
         return [names, *self._wire.ask(*(pack_command("DUMP", name) for name in names))]

@@ -812,7 +812,7 @@ class TestDefinition:
 
     @staticmethod
     def pack(*limits: Limit, now: int = NOW) -> bytes:
-        return definitions.pack(limits, now, "crowd")
+        return definitions.pack(limits, now, "key-cap")
 
     def unpacked(self, *limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
         """Return tags and numbers, and the text after them, which a zero byte ends."""
@@ -825,7 +825,7 @@ class TestDefinition:
             place += 3 + 8 * count
         text, zero, key_cap = packed[place:].decode().partition("\0")
         assert zero
-        assert key_cap == ("crowd" if any(limit.max_keys for limit in limits) else "")
+        assert key_cap == ("key-cap" if any(limit.max_keys for limit in limits) else "")
         return found, text
 
     @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def check(server: Server, workers: Iterable[Worker], refs: Iterable[LimitRef]) -
     check_tasks(server, kept)
     check_copies(server, workers)
     check_lines(server, kept, refs)
-    check_crowds(server, kept)
+    check_key_caps(server, kept)
     check_holders(server, kept, refs)
     check_totals(server, kept, refs)
     return kept
@@ -105,11 +105,11 @@ def check_tasks(server: Server, kept: Kept) -> None:
             ]
             for token, one in held.items()
         }
-    assert kept.pairs("aside", keys.quarantine) == {
+    assert kept.pairs("quarantine", keys.quarantine) == {
         task.encode(): [one.line.encode(), one.message.packed] for task, one in world.aside.items()
     }
     _check_deadlines(world, kept.deadlines("workers", keys.workers), _encoded(world.leases))
-    assert kept.times("parks", keys.unacknowledged) == _encoded(world.parks)
+    assert kept.times("unacknowledged", keys.unacknowledged) == _encoded(world.parks)
     pauses = {keys.pause(ref).encode(): till for ref, till in world.pauses.items()}
     found = {name: int(value.split(b".")[0]) for name, value in kept.by_kind["pause"].items()}
     _check_deadlines(world, found, pauses)
@@ -178,8 +178,10 @@ def check_lines(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
     assert places == Counter(list(members)), "a line waits at exactly one limit"
     assert {name: int(count) for name, count in kept.by_kind["backlog"].items()} == backlogs
     check_key_backlogs(server, kept, backlogs)
-    assert {name: kept.pairs("waits", name.decode()) for name in kept.names("waits")} == waits
-    waited = chain.from_iterable(kept.by_kind["waited"].values())
+    assert {
+        name: kept.pairs("waiting-lists", name.decode()) for name in kept.names("waiting-lists")
+    } == waits
+    waited = chain.from_iterable(kept.by_kind["waiting-list-index"].values())
     assert Counter(waited) == Counter(list(waits))
 
 
@@ -207,7 +209,7 @@ def check_totals(server: Server, kept: Kept, refs: Iterable[LimitRef]) -> None:
         assert joined(totals) == left(totals) + waiting[name], totals
 
 
-def check_crowds(server: Server, kept: Kept) -> None:
+def check_key_caps(server: Server, kept: Kept) -> None:
     """Where keys are counted, those are of which tasks wait, with the number of their lines."""
     keys = server.protocol.keys
     lines = {one.line: one.message.task.kind.refs for one in server.world.in_lines()}
@@ -217,8 +219,8 @@ def check_crowds(server: Server, kept: Kept) -> None:
         if server.world.max_keys_of(ref)
     )
     found: Counter[bytes] = Counter()
-    for name in kept.names("crowd"):
-        for entries, score in kept.times("crowd", name.decode()).items():
+    for name in kept.names("key-cap"):
+        for entries, score in kept.times("key-cap", name.decode()).items():
             found[entries] = score // LINED
     assert +found == counted
 

@@ -50,7 +50,7 @@ class Turns(Protocol):
                 keys.entries(ref),
                 *pauses,
                 keys.waiting_lists(ref),
-                keys.broker_waits(ref),
+                keys.return_times(ref),
             ]
             args += [ref.name, keys.field(ref), amount]
         outcome, *about = self.store.run(Call(script("broker_wait"), [*names, keys.totals()], args))
@@ -173,7 +173,7 @@ def test_without_a_process_nothing_is_taken(turns: Turns) -> None:
 def test_turns_are_forgotten_once_they_have_passed(turns: Turns) -> None:
     turns.turn("slow")
     turns.turn("slow")
-    key = turns.keys.broker_waits(turns.limiter.require(["slow"], 1).refs[0])
+    key = turns.keys.return_times(turns.limiter.require(["slow"], 1).refs[0])
     assert 0 < turns.client.pttl(key) <= 1_000 + 3_600_000  # with a time of one's own, an hour more
 
 

@@ -38,9 +38,9 @@ def lines(make: Make) -> Protocol:
     return lines
 
 
-def crowd(lines: Protocol) -> list[tuple[bytes, float]]:
+def key_cap(lines: Protocol) -> list[tuple[bytes, float]]:
     found: list[tuple[bytes, float]] = lines.client.zrange(
-        "{throttle}:crowd:keys", 0, -1, withscores=True
+        "{throttle}:key-cap:keys", 0, -1, withscores=True
     )
     assert len(found) == 3
     return found
@@ -56,7 +56,7 @@ def step(lines: Protocol, most: int, queue: str = "q") -> tuple[int, int]:
 @pytest.mark.parametrize("most", [1, 3, 7, 500])
 def test_all_is_right_after_each_step(lines: Protocol, most: int) -> None:
     waiting = len(lines.waiting())
-    assert any(score > lines.now * 10 for _, score in crowd(lines))
+    assert any(score > lines.now * 10 for _, score in key_cap(lines))
     total, left = 0, 1
     while left:
         discarded, left = step(lines, most)
@@ -66,9 +66,11 @@ def test_all_is_right_after_each_step(lines: Protocol, most: int) -> None:
     assert total == waiting - 20
     assert len(lines.waiting()) == 20
     # What was used of the keys counts on; lines that hold tasks of them are no more.
-    assert all(score < lines.now * 10 for _, score in crowd(lines))
+    assert all(score < lines.now * 10 for _, score in key_cap(lines))
     step(lines, 500, "other")
-    assert not lines.client.keys("{throttle}:waits:*") + lines.client.keys("{throttle}:waited:*")
+    assert not lines.client.keys("{throttle}:waiting-lists:*") + lines.client.keys(
+        "{throttle}:waiting-list-index:*"
+    )
 
 
 def test_it_counts_only(lines: Protocol) -> None:

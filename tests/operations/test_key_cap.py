@@ -274,7 +274,7 @@ def test_a_bomb_of_keys_leaves_no_more_than_there_may_be(
     assert allowed == 150
     clock.advance(10)
     assert plain["mail", "last"].acquire()
-    assert client.zcard("{throttle}:crowd:mail") == 1
+    assert client.zcard("{throttle}:key-cap:mail") == 1
     of_all_keys = 6  # the key cap, the totals, the definitions, their layers, names and changes
     assert client.dbsize() <= 150 + of_all_keys
 
@@ -297,7 +297,7 @@ def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str) -> None:
         limiter = Limiter(redis_url, {"mail": "10/s burst 10 max-keys 3"})
         limiter["mail", "a"].acquire(cost=9)
         limiter["mail", "b"].acquire(cost=1)
-        left = client.pttl("{throttle}:crowd:mail")
+        left = client.pttl("{throttle}:key-cap:mail")
         assert isinstance(left, int)
         assert 100 < left <= 900
         limiter.store.close()
@@ -306,4 +306,4 @@ def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str) -> None:
 def test_without_a_bound_nothing_is_counted(plain: Limiter, client: redis.Redis) -> None:
     plain["free", "a"].acquire()
     plain["mail"].acquire()
-    assert not client.keys("{throttle}:crowd:*")
+    assert not client.keys("{throttle}:key-cap:*")

@@ -29,8 +29,8 @@ def lines(make: Make) -> Protocol:
     )
 
 
-def crowd(lines: Protocol, name: str = "mail") -> int:
-    count: int = lines.client.zcard(f"{{throttle}}:crowd:{name}")
+def key_cap(lines: Protocol, name: str = "mail") -> int:
+    count: int = lines.client.zcard(f"{{throttle}}:key-cap:{name}")
     return count
 
 
@@ -59,7 +59,7 @@ def test_a_key_that_only_waits_is_in_use(lines: Protocol) -> None:
     assert lines.park("c", [("mail", "c")]).outcome == "crowded"
     refused = lines.limiter["mail", "c"].acquire()
     assert (refused.allowed, refused.retry_after) == (False, 1.0)  # nobody knows
-    assert lines.client.pttl("{throttle}:crowd:mail") == -1
+    assert lines.client.pttl("{throttle}:key-cap:mail") == -1
     lines.withdraw("w", "b")
     assert lines.park("c", [("mail", "c")]).outcome == "admitted"
     assert lines.park("b", [("mail", "b")]).outcome == "crowded"
@@ -90,14 +90,14 @@ def test_a_claim_that_goes_back_finds_its_place(lines: Protocol) -> None:
     assert lines.limiter["mail", "c"].acquire()
     lines.back("w", "own", claim.token)  # it was here before, and is not lost
     lines.check()
-    assert crowd(lines) == 3
+    assert key_cap(lines) == 3
     lines.now += SECOND
     assert lines.limiter["mail", "b"].acquire()
     assert not lines.limiter["mail", "c"].acquire()
     assert [row.id for row in lines.claim("w")] == ["a"]
     lines.now += SECOND
     assert lines.limiter["mail", "c"].acquire()
-    assert crowd(lines) == 1
+    assert key_cap(lines) == 1
 
 
 def test_a_line_from_before_there_was_a_bound_goes_on(lines: Protocol) -> None:
@@ -106,11 +106,11 @@ def test_a_line_from_before_there_was_a_bound_goes_on(lines: Protocol) -> None:
         lines.limiter["mail", key].pause(10)
         lines.park(key, [("mail", key)])
     lines.limiter.define("mail", "1/s max-keys 1")
-    assert crowd(lines) == 0
+    assert key_cap(lines) == 0
     assert lines.park("c2", [("mail", "c")]).outcome == "parked"
     lines.now += 10 * SECOND
     assert sorted(row.id for row in lines.claim(room=9)) == ["a", "b", "c"]
-    assert crowd(lines) == 3
+    assert key_cap(lines) == 3
     lines.now += 2 * SECOND
     assert [row.id for row in lines.claim(room=9)] == ["c2"]
     lines.check()
@@ -131,12 +131,12 @@ def test_a_gate_does_not_book_the_place_of_a_key_ahead(lines: Protocol) -> None:
     lines.now += SECOND - 1
     call = lines.gate_call([([("mail", "c")], 1)])
     assert lines.store.run(call) == [[0]]
-    assert crowd(lines) == 2
+    assert key_cap(lines) == 2
 
 
 def test_a_task_that_names_more_keys_than_there_may_be_never_passes(lines: Protocol) -> None:
     assert lines.park("x", [("mail", key) for key in "abc"]).outcome == "crowded"
-    assert crowd(lines) == 0
+    assert key_cap(lines) == 0
 
 
 def test_keys_of_slots_that_tasks_hold(lines: Protocol) -> None:
@@ -201,7 +201,7 @@ def test_a_task_that_goes_back_is_never_turned_away(lines: Protocol) -> None:
 
 def lined(lines: Protocol, name: str) -> int:
     """Return the number of lines that count for a key cap."""
-    rows = lines.client.zrange(f"{{throttle}}:crowd:{name}", 0, -1, withscores=True)
+    rows = lines.client.zrange(f"{{throttle}}:key-cap:{name}", 0, -1, withscores=True)
     return sum(int(score) // 2**53 for _, score in rows)
 
 

@@ -28,8 +28,17 @@ SETS: tuple[Sequence[RefLike], ...] = (
     ["queue"],
 )
 KINDS = (
-    *("line", "lines", "messages", "due", "waiting", "waits", "waited", "backlog"),
-    *("claims", "asks", "workers", "parks", "state", "entries", "limits", "crowd"),
+    *(
+        "line",
+        "lines",
+        "messages",
+        "due",
+        "waiting",
+        "waiting-lists",
+        "waiting-list-index",
+        "backlog",
+    ),
+    *("claims", "polls", "workers", "unacknowledged", "state", "entries", "limits", "key-cap"),
 )
 
 
@@ -126,11 +135,20 @@ class Traffic:
                     self.arrive(limits, queue)
                     self._run_all(20)
         self.protocol.check()
-        for kind in ("line", "lines", "due", "waiting", "waits", "waited", "backlog", "claims"):
+        for kind in (
+            "line",
+            "lines",
+            "due",
+            "waiting",
+            "waiting-lists",
+            "waiting-list-index",
+            "backlog",
+            "claims",
+        ):
             assert self.keys(kind) == []
-        if self.lost != "crowd":  # else nobody knows in how many lines a key was
-            crowd = self.protocol.client.zrange("{throttle}:crowd:mail", 0, -1, withscores=True)
-            assert all(score < 2**53 for _, score in crowd)
+        if self.lost != "key-cap":  # else nobody knows in how many lines a key was
+            key_cap = self.protocol.client.zrange("{throttle}:key-cap:mail", 0, -1, withscores=True)
+            assert all(score < 2**53 for _, score in key_cap)
 
     def _run_all(self, claims: int) -> None:
         for _ in range(claims):
@@ -187,7 +205,7 @@ def test_the_order_in_a_line_is_kept(make: Make, kind: str) -> None:
     assert traffic.done == ["0", "4", "1", "2", "5", "6", "3"]
 
 
-@pytest.mark.parametrize("kind", ["waits", "waited"])
+@pytest.mark.parametrize("kind", ["waiting-lists", "waiting-list-index"])
 def test_who_changes_a_limit_finds_those_that_wait_after_their_next_look(
     make: Make, kind: str
 ) -> None:

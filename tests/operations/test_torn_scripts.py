@@ -107,7 +107,16 @@ class Traffic:
             self.settle(self.claim(1))
             assert self.ran[task] == 1
         self.protocol.check()
-        for kind in ("line", "lines", "due", "waiting", "waits", "waited", "backlog", "claims"):
+        for kind in (
+            "line",
+            "lines",
+            "due",
+            "waiting",
+            "waiting-lists",
+            "waiting-list-index",
+            "backlog",
+            "claims",
+        ):
             assert self.protocol.client.keys(f"{{throttle}}:{kind}:*") == []
         assert self.protocol.client.zcard("{throttle}:workers") == 0
 

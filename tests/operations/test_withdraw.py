@@ -104,7 +104,16 @@ def test_all_tasks_of_a_queue(lines: Protocol, most: int) -> None:
     assert set(lines.waiting()) == before - set(taken)
     assert all(" other " in task_id for task_id in lines.waiting())
     Mover(lines, queue="other").withdraw(most)
-    for kind in ("line", "lines", "messages", "due", "waiting", "waits", "waited", "backlog"):
+    for kind in (
+        "line",
+        "lines",
+        "messages",
+        "due",
+        "waiting",
+        "waiting-lists",
+        "waiting-list-index",
+        "backlog",
+    ):
         assert lines.client.keys(f"{{throttle}}:{kind}:*") == []
 
 

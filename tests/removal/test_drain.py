@@ -478,7 +478,7 @@ def test_a_worker_may_park_the_message_again(site: Site) -> None:
     """Also if the broker delivers it twice: it is not the message that was parked before."""
     site.send(1)
     site.park()
-    assert site.client.zcard("{throttle}:parks") == 1
+    assert site.client.zcard("{throttle}:unacknowledged") == 1
     site.throttle.drain()
     [message] = site.at_broker()
     assert site.park_message(message, redelivered=True) == "parked"

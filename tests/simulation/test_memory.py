@@ -34,7 +34,7 @@ LIMITS = [
 
 
 def used(client: Any) -> int:
-    of_key = ("state", "entries", "crowd")
+    of_key = ("state", "entries", "key-cap")
     return sum(
         client.memory_usage(key, samples=0)
         for key in client.scan_iter()

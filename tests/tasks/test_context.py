@@ -178,7 +178,7 @@ class Request:
     """A request as far as its headers go."""
 
     def __init__(self, header: Any) -> None:
-        self.request_dict = {"throttle_met": header}
+        self.request_dict = {"throttle_requested": header}
         self.message = SimpleNamespace()
         self.task = SimpleNamespace(name="shop.charge")
         self.throttle_state = TaskState(self)
@@ -252,7 +252,9 @@ def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
         joined,
         [unit("api", key=str(number)) for number in range(MAX_REQUESTED_LIMITS - 1)],
     )
-    assert len(joined.throttle_state.message_headers()["throttle_met"]) == MAX_REQUESTED_LIMITS
+    assert (
+        len(joined.throttle_state.message_headers()["throttle_requested"]) == MAX_REQUESTED_LIMITS
+    )
     with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
         add_requested(throttle, joined, [unit("fast")])
 

@@ -68,7 +68,7 @@ class Deploys:
         return sum(self.redis.hlen(key) for key in self.redis.keys("*:messages:*"))
 
     def aside(self) -> int:
-        return int(self.redis.hlen("{throttle}:aside"))
+        return int(self.redis.hlen("{throttle}:quarantine"))
 
 
 @pytest.fixture

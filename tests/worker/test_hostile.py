@@ -108,7 +108,16 @@ class Site:
 
     def left(self) -> list[str]:
         """What is kept of tasks that wait, or are claimed."""
-        kinds = ("line", "lines", "messages", "due", "waiting", "waits", "backlog", "claims")
+        kinds = (
+            "line",
+            "lines",
+            "messages",
+            "due",
+            "waiting",
+            "waiting-lists",
+            "backlog",
+            "claims",
+        )
         found = (self.redis.scan_iter(f"{{throttle}}:{kind}:*", count=1000) for kind in kinds)
         return [name.decode() for names in found for name in names]
 
@@ -506,7 +515,7 @@ def test_a_bomb_of_keys(site: Site) -> None:
     # A worker makes the records of the totals every ten seconds.
     records = {f"{{throttle}}:totals:few/{kind}" for kind in ("recent", "week")}
     states = {f"{{throttle}}:state:few:{key}" for key in ran}
-    assert kept - records == {"{throttle}:crowd:few", "{throttle}:totals:few", *states}
+    assert kept - records == {"{throttle}:key-cap:few", "{throttle}:totals:few", *states}
     again = site.send(hostile.few, ran[0])  # its key is in use, so it may wait
     site.waiting(again)
     dropped = site.send(hostile.few_or_dropped, "another")

@@ -84,7 +84,7 @@ class BrokerWaitPolicy(WaitingPolicy):
                 keys.entries(ref),
                 *pauses,
                 keys.waiting_lists(ref),
-                keys.broker_waits(ref),
+                keys.return_times(ref),
             )
             args += (ref.name, keys.field(ref), cost)
         return Call(script("broker_wait"), [*names, keys.totals()], args)

@@ -141,5 +141,5 @@ def next_poll(client: redis.Redis) -> float:
 
 
 def poll_keys(client: redis.Redis) -> list[Any]:
-    keys: Any = client.keys("{throttle}:asks:*")
+    keys: Any = client.keys("{throttle}:polls:*")
     return list(keys)

@@ -3,8 +3,8 @@
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
 --       3   zset: fan-outs, see `fan_out_index.lua`
---       then per queue: lines, messages, due, asks; then per requirement and queue: state, entries, pause of the name,
---       pause of the key, backlog, waiting, waits, waited; then the lines; then the head of
+--       then per queue: lines, messages, due, polls; then per requirement and queue: state, entries, pause of the name,
+--       pause of the key, backlog, waiting, waiting-lists, waiting-list-index; then the lines; then the head of
 --       the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how many tasks of the fan-out may wait; 0 for any number
@@ -89,7 +89,7 @@ local function read_line(name, packed)
     local i, n = struct.unpack('<H', packed, from), #line.requirements + 1
     line.requirements[n], line.descriptor.limits[n] = requirements[i], all.limits[i]
   end
-  line.descriptor.crowds, line.descriptor.weight = key_caps_of(line.requirements), weight_of(line.requirements)
+  line.descriptor.key_caps, line.descriptor.weight = key_caps_of(line.requirements), weight_of(line.requirements)
   line.is_known = redis.call('EXISTS', name) == 1
   line.cost_format = '<' .. string.rep('d', #line.requirements)
   return line

@@ -1,6 +1,6 @@
 -- release.lua: releases slots.
 -- uses: release_slot
--- KEYS  per slot: entries, waits
+-- KEYS  per slot: entries, waiting-lists
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the holder of the slots
 

@@ -5,7 +5,7 @@
 --       5   state
 --       6   entries
 --       7   key cap
---       8   set: keys `waits` of the limit's name
+--       8   set: keys `waiting-lists` of the limit's name
 -- ARGV  1-4 as for `resume.lua`
 -- Reply the cursor to go on with by `recheck_waiters.lua`; '0' at the end. The first lines that wait are rechecked.
 

@@ -2,7 +2,7 @@
 -- they would not do so by themselves behind a pause without end.
 -- uses: recheck_name, changes
 -- KEYS  1-4 as for `pause.lua`
---       5   set: keys `waits` of the limit's name; for one key its `waits`
+--       5   set: keys `waiting-lists` of the limit's name; for one key its `waiting-lists`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   field of the limit and key
 --       3   the key; '' for the limit itself

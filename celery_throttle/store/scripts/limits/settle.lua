@@ -1,7 +1,7 @@
 -- settle.lua: corrects what was reserved to its actual cost: a refund or a debt.
 -- uses: requirements, recheck, counters
--- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement: waits;
---           then the head of the totals, see `counters.lua`
+-- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
+--           waiting-lists; then the head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   '1' if any requirement has a key
 --       then the requirements; then per requirement: actual cost (millionths); then the marks that `acquire.lua`

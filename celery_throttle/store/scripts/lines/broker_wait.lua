@@ -6,7 +6,7 @@
 -- tasks that are new.
 --
 -- KEYS  1   hash: definitions of limits
---       then per requirement: state, entries, pause of the name, pause of the key, waits, turns (its return times)
+--       then per requirement: state, entries, pause of the name, pause of the key, waiting-lists, return-times
 --       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the return time (us) that it was given before, or 0
@@ -16,7 +16,7 @@
 --       6   their first lease (us)
 --       7   '1' if it may run now, '0' if there is no process for it
 --       then per requirement: name, field, cost (millionths)
--- Reply {'admitted', starts in (us), entries and waits of each slot}
+-- Reply {'admitted', starts in (us), entries and waiting-lists of each slot}
 --       {'wait', wait (us), return time (us), index of the requirement that refuses, expected wait (us)}
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'never', index, burst}                  its cost can never pass
@@ -38,7 +38,7 @@ local descriptor, costs = { limits = {} }, {}
 for i = 1, (#KEYS - 2) / 6 do
   local key, arg = 6 * i - 4, 3 * i + 5
   local limit_keys = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
-  limit_keys[WAITS] = KEYS[key + 4]
+  limit_keys[WAITING_LISTS] = KEYS[key + 4]
   descriptor.limits[i], costs[i] = limit_keys, tonumber(ARGV[arg + 2])
 end
 

@@ -1,7 +1,7 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
 -- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters, scan_hash
 -- uses rarely: repair
--- KEYS  1-4  the queue's lines, messages, due, asks
+-- KEYS  1-4  the queue's lines, messages, due, polls
 --       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
 --       last head of the totals, see `counters.lua`

@@ -4,8 +4,9 @@
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
---       4-7 the queue's lines, messages, due, asks
---       then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting, waits, waited
+--       4-7 the queue's lines, messages, due, polls
+--       then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting,
+--       waiting-lists, waiting-list-index
 --       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
 --       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
@@ -25,7 +26,7 @@
 --       then per requirement: name, field, cost (millionths)
 --       then identities whose acknowledgement is done
 -- Reply {'alone'}                                       no task waits at its limits: nothing was done
---       {'admitted', entries and waits of each slot}    a unit was free after all: run it
+--       {'admitted', entries and waiting-lists of each slot}  a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index of the requirement that refuses, wait (us)}
 --       {'known'}                                       it was parked before: acknowledge it, no more
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
@@ -58,7 +59,7 @@ local function expected_wait(requirements, descriptor, rank, position, bottlenec
   return longest, slowest
 end
 
-local parks, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
+local unacknowledged, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]
 local max_wait, memory, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[13])
 local first_done = 14 + 3 * count
@@ -66,14 +67,14 @@ local first_done = 14 + 3 * count
 if #ARGV >= first_done then
   -- Changes nothing, but a server that is out of memory refuses it, and with it the script. If the first write needed no
   -- memory, such a server would let task after task join.
-  redis.call('ZADD', parks, 'XX', 0, '')
+  redis.call('ZADD', unacknowledged, 'XX', 0, '')
   for i = first_done, #ARGV do
-    redis.call('ZREM', parks, ARGV[i])
+    redis.call('ZREM', unacknowledged, ARGV[i])
   end
   -- Now and then: identities that a crashed worker parked and never acknowledged.
-  redis.call('ZREMRANGEBYSCORE', parks, '-inf', format_integer(now - memory))
+  redis.call('ZREMRANGEBYSCORE', unacknowledged, '-inf', format_integer(now - memory))
 end
-if ARGV[4] == '1' and redis.call('ZSCORE', parks, identity) then
+if ARGV[4] == '1' and redis.call('ZSCORE', unacknowledged, identity) then
   return { 'known' }
 end
 
@@ -91,7 +92,7 @@ end
 for i, requirement in ipairs(requirements) do
   measure_capacity(requirement, descriptor.limits[i])
 end
-descriptor.crowds, descriptor.temporary = key_caps_of(requirements), #KEYS > 8 + 8 * count and KEYS[8 + 8 * count] or nil
+descriptor.key_caps, descriptor.temporary = key_caps_of(requirements), #KEYS > 8 + 8 * count and KEYS[8 + 8 * count] or nil
 
 local wait, bottleneck, component = decide(requirements, true)
 if wait < 0 then
@@ -143,15 +144,15 @@ if max_wait >= 0 and expected > max_wait then
   return { 'late', expected, slowest, requirements[slowest].pause }
 end
 
-local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.crowds, position)
+local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.key_caps, position)
 local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
 join_line(line, descriptor, id, score, row, wait, bottleneck)
 increase_totals(descriptor, 'parked', 1)
 if mode ~= 'behind' then
-  redis.call('ZADD', parks, format_integer(now), identity)
-  redis.call('PEXPIRE', parks, expiry_ms(memory))
+  redis.call('ZADD', unacknowledged, format_integer(now), identity)
+  redis.call('PEXPIRE', unacknowledged, expiry_ms(memory))
 end
 if not earliest or now + wait < tonumber(earliest) then
-  wake(queue[ASKS], now + wait)
+  wake(queue[POLLS], now + wait)
 end
 return { 'parked', position, expected, math.max(1, bottleneck), wait }

@@ -2,7 +2,7 @@
 -- uses: lease_clock, line_removal, counters, batch_bytes
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
---       then per queue: lines, messages, due, asks
+--       then per queue: lines, messages, due, polls
 --       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker

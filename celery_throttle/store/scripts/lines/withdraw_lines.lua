@@ -2,7 +2,7 @@
 -- uses: lease_clock, line_removal, scores, counters, batch_bytes
 -- KEYS  1    zset: workers -> end of their lease (us)
 --       2    hash: claims of the caller, see `line_data.lua`
---       3-6  the queue's lines, messages, due, asks
+--       3-6  the queue's lines, messages, due, polls
 --       then lines of this queue; then the head of the totals, see `counters.lua`
 -- ARGV  1    now (us), or '' for the server's clock
 --       2    the caller, which has a lease like a worker

@@ -3,7 +3,7 @@
 -- KEYS  1   zset: workers with claims
 --       2   hash: tasks in quarantine
 --       3   head of the keys `claims`
---       then per queue: lines, messages, due, asks
+--       then per queue: lines, messages, due, polls
 --       last: head of the totals
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the task

@@ -1,6 +1,6 @@
 -- list_tasks.lua: lists the tasks of the lines that wait at a limit or key, line by line.
 -- uses: clock, unpack_row, batch_bytes
--- KEYS  1   `waits` of the limit and key
+-- KEYS  1   `waiting-lists` of the limit and key
 --       2   head of the keys `messages`
 --       3   head of the keys `due`
 -- ARGV  1   now (us), or '' for the server's clock

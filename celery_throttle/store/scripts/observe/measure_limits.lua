@@ -1,7 +1,7 @@
 -- measure_limits.lua: measures the slots in use and the waiting tasks of some limits, by those keys of each limit with
 -- the most waiting tasks: the work does not grow with the number of keys.
 -- uses: clock, oldest_wait
--- KEYS  1   head of the keys `waits`
+-- KEYS  1   head of the keys `waiting-lists`
 --       2   head of the keys `entries`
 --       3   head of the totals
 -- ARGV  1   now (us), or '' for the server's clock

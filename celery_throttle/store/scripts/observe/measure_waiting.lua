@@ -1,6 +1,6 @@
 -- measure_waiting.lua: measures the lines that wait at a limit, some of its keys at a time.
 -- uses: clock, oldest_wait
--- KEYS  1   set: keys `waits` of the limit's name; or for one key its `waits`
+-- KEYS  1   set: keys `waiting-lists` of the limit's name; or for one key its `waiting-lists`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   cursor: '0' at first, then the one that the last call replied; '' for one key
 -- Reply {cursor of the next call, '0' at the end; lines; '1' if there were too many lines to look at each;
@@ -31,8 +31,8 @@ local cursor, all = '0', { KEYS[1] }
 if ARGV[2] ~= '' then
   cursor, all = unpack(redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 100))
 end
-for _, waits in ipairs(all) do
-  local found = redis.call('HGETALL', waits)
+for _, key in ipairs(all) do
+  local found = redis.call('HGETALL', key)
   for i = 1, #found, 2 do
     if lines < MOST_LINES then
       measure_list(found[i], cmsgpack.unpack(found[i + 1])[1])

@@ -5,7 +5,7 @@
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   zset: workers -> end of their lease (us)
 --       4   hash: claims of this worker, see `line_data.lua`
---       then per queue: lines, messages, due, asks
+--       then per queue: lines, messages, due, polls
 --       last: head of the totals, see `counters.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
@@ -22,14 +22,14 @@
 --           too early to take a slot of a concurrency limit for them
 --       13  how far ahead (us) a start may be booked for these
 --       then the tokens to settle, with a '-' before one that was not started; then per slot to release: entries,
---       waits, holder; then identities whose acknowledgement is done
+--       waiting-lists, holder; then identities whose acknowledgement is done
 -- Reply {next poll (us from now), a worker whose lease ran out or '',
 --        {token, kind, starts in (us), waited (us), message, task id, field, position, slots}, ...}
 --       The next poll is -1 if a line needs a limit that is not defined, or the windows of its calendar have run out:
 --       the worker registers its limits first.
 --       kind 1: admitted; field of the limit at which the task waited last; position in the line when it joined, 0
---       if unknown; slots, if it takes any, are entries and waits of each. kind 0: no unit was taken, as the task has
---       expired or can never pass; it has no field, position and slots.
+--       if unknown; slots, if it takes any, are entries and waiting-lists of each. kind 0: no unit was taken, as the
+--       task has expired or can never pass; it has no field, position and slots.
 --       kind 0 with an empty message: the task cannot be read.
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.

@@ -6,12 +6,12 @@
 
 local WAIT_BASE, LAST_WAIT_BUCKET = 100000, 20
 
--- Note a task that is claimed with its units, by its row, in the tables `waits` and `extra_costs` of its batch.
+-- Note a task that is claimed with its units, by its row, in the tables `waiting-lists` and `extra_costs` of its batch.
 local function note_claim(batch, row)
   local mantissa, exponent = math.frexp((now - row[PARKED]) / WAIT_BASE)
   local bucket = mantissa == 0.5 and exponent - 1 or exponent
   bucket = bucket < 0 and 0 or bucket > LAST_WAIT_BUCKET and LAST_WAIT_BUCKET or bucket
-  batch.waits[bucket] = (batch.waits[bucket] or 0) + 1
+  batch.wait_counts[bucket] = (batch.wait_counts[bucket] or 0) + 1
   local costs = row[COSTS]
   for i = 1, #costs do
     if costs[i] ~= MILLION then
@@ -22,7 +22,7 @@ end
 
 local function write_claim_totals(batch, descriptor)
   for i, limit_keys in ipairs(descriptor.limits) do
-    for bucket, tasks in pairs(batch.waits) do
+    for bucket, tasks in pairs(batch.wait_counts) do
       increase_total(limit_keys[NAME], bucket, tasks)
     end
     if batch.extra_costs[i] then

@@ -38,7 +38,7 @@ end
 -- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
 -- bottleneck.
 local function decide_batch(ids, entries, messages, claim_head, limit_index, field, requirements, undefined, slot_keys)
-  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, waits = {},
+  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, wait_counts = {},
                   extra_costs = {}, handed_out = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
   for i, id in ipairs(ids) do

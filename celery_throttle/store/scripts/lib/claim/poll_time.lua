@@ -8,12 +8,12 @@ local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
 
 -- If the clock was set back since a queue was written, move its due times back and forget its polls.
 local function follow_queue_clock(queue)
-  local written = -(redis.call('ZSCORE', queue[ASKS], WRITTEN) or 0)
+  local written = -(redis.call('ZSCORE', queue[POLLS], WRITTEN) or 0)
   if written > now + FARTHEST then
     move_back(queue[DUE], written - now)
-    redis.call('DEL', queue[ASKS])
+    redis.call('DEL', queue[POLLS])
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
-    redis.call('ZREMRANGEBYSCORE', queue[ASKS], '(0', format_integer(now))
+    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', format_integer(now))
   end
 end
 
@@ -22,7 +22,7 @@ end
 -- and a worker that fails costs one gap.
 local function free_poll_time(queue, due)
   local gap = math.min(100000, math.max(10000, (due - now) / 10))
-  local polls = redis.call('ZRANGE', queue[ASKS], format_integer(due - gap / 2),
+  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
                            '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
   local free = due
   for i = 2, #polls, 2 do
@@ -37,7 +37,7 @@ end
 
 -- When (us) this worker polls a queue again. Writes it, unless that is now.
 local function next_poll_time(queue)
-  redis.call('ZREM', queue[ASKS], call.channel)
+  redis.call('ZREM', queue[POLLS], call.channel)
   local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
   if due and (#call.taken == call.wanted or call.visits == 0) then
     return now
@@ -49,7 +49,7 @@ local function next_poll_time(queue)
   if due then
     poll = math.min(poll, free_poll_time(queue, math.max(now, due - call.free_horizon)))
   end
-  write_lease(queue[ASKS], call.channel, poll)
-  redis.call('PEXPIRE', queue[ASKS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
+  write_lease(queue[POLLS], call.channel, poll)
+  redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end

@@ -19,7 +19,7 @@ local function read_line(queue, waiting, line)
   local packed_row = id and redis.call('HGET', queue[MESSAGES], id)
   local row = packed_row and unpack_row(packed_row)
   local key_caps = row and row[KEY_CAPS]
-  local descriptor = { queue = queue, limits = { [0] = { [WAITING] = waiting } }, crowds = key_caps }
+  local descriptor = { queue = queue, limits = { [0] = { [WAITING] = waiting } }, key_caps = key_caps }
   return 0, descriptor, cmsgpack.pack(descriptor)
 end
 

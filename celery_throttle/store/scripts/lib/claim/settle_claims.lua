@@ -27,5 +27,5 @@ local function settle_claims()
   for i = identities, #ARGV do
     acknowledged[#acknowledged + 1] = ARGV[i]
   end
-  call_with('ZREM', call.parks, acknowledged)
+  call_with('ZREM', call.unacknowledged, acknowledged)
 end

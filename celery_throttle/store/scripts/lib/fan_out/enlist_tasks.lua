@@ -25,7 +25,7 @@ local function join_first(line, id, rank, score, row, costs)
   join_line(line.name, line.descriptor, id, score, row, wait, bottleneck)
   line.is_known, line.first_rank = true, rank
   if not earliest or now + wait < tonumber(earliest) then
-    wake(queue[ASKS], now + wait)
+    wake(queue[POLLS], now + wait)
   end
 end
 
@@ -36,7 +36,7 @@ local function add_task(line, id, rank, expires, message, costs)
   -- Tasks of lower ranks that are added by this call, and not written yet, are not counted.
   local position = last and line.last_positions[rank] + 1
     or redis.call('ZCOUNT', line.name, '-inf', format_integer(score)) + 1
-  local row = pack_row(line.name, costs, expires, message, score, line.descriptor.crowds, position)
+  local row = pack_row(line.name, costs, expires, message, score, line.descriptor.key_caps, position)
   if not line.first_rank or rank < line.first_rank then
     join_first(line, id, rank, score, row, costs)
   else

@@ -4,7 +4,7 @@
 
 -- Count a line that begins (1) or ends (-1) in its key caps: while a line holds tasks, its keys are in use.
 local function count_in_key_caps(descriptor, change)
-  for _, key in ipairs(descriptor.crowds or {}) do
+  for _, key in ipairs(descriptor.key_caps or {}) do
     key_cap().count_line(key[1], key[2], change)
   end
 end

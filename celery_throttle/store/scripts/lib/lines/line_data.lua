@@ -10,19 +10,19 @@
 --   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps,
 --                              position}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
---   <queue>.asks       zset    channel of a worker -> when (us) it polls next; and WRITTEN, see `leases.lua`
+--   <queue>.polls      zset    channel of a worker -> when (us) it polls next; and WRITTEN, see `leases.lua`
 --   waiting            zset    the waiting list: lines of one queue that wait at one limit and key -> score, see
 --                              `fair_queue.lua`
 --   backlog            string  number of tasks that wait at one limit and key, over all queues
---   waits              hash    waiting list -> packed {due, asks} of its queue, for one limit and key
---   waited             set     the keys `waits` of one limit's name
+--   waiting-lists      hash    waiting list -> packed {due, polls} of its queue, for one limit and key
+--   waiting-list-index set     the keys `waiting-lists` of one limit's name
 --   claims             hash    of a worker: token -> packed {line, descriptor, task id, score, packed row}
 --
 -- The descriptor of a line is a table:
---   queue      {lines, messages, due, asks}
+--   queue      {lines, messages, due, polls}
 --   limits     for each limit and key: {name, field, state, entries, pause, pause of the key, backlog, waiting,
---              waits, waited}
---   crowds     for each limit with `max-keys`: {its key cap, entries}. Nil if none had it when the line began: then
+--              waiting-lists, waiting-list-index}
+--   key_caps   for each limit with `max-keys`: {its key cap, entries}. Nil if none had it when the line began: then
 --              the line is not counted
 --   fan_out    record of the fan-out whose tasks the line holds; nil if none
 --   temporary  the zset of `heartbeat.lua`, if the broker deletes the queue with its last consumer; nil if not
@@ -36,10 +36,11 @@
 -- is next used; backlogs are right again when nothing waits.
 
 -- Positions in `queue`.
-local LINES, MESSAGES, DUE, ASKS = 1, 2, 3, 4
+local LINES, MESSAGES, DUE, POLLS = 1, 2, 3, 4
 
 -- Positions in `limits`.
-local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE, BACKLOG, WAITING, WAITS, WAITED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE = 1, 2, 3, 4, 5, 6
+local BACKLOG, WAITING, WAITING_LISTS, WAITING_LIST_INDEX = 7, 8, 9, 10
 
 -- Positions in a row. `position` is that of the task when it joined its line.
 local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION = 1, 2, 3, 4, 5, 6, 7, 8

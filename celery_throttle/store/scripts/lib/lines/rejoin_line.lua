@@ -14,5 +14,5 @@ local function rejoin_line(line, descriptor, id, score, row)
   end
   join_line(line, descriptor, id, tonumber(score), row, 0, 1)
   increase_totals(descriptor, 'requeued', 1)
-  wake(queue[ASKS], now)
+  wake(queue[POLLS], now)
 end

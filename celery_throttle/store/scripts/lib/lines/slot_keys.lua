@@ -1,4 +1,4 @@
--- slot_keys.lua: lists the keys entries and waits of each slot that a task takes.
+-- slot_keys.lua: lists the keys entries and waiting-lists of each slot that a task takes.
 -- uses: line_data, tags
 
 local function slot_keys_of(requirements, descriptor)
@@ -7,7 +7,7 @@ local function slot_keys_of(requirements, descriptor)
     for _, limit in ipairs(requirement.limits) do
       if limit.tag == SLOTS then
         local limit_keys = descriptor.limits[i]
-        found[#found + 1], found[#found + 2] = limit_keys[ENTRIES], limit_keys[WAITS]
+        found[#found + 1], found[#found + 2] = limit_keys[ENTRIES], limit_keys[WAITING_LISTS]
       end
     end
   end

@@ -8,6 +8,6 @@ end
 
 local function release_slots(descriptor, worker, token, wake_later)
   for _, limit_keys in ipairs(descriptor.limits) do
-    release_slot(limit_keys[ENTRIES], limit_keys[WAITS], holder_of(worker, token), wake_later)
+    release_slot(limit_keys[ENTRIES], limit_keys[WAITING_LISTS], holder_of(worker, token), wake_later)
   end
 end

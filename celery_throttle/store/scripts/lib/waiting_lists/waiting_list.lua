@@ -36,9 +36,9 @@ end
 -- Register a waiting list with its limit, so that a change of the limit finds it. Returns whether it was not
 -- registered before.
 local function register_list(limit_keys, queue)
-  redis.call('SADD', limit_keys[WAITED], limit_keys[WAITS])
-  local queue_keys = cmsgpack.pack({ queue[DUE], queue[ASKS] })
-  return redis.call('HSET', limit_keys[WAITS], limit_keys[WAITING], queue_keys) == 1
+  redis.call('SADD', limit_keys[WAITING_LIST_INDEX], limit_keys[WAITING_LISTS])
+  local queue_keys = cmsgpack.pack({ queue[DUE], queue[POLLS] })
+  return redis.call('HSET', limit_keys[WAITING_LISTS], limit_keys[WAITING], queue_keys) == 1
 end
 
 -- The due time after a wait (us), as text. A negative wait is a cost that never passes: the task is handed out at
@@ -56,10 +56,10 @@ end
 local function drop_empty_list(limit_keys, queue, is_empty)
   if is_empty or redis.call('EXISTS', limit_keys[WAITING]) == 0 then
     redis.call('ZREM', queue[DUE], limit_keys[WAITING])
-    if limit_keys[WAITS] then
-      redis.call('HDEL', limit_keys[WAITS], limit_keys[WAITING])
-      if redis.call('EXISTS', limit_keys[WAITS]) == 0 then
-        redis.call('SREM', limit_keys[WAITED], limit_keys[WAITS])
+    if limit_keys[WAITING_LISTS] then
+      redis.call('HDEL', limit_keys[WAITING_LISTS], limit_keys[WAITING])
+      if redis.call('EXISTS', limit_keys[WAITING_LISTS]) == 0 then
+        redis.call('SREM', limit_keys[WAITING_LIST_INDEX], limit_keys[WAITING_LISTS])
         redis.call('DEL', limit_keys[BACKLOG])
         change_key_backlog(limit_keys)
       end

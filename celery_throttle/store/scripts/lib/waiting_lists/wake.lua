@@ -1,5 +1,5 @@
 -- wake.lua: wakes up to two workers that would otherwise poll after `due` (us). Workers whose poll lies in the past
--- are busy or gone. `polls` is the key `asks` of a queue.
+-- are busy or gone. `polls` is that key of a queue.
 -- uses: clock
 
 local function wake(polls, due)
