@@ -45,7 +45,7 @@ def warned_of_task(app: Celery, **options: Any) -> list[str]:
         ("throttle_rate", "1/s", "throttle"),
         ("throttle_max_waits", 5, "throttle_max_wait"),
         ("throtle_max_wait", 5, "throttle_max_wait"),
-        ("throttle_broker_wait_begin", 5, "throttle_max_wait"),
+        ("throttle_wait", 5, "throttle_max_wait"),
         ("throttle_costs", 5, "throttle_cost"),
         ("throttle_units", 5, "throttle_cost"),
         ("throttle_on_maxwait", "drop", "throttle_on_max_wait"),

@@ -15,7 +15,7 @@ local unpacked = {
     return { line, id, cmsgpack.unpack(packed)[5] }
   end,
   -- line, message
-  aside = function(value)
+  quarantine = function(value)
     local _, line, _, _, packed = unpack(cmsgpack.unpack(value))
     return { line, cmsgpack.unpack(packed)[5] }
   end,
@@ -24,7 +24,7 @@ local unpacked = {
     local limit = cmsgpack.unpack(string.sub(value, 2)).limits[string.byte(value)]
     return { limit[8], limit[7] }
   end,
-  waits = function(value)
+  ['waiting-lists'] = function(value)
     return cmsgpack.unpack(value)
   end,
 }

@@ -53,7 +53,7 @@ class Queue:
             for number in range(self._sent, self._sent + count):
                 turn.apply_async((number,), connection=link)
         self._sent += count
-        self._wait_for("waiting-lists", count)
+        self._wait_for("waits", count)
 
     def let_go(self) -> None:
         self._limiter["turn"].reset()

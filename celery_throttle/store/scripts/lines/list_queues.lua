@@ -5,8 +5,8 @@
 
 local found = redis.call('SSCAN', KEYS[1], ARGV[1], 'COUNT', 500)
 local queues, is_listed, lists = {}, {}, 0
-for _, lists in ipairs(found[2]) do
-  for _, queue_keys in ipairs(redis.call('HVALS', lists)) do
+for _, key in ipairs(found[2]) do
+  for _, queue_keys in ipairs(redis.call('HVALS', key)) do
     lists = lists + 1
     if not is_listed[queue_keys] then -- most are those of a queue that is listed
       is_listed[queue_keys], queues[#queues + 1] = true, cmsgpack.unpack(queue_keys)[1]
