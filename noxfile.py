@@ -42,6 +42,15 @@ def celery(session: nox.Session, celery: str) -> None:
 
 
 @nox.session
+def prerelease(session: nox.Session) -> None:
+    """Test the newest Celery, with its pre-releases and those of what it is made of."""
+    packages = ("celery", "kombu", "billiard", "vine", "amqp")
+    session.install("--editable", ".[test]")
+    session.install("--upgrade", "--prerelease", "allow", *packages)
+    run_tests(session, *TESTS)
+
+
+@nox.session
 def lowest(session: nox.Session) -> None:
     """Test the lower bounds in pyproject.toml; what only the tests use is as new as they allow."""
     bounds = session.run(

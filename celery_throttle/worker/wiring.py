@@ -35,6 +35,7 @@ from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.hooks import internals
 from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
@@ -149,6 +150,7 @@ class WorkerParts:
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
         throttle = self.throttle
+        internals.log_broken(self.consumer)
         confirm_before_flush(self.consumer)
         connection = self.connection = ConnectionParts(self)
         self._poll_rules()  # before the limits of the code: they are not in force for a moment
