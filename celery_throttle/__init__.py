@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.clients.wrapped import wrap
     from celery_throttle.errors import (
         ConfigurationError,
         CostError,
@@ -88,6 +89,7 @@ _MODULES = {
     "task_released": "signals",
     "task_throttled": "signals",
     "throttle_mode_changed": "signals",
+    "wrap": "clients.wrapped",
 }
 
 __all__ = [
@@ -128,6 +130,7 @@ __all__ = [
     "task_released",
     "task_throttled",
     "throttle_mode_changed",
+    "wrap",
 ]
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from celery_throttle.clients.guard import CallCost
-from celery_throttle.clients.wrapped import Refused, wrap
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limiter_core import HandleCore, LimiterCore
@@ -15,11 +10,9 @@ from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import CallFunction, Requirement, make_requirement
+from celery_throttle.limits.requirement import Requirement, make_requirement
 from celery_throttle.observe.report import Report
 from celery_throttle.observe.values import LimitDetails
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Whole costs below this are cached: they recur.
 _MAX_CACHED_COST = 1000
@@ -152,60 +145,6 @@ class LimitHandle(HandleCore):
                 default 30.
         """
         return Slot(self.limiter, self._require(cost), max_wait, lease)
-
-    def wrap(
-        self,
-        function: F,
-        *,
-        key: CallFunction | None = None,
-        cost: CallCost | None = None,
-        max_wait: float = 0.0,
-        usage: Callable[[Any], Any] | None = None,
-        refused: Refused = (),
-        retry_429: int = 0,
-    ) -> F:
-        """Return a function that acquires the limit before each call of ``function``.
-
-        Use it for the SDK of an API.
-
-        A call raises :class:`~celery_throttle.Throttled` if the limit does not allow it in time. In
-        a task that a worker runs, the error makes the task join its line.
-
-        Args:
-            function: A function, or coroutine function, that calls an API.
-            key: A function of the call's arguments that returns the key, if this handle has no key.
-            cost: Units, or a function of the call's arguments that returns them; default 1.
-            max_wait: The most seconds that a call waits for the limit; default 0.
-            usage: A function of the result that returns its actual cost, such as tokens or bytes.
-                Then ``cost`` is an estimate.
-            refused: The types of exceptions that mean that the API refused the call. Such an
-                exception stops the limit for all clients. ``Retry-After`` is read from
-                ``error.response.headers`` or ``error.headers``. Or a function of an exception that
-                returns a :class:`~celery_throttle.Feedback`, or None. Default: none.
-            retry_429: How many times to call the function again after such an exception, with the
-                same arguments. Each further call waits until the stop ends, and takes units again.
-                In a task that a worker runs, the task joins its line instead, at most this many
-                times in all its runs. Default 0.
-
-        Raises:
-            LimitValueError: An argument has the wrong type, or is out of range.
-
-        Example:
-            >>> limiter = Limiter("memory://", {"stripe": "100/s burst 20"})
-            >>> charge = limiter["stripe"].wrap(lambda amount: f"charged {amount}")
-            >>> charge(42)
-            'charged 42'
-        """
-        return wrap(
-            self,
-            function,
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            usage=usage,
-            refused=refused,
-            retry_429=retry_429,
-        )
 
     def learn(self, feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to the limit.

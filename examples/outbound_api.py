@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from celery import Celery, group
 
-from celery_throttle import Throttle
+from celery_throttle import Throttle, wrap
 
 REDIS = "redis://localhost:6379/0"
 
@@ -35,8 +35,8 @@ def get(url: str) -> int:
 
 
 # If the API refuses a call all the same, all callers stop for as long as it asks.
-partner = throttle["partner"].wrap(get, refused=HTTPError)
-patient_partner = throttle["partner"].wrap(get, refused=HTTPError, max_wait=30)
+partner = wrap(throttle["partner"], get, refused=HTTPError)
+patient_partner = wrap(throttle["partner"], get, refused=HTTPError, max_wait=30)
 
 
 @app.task

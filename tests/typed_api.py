@@ -17,11 +17,11 @@ from celery_throttle import (
     Throttled,
     UnknownLimitError,
     task_throttled,
+    wrap,
 )
 from celery_throttle.clients.aiohttp import throttled as throttled_middleware
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.clients.wrapped import wrap
 from celery_throttle.inbound import ThrottledASGI, ThrottledWSGI, by_address, throttled
 from celery_throttle.testing import ManualClock
 from celery_throttle.web import create_app
@@ -64,19 +64,23 @@ def read_error(_: Exception) -> Feedback | None:
     return Feedback(refused=True, stop=1.5)
 
 
-openai = throttle["stripe"].wrap(
+openai = wrap(
+    throttle["stripe"],
     create,
     key=lambda **call: call["model"],
     cost=lambda **call: call["max_tokens"],
     usage=lambda answer: answer.usage.total_tokens,
     refused=RateLimitError,
-    retry_429=3,
+    retry_refused=3,
 )
 tokens: dict[str, int] = openai("gpt", max_tokens=10)
-query = throttle["stripe"].wrap(
-    acreate, cost=lambda store, query, points: store + query + points, refused=read_error
+query = wrap(
+    throttle["stripe"],
+    acreate,
+    cost=lambda store, query, points: store + query + points,
+    refused=read_error,
 )
-fixed = throttle["stripe"].wrap(create, cost=2.5)
+fixed = wrap(throttle["stripe"], create, cost=2.5)
 several = wrap(
     [throttle["stripe"], throttle["mail"]],
     create,

@@ -38,7 +38,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
-from celery_throttle import Limiter
+from celery_throttle import Limiter, wrap
 
 WAYS = PLAIN, BACKOFF, OURS = ("plain", "backoff", "ours")
 
@@ -159,7 +159,7 @@ def _requests(url: str, way: str, limit: Any) -> Iterator[Call]:
 def _function(url: str, way: str, limit: Any) -> Iterator[Call]:
     with _requests(url, PLAIN, limit) as call:
         if way == OURS:
-            yield limit.wrap(call, max_wait=MAX_WAIT)
+            yield wrap(limit, call, max_wait=MAX_WAIT)
         else:
             yield persistent(call) if way == BACKOFF else call
 

@@ -31,7 +31,7 @@ def throttled(
     max_wait: float = 0.0,
     usage: Callable[[ClientResponse], Any] | None = None,
     unit: Units | None = None,
-    retry_429: int = 0,
+    retry_refused: int = 0,
 ) -> ClientMiddlewareType:
     """Return a client middleware that acquires limits for requests and learns from responses.
 
@@ -48,7 +48,7 @@ def throttled(
         usage: As for ``ThrottledTransport``; a function or coroutine function of the
             ``aiohttp.ClientResponse``, which may ``await response.json()``.
         unit: As for ``ThrottledTransport``.
-        retry_429: As for ``ThrottledTransport``; a body that is not text, bytes, JSON or a form
+        retry_refused: As for ``ThrottledTransport``; a body that is not text, bytes, JSON or a form
             without files counts as a stream. Default 0.
 
     Raises:
@@ -60,7 +60,7 @@ def throttled(
             stripe = aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])
     """
     options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
-    guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)
+    guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_refused=retry_refused)
 
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         exchange = _AiohttpExchange(guard, request, partial(handler, request))

@@ -41,7 +41,7 @@ class Guard:
         max_wait: The most seconds that a call waits for its limits; default 0.
         usage: A function of the response that returns the actual cost, in the forms of ``cost``,
             which is then an estimate.
-        retry_429: How many times to repeat a call that the API refuses; default 0.
+        retry_refused: How many times to repeat a call that the API refuses; default 0.
 
     Raises:
         LimitError: An argument is invalid.
@@ -55,7 +55,7 @@ class Guard:
         cost: CallCost | None = None,
         max_wait: float = 0.0,
         usage: Callable[[Any], Any] | None = None,
-        retry_429: int = 0,
+        retry_refused: int = 0,
     ) -> None:
         self._limits = check_handles(limit)
         for name, function in (("key", key), ("usage", usage)):
@@ -66,11 +66,15 @@ class Guard:
         self._cost: Any = 1 if cost is None else cost
         self.max_wait = check_duration(max_wait, "max_wait")
         self.usage = usage
-        if not isinstance(retry_429, int) or isinstance(retry_429, bool) or retry_429 < 0:
+        if (
+            not isinstance(retry_refused, int)
+            or isinstance(retry_refused, bool)
+            or retry_refused < 0
+        ):
             raise LimitValueError(
-                f"retry_429 must be a whole number, 0 or more, not {shown(retry_429)}"
+                f"retry_refused must be a whole number, 0 or more, not {shown(retry_refused)}"
             )
-        self.retry_429 = retry_429
+        self.retry_refused = retry_refused
         self._paused_until = 0.0
         self._fixed: Requirement | None = None
         if key is None and not callable(self._cost):

@@ -75,7 +75,7 @@ def call_steps(guard: Guard, exchange: Exchange[R], *args: Any, **kwargs: Any) -
             limits are ``outage open``; nothing was sent.
     """
     requirement = guard.requirement(*args, **kwargs)
-    return _run(GuardedCall(guard, exchange, requirement, guard.max_wait, guard.retry_429))
+    return _run(GuardedCall(guard, exchange, requirement, guard.max_wait, guard.retry_refused))
 
 
 def _run(call: GuardedCall[R]) -> Steps[R]:

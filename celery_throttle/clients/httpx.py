@@ -34,10 +34,12 @@ class _GuardedTransport(Generic[T]):
         max_wait: float = 0.0,
         usage: Callable[[httpx.Response], Any] | None = None,
         unit: Units | None = None,
-        retry_429: int = 0,
+        retry_refused: int = 0,
     ) -> None:
         options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
-        self._guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)
+        self._guard = HttpGuard(
+            limit, **options, usage=usage, unit=unit, retry_refused=retry_refused
+        )
         self._transport: T = self._default() if transport is None else transport
 
 
@@ -61,10 +63,10 @@ class ThrottledTransport(_GuardedTransport[httpx.BaseTransport], httpx.BaseTrans
             quotas; default ``"requests"``. For several limits, a dict of units by the name of the
             limit; limits that are not in the dict do not learn from responses. Several limits
             without ``unit`` learn from refusals, but not from remaining quotas.
-        retry_429: How many times to send a request again that the API refuses, each time after the
-            limits allow it again; default 0. A body that is a stream is not sent again. In a task
-            that a worker runs, the task joins its line instead, at most this many times in all its
-            runs.
+        retry_refused: How many times to send a request again that the API refuses, each time after
+            the limits allow it again; default 0. A body that is a stream is not sent again. In a
+            task that a worker runs, the task joins its line instead, at most this many times in all
+            its runs.
 
     Raises:
         LimitError: An argument is invalid.
@@ -113,7 +115,7 @@ class AsyncThrottledTransport(
         max_wait: The most seconds that a request waits for its limits; default 0.
         usage: As for ``ThrottledTransport``.
         unit: As for ``ThrottledTransport``.
-        retry_429: As for ``ThrottledTransport``; default 0.
+        retry_refused: As for ``ThrottledTransport``; default 0.
     """
 
     _default = httpx.AsyncHTTPTransport

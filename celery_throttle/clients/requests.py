@@ -31,7 +31,7 @@ class ThrottledAdapter(BaseAdapter):
         usage: As for ``ThrottledTransport``; a function of the ``requests.Response``. The whole
             body is read first, even with ``stream=True``.
         unit: As for ``ThrottledTransport``.
-        retry_429: As for ``ThrottledTransport``; a file or a generator as the body counts as a
+        retry_refused: As for ``ThrottledTransport``; a file or a generator as the body counts as a
             stream. Default 0.
 
     Raises:
@@ -54,11 +54,13 @@ class ThrottledAdapter(BaseAdapter):
         max_wait: float = 0.0,
         usage: Callable[[requests.Response], Any] | None = None,
         unit: Units | None = None,
-        retry_429: int = 0,
+        retry_refused: int = 0,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
-        self._guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_429=retry_429)
+        self._guard = HttpGuard(
+            limit, **options, usage=usage, unit=unit, retry_refused=retry_refused
+        )
         self._adapter = HTTPAdapter() if adapter is None else adapter
 
     def send(

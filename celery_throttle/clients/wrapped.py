@@ -38,39 +38,45 @@ def wrap(
     max_wait: float = 0.0,
     usage: Callable[[Any], Any] | None = None,
     refused: Refused = (),
-    retry_429: int = 0,
+    retry_refused: int = 0,
 ) -> F:
     """Return a function that acquires one or more limits before each call of another function.
 
-    For one limit, :meth:`LimitHandle.wrap() <celery_throttle.handle.LimitHandle.wrap>` does the
-    same.
+    Use it for the SDK of an API. A call raises :class:`~celery_throttle.Throttled` if the limits do
+    not allow it in time. In a task that a worker runs, the error makes the task join its line.
 
     Args:
         limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
             these limits must allow a call.
-        function: See :meth:`~celery_throttle.handle.LimitHandle.wrap`.
-        key: As for ``LimitHandle.wrap()``.
-        cost: As for ``LimitHandle.wrap()``, or a dict of units by the name of the limit, or a
-            function that returns one.
-        max_wait: As for ``LimitHandle.wrap()``.
-        usage: As for ``LimitHandle.wrap()``; the function may return such a dict.
-        refused: As for ``LimitHandle.wrap()``.
-        retry_429: As for ``LimitHandle.wrap()``.
+        function: A function, or coroutine function, that calls an API.
+        key: A function of the call's arguments that returns the key, for handles without a key.
+        cost: Units, or a dict of units by the name of the limit, or a function of the call's
+            arguments that returns either; default 1.
+        max_wait: The most seconds that a call waits for the limits; default 0.
+        usage: A function of the result that returns its actual cost, such as tokens or bytes, in
+            the forms of ``cost``. Then ``cost`` is an estimate.
+        refused: The types of exceptions that mean that the API refused the call. Such an exception
+            stops the limits for all clients. ``Retry-After`` is read from
+            ``error.response.headers`` or ``error.headers``. Or a function of an exception that
+            returns a :class:`~celery_throttle.Feedback`, or None. Default: none.
+        retry_refused: How many times to call the function again after such an exception, with the
+            same arguments. Each further call waits until the stop ends, and takes units again. In a
+            task that a worker runs, the task joins its line instead, at most this many times in all
+            its runs. Default 0.
 
     Raises:
         LimitError: An argument is invalid.
 
     Example:
-        ::
-
-            chat = wrap(
-                [throttle["openai-requests"], throttle["openai-tokens"]],
-                client.chat.completions.create,
-                cost=lambda **call: {"openai-tokens": call["max_tokens"]},
-                refused=openai.RateLimitError,
-            )
+        >>> from celery_throttle import Limiter
+        >>> limiter = Limiter("memory://", {"stripe": "100/s burst 20"})
+        >>> charge = wrap(limiter["stripe"], lambda amount: f"charged {amount}")
+        >>> charge(42)
+        'charged 42'
     """
-    guard = Guard(limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_429=retry_429)
+    guard = Guard(
+        limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_refused=retry_refused
+    )
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
     read_error = _error_reader(refused)

@@ -266,7 +266,7 @@ def resends_own(self: Task, number: int, url: str, times: int = 2) -> int:
 
 def resending(times: int) -> requests.Session:
     session = requests.Session()
-    session.mount("http://", ThrottledAdapter(throttle["api"], retry_429=times))
+    session.mount("http://", ThrottledAdapter(throttle["api"], retry_refused=times))
     return session
 
 

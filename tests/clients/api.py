@@ -14,6 +14,7 @@ import aiohttp
 import httpx
 import requests
 
+from celery_throttle import wrap
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
@@ -244,7 +245,7 @@ class Function(Client):
                 raise self.RefusedError(answer)
             return answer
 
-        self._get = limit.wrap(get, refused=self.RefusedError, **options)
+        self._get = wrap(limit, get, refused=self.RefusedError, **options)
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
         try:

@@ -19,6 +19,7 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttled,
     UnknownLimitError,
+    wrap,
 )
 from tests.clients.api import (
     EVERY,
@@ -408,7 +409,7 @@ def test_a_coroutine_function_is_wrapped_as_one(limiter: Limiter) -> None:
         return 2 * number
 
     async def call() -> list[int]:
-        wrapped = limiter["api"].wrap(twice, key=lambda number: number)
+        wrapped = wrap(limiter["api"], twice, key=lambda number: number)
         found = [await wrapped(1), await wrapped(1), await wrapped(2)]
         await limiter.store.aclose()
         return found
@@ -421,7 +422,8 @@ def test_key_and_cost_of_a_function_come_from_its_arguments(limiter: Limiter) ->
     def call(account: str, *, units: int = 1) -> tuple[str, int]:
         return account, units
 
-    wrapped = limiter["mail"].wrap(
+    wrapped = wrap(
+        limiter["mail"],
         call,
         key=lambda account, **_: account,
         cost=lambda *_, units=1, **__: units,
@@ -442,7 +444,7 @@ def test_a_function_that_gives_what_is_to_be_awaited(limiter: Limiter) -> None:
         return held()
 
     async def calls() -> int:
-        found: int = await limiter["pool"].wrap(call)()
+        found: int = await wrap(limiter["pool"], call)()
         await limiter.store.aclose()
         return found
 
@@ -480,9 +482,9 @@ def test_a_call_that_is_cancelled_again_and_again_gives_its_slot_back(
 
 def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
     with pytest.raises(LimitValueError, match="a function to wrap must be callable, not 3"):
-        limiter["api"].wrap(3)  # type: ignore[type-var]  # that is the point
+        wrap(limiter["api"], 3)  # type: ignore[type-var]  # that is the point
     with pytest.raises(LimitValueError, match=r"refused must be exception types, or .* not 'x'"):
-        limiter["api"].wrap(print, refused="x")  # type: ignore[arg-type]  # that is the point
+        wrap(limiter["api"], print, refused="x")  # type: ignore[arg-type]  # that is the point
 
 
 def test_refusals_told_by_a_function(limiter: Limiter) -> None:
@@ -493,5 +495,5 @@ def test_refusals_told_by_a_function(limiter: Limiter) -> None:
         return Feedback(refused=True, stop=float(error.args[0]))
 
     with pytest.raises(OSError, match="700"):
-        limiter["tokens"].wrap(call, refused=feedback)()
+        wrap(limiter["tokens"], call, refused=feedback)()
     assert 600 < (limiter["tokens"].peek().retry_after or 0) <= 700

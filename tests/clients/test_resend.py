@@ -1,4 +1,4 @@
-"""``retry_429``: a refused request is sent again once its limits go on."""
+"""``retry_refused``: a refused request is sent again once its limits go on."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def refusals(count: int, seconds: float = 0.3) -> list[Answer]:
 
 @every
 def test_it_is_sent_again_when_the_limit_goes_on(make: Make, limiter: Limiter, api: Api) -> None:
-    client = make(limiter["api"], retry_429=3)
+    client = make(limiter["api"], retry_refused=3)
     api.answers = refusals(2)
     assert client.get()[0] == 200
     (first, _), (second, _), (third, status) = api.log
@@ -80,7 +80,7 @@ def test_it_is_sent_again_when_the_limit_goes_on(make: Make, limiter: Limiter, a
 
 @every
 def test_not_more_often_than_it_may(make: Make, limiter: Limiter, api: Api) -> None:
-    client = make(limiter["api"], retry_429=2)
+    client = make(limiter["api"], retry_refused=2)
     api.answers = refusals(9, 0.05)
     assert client.get() == (429, b"no 2")
     assert len(api.log) == 3
@@ -93,7 +93,7 @@ def test_not_more_often_than_it_may(make: Make, limiter: Limiter, api: Api) -> N
 def test_without_room_after_the_stop_the_answer_is_the_callers(
     make: Make, limiter: Limiter, api: Api
 ) -> None:
-    client = make(limiter["two"], retry_429=5)
+    client = make(limiter["two"], retry_refused=5)
     api.answers = refusals(9, 0.1)
     began = time.monotonic()
     assert client.get() == (429, b"no 1")  # two units, and the next one in an hour
@@ -106,7 +106,7 @@ def test_without_room_after_the_stop_the_answer_is_the_callers(
 def test_a_limit_that_is_paused_until_resumed_is_not_waited_for(
     make: Make, limiter: Limiter, api: Api
 ) -> None:
-    client = make(limiter["api"], retry_429=5)
+    client = make(limiter["api"], retry_refused=5)
     api.answers = refusals(9, 0.1)
     original = api.answers.pop
 
@@ -122,7 +122,7 @@ def test_a_limit_that_is_paused_until_resumed_is_not_waited_for(
 
 @every
 def test_slots_are_given_back_and_taken_anew(make: Make, limiter: Limiter, api: Api) -> None:
-    client = make(limiter["pool"], retry_429=2, max_wait=5)
+    client = make(limiter["pool"], retry_refused=2, max_wait=5)
     api.answers = refusals(2, 0.05)
     assert client.get()[0] == 200
     assert limiter["pool"].peek().allowed
@@ -134,7 +134,7 @@ def test_slots_are_given_back_and_taken_anew(make: Make, limiter: Limiter, api: 
 @http
 @pytest.mark.parametrize("status", [503, 403])
 def test_what_else_is_a_refusal(make: Make, limiter: Limiter, api: Api, status: int) -> None:
-    client = make(limiter["api"], retry_429=1)
+    client = make(limiter["api"], retry_refused=1)
     api.answers = [Answer(status, {"Retry-After": "0"}), Answer(), Answer(status), Answer()]
     assert client.get()[0] == 200
     assert client.get()[0] == status  # says nothing about limits
@@ -146,7 +146,7 @@ def test_while_the_limits_are_lost_it_waits_by_itself(
     make: Make, api: Api, own_server: Server
 ) -> None:
     limiter = Limiter(own_server.url, LIMITS)
-    client = make(limiter["open"], retry_429=1)
+    client = make(limiter["open"], retry_refused=1)
     own_server.stop()
     api.answers = refusals(1)
     assert client.get()[0] == 200
@@ -157,8 +157,10 @@ def test_while_the_limits_are_lost_it_waits_by_itself(
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "2"])
 @every
 def test_what_it_may_be(make: Make, limiter: Limiter, wrong: Any) -> None:
-    with pytest.raises(LimitValueError, match=r"retry_429 must be a whole number, 0 or more, not"):
-        make(limiter["api"], retry_429=wrong)
+    with pytest.raises(
+        LimitValueError, match=r"retry_refused must be a whole number, 0 or more, not"
+    ):
+        make(limiter["api"], retry_refused=wrong)
 
 
 # Bodies.
@@ -175,13 +177,13 @@ async def astream() -> AsyncIterator[bytes]:
 
 
 def by_httpx(url: str, limiter: Limiter, body: Any) -> int:
-    with httpx.Client(transport=ThrottledTransport(limiter["api"], retry_429=1)) as client:
+    with httpx.Client(transport=ThrottledTransport(limiter["api"], retry_refused=1)) as client:
         return client.post(url, **body).status_code
 
 
 def by_async_httpx(url: str, limiter: Limiter, body: Any) -> int:
     async def post() -> int:
-        transport = AsyncThrottledTransport(limiter["api"], retry_429=1)
+        transport = AsyncThrottledTransport(limiter["api"], retry_refused=1)
         async with httpx.AsyncClient(transport=transport) as client:
             status = (await client.post(url, **body)).status_code
         await limiter.store.aclose()
@@ -192,13 +194,13 @@ def by_async_httpx(url: str, limiter: Limiter, body: Any) -> int:
 
 def by_requests(url: str, limiter: Limiter, body: Any) -> int:
     with requests.Session() as session:
-        session.mount("http://", ThrottledAdapter(limiter["api"], retry_429=1))
+        session.mount("http://", ThrottledAdapter(limiter["api"], retry_refused=1))
         return session.post(url, timeout=10, **body).status_code
 
 
 def by_aiohttp(url: str, limiter: Limiter, body: Any) -> int:
     async def post() -> int:
-        middleware = throttled(limiter["api"], retry_429=1)
+        middleware = throttled(limiter["api"], retry_refused=1)
         async with (
             aiohttp.ClientSession(middlewares=[middleware]) as session,
             session.post(url, **body) as answer,
