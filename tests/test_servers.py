@@ -72,7 +72,8 @@ def test_a_line_may_stay_while_it_holds_tasks(client: redis.Redis, tasks: str) -
     client.zadd(f"{{throttle}}:{line}", {"an id": 1})
     client.sadd("{throttle}:waiting-list-index:stripe", "a list")
     client.zadd("{throttle}:workers", {"one": 1})
-    left = ", ".join(f"{{throttle}}:{name}" for name in (line, "waited:stripe", "workers"))
+    names = (line, "waiting-list-index:stripe", "workers")
+    left = ", ".join(f"{{throttle}}:{name}" for name in names)
     with pytest.raises(AssertionError, match=f"without expiry: {re.escape(left)}$"):
         assert_nothing_left_behind(client)
     client.hset(f"{{throttle}}:{tasks}", "an id", "a task")

@@ -869,7 +869,7 @@ class TestDefinition:
     def test_tells_the_strictest_bounds(self, texts: list[str], bounds: tuple[int, int]) -> None:
         packed = self.pack(*map(Limit.parse, texts))
         assert struct.unpack_from("<dd", packed) == bounds
-        assert packed.endswith(b"\0crowd" if bounds[0] else b"\0")
+        assert packed.endswith(b"\0key-cap" if bounds[0] else b"\0")
 
     def test_tells_the_windows_of_a_calendar_around_a_time(self) -> None:
         limit = Limit.parse("9/d using fixed-window at 07:00 in America/New_York")

@@ -51,7 +51,7 @@ end
 
 local rows = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  local kind = string.match(key, '^[^:]*:(%a+)')
+  local kind = string.match(key, '^[^:]*:([%a-]+)')
   rows[#rows + 1] = { key, redis.call('PTTL', key), content(key, kind) }
 end
 return rows

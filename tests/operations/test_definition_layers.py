@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
@@ -105,7 +107,11 @@ _played = settings(
 
 @contextmanager
 def make_users(url: str, code: str, bounded: str, key: str | None, used: int) -> Iterator[Users]:
-    """Of three users with the same use, the definition of the first two ends by itself."""
+    """The definition of the second user is ended by a call, that of the two others by itself.
+
+    Limits in memory forget what a server forgets by the expiry of its keys. With a clock of our own
+    a server does not, so neither do they.
+    """
     with redis.Redis.from_url(url) as client:
         client.flushdb()
     users = (
@@ -113,11 +119,12 @@ def make_users(url: str, code: str, bounded: str, key: str | None, used: int) ->
         User(url, "{other}", code, ends_by_itself=False),
         User("memory://", "{throttle}", code, ends_by_itself=True),
     )
-    for user in users:
-        for _ in range(used):
-            user.step("acquire", 1)
-        user.define(bounded, key)
-    yield users
+    with patch.object(MemoryLimits, "forget_idle"):
+        for user in users:
+            for _ in range(used):
+                user.step("acquire", 1)
+            user.define(bounded, key)
+        yield users
     for user in users:
         user.close()
 

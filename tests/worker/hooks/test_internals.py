@@ -38,9 +38,11 @@ def app() -> Iterator[Any]:
 
 
 @pytest.fixture
-def controller(app: Any) -> Any:
+def controller(app: Any) -> Iterator[Any]:
     """A worker that was made, and not started."""
-    return app.WorkController(pool="solo", concurrency=1)
+    yield app.WorkController(pool="solo", concurrency=1)
+    # A worker with this pool takes its process for a task, in which no result may be awaited.
+    _state._set_task_join_will_block(False)  # type: ignore[attr-defined]  # noqa: FBT003
 
 
 def nothing() -> None:
