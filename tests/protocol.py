@@ -25,6 +25,9 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
+
+#: Kinds of keys that lines with tasks have, besides their messages.
+LINE_KINDS = ("line", "lines", "due", "waiting", "waiting-lists", "waiting-list-index", "backlog")
 FOREVER = -1
 
 #: Seconds for a reply: the default is less than a busy machine may keep a server from replying.

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.limits.reference import RefLike
-from tests.protocol import SECOND, Protocol
+from tests.protocol import LINE_KINDS, SECOND, Protocol
 from tests.sizes import examples
 
 QUEUES = ("p", "q")
@@ -28,17 +28,18 @@ SETS: tuple[Sequence[RefLike], ...] = (
     ["queue"],
 )
 KINDS = (
+    *LINE_KINDS,
     *(
-        "line",
-        "lines",
         "messages",
-        "due",
-        "waiting",
-        "waiting-lists",
-        "waiting-list-index",
-        "backlog",
+        "claims",
+        "polls",
+        "workers",
+        "unacknowledged",
+        "state",
+        "entries",
+        "limits",
+        "key-cap",
     ),
-    *("claims", "polls", "workers", "unacknowledged", "state", "entries", "limits", "key-cap"),
 )
 
 
@@ -135,16 +136,7 @@ class Traffic:
                     self.arrive(limits, queue)
                     self._run_all(20)
         self.protocol.check()
-        for kind in (
-            "line",
-            "lines",
-            "due",
-            "waiting",
-            "waiting-lists",
-            "waiting-list-index",
-            "backlog",
-            "claims",
-        ):
+        for kind in (*LINE_KINDS, "claims"):
             assert self.keys(kind) == []
         if self.lost != "key-cap":  # else nobody knows in how many lines a key was
             key_cap = self.protocol.client.zrange("{throttle}:key-cap:mail", 0, -1, withscores=True)

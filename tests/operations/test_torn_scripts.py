@@ -20,7 +20,7 @@ from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
-from tests.protocol import SECOND, Protocol
+from tests.protocol import LINE_KINDS, SECOND, Protocol
 
 LIMITS: dict[str, LimitsLike] = {
     "api": "10/s burst 3",
@@ -107,16 +107,7 @@ class Traffic:
             self.settle(self.claim(1))
             assert self.ran[task] == 1
         self.protocol.check()
-        for kind in (
-            "line",
-            "lines",
-            "due",
-            "waiting",
-            "waiting-lists",
-            "waiting-list-index",
-            "backlog",
-            "claims",
-        ):
+        for kind in (*LINE_KINDS, "claims"):
             assert self.protocol.client.keys(f"{{throttle}}:{kind}:*") == []
         assert self.protocol.client.zcard("{throttle}:workers") == 0
 

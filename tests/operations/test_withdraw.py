@@ -10,7 +10,7 @@ import pytest
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
-from tests.protocol import SECOND, Make, Protocol, make_protocols
+from tests.protocol import LINE_KINDS, SECOND, Make, Protocol, make_protocols
 
 LIMITS = {"api": "1/h burst 100", "mail": "1/h", "keys": "1/h max-keys 3"}
 
@@ -104,16 +104,7 @@ def test_all_tasks_of_a_queue(lines: Protocol, most: int) -> None:
     assert set(lines.waiting()) == before - set(taken)
     assert all(" other " in task_id for task_id in lines.waiting())
     Mover(lines, queue="other").withdraw(most)
-    for kind in (
-        "line",
-        "lines",
-        "messages",
-        "due",
-        "waiting",
-        "waiting-lists",
-        "waiting-list-index",
-        "backlog",
-    ):
+    for kind in (*LINE_KINDS, "messages"):
         assert lines.client.keys(f"{{throttle}}:{kind}:*") == []
 
 

@@ -185,5 +185,5 @@ def test_a_worker_says_at_its_start_which_rights_are_missing(
     assert "ERROR" in log
     guarded.give("pexpire")
     with guarded.server.client() as client:
-        asks = "{throttle}:polls:redis/0/stores"
-        wait_until(lambda: client.pttl(asks) != -1, "the expiry that was missing")
+        polls = "{throttle}:polls:redis/0/stores"
+        wait_until(lambda: client.pttl(polls) != -1, "the expiry that was missing")

@@ -25,6 +25,7 @@ from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK
 from celery_throttle.messages import packing
 from celery_throttle.store.script import script
 from tests.apps import hostile
+from tests.protocol import LINE_KINDS
 from tests.servers.server import assert_nothing_left_behind, wait_until
 from tests.workers import Worker
 
@@ -108,16 +109,7 @@ class Site:
 
     def left(self) -> list[str]:
         """What is kept of tasks that wait, or are claimed."""
-        kinds = (
-            "line",
-            "lines",
-            "messages",
-            "due",
-            "waiting",
-            "waiting-lists",
-            "backlog",
-            "claims",
-        )
+        kinds = (*LINE_KINDS, "messages", "claims")
         found = (self.redis.scan_iter(f"{{throttle}}:{kind}:*", count=1000) for kind in kinds)
         return [name.decode() for names in found for name in names]
 
