@@ -8,9 +8,6 @@ from typing import Any
 from celery import Celery, Task
 
 from celery_throttle import Throttle
-from examples import tracing
-
-__all__ = ["tracing"]  # workers connect its receivers
 
 LIMITS = {"api": "10/s", "body": "10/s", "tenant": "10/s"}
 
@@ -18,6 +15,9 @@ LIMITS = {"api": "10/s", "body": "10/s", "tenant": "10/s"}
 def make_app(url: str | None) -> Any:
     """Return the app with a server for everything."""
     app: Any = Celery("traced", broker=url, backend=url, set_as_current=False)
+    # Only workers connect its receivers: in the process of the tests, they would trace the workers
+    # that other tests start in it.
+    app.conf.include = ["examples.tracing"]
     app.conf.throttle_waiting = os.environ.get("TRACED_WAITING")
     # A message that waits at the broker goes back to its queue after half of that.
     app.conf.broker_transport_options = {"visibility_timeout": 2}
