@@ -14,7 +14,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = False
 
 #: What depends most on the versions of Celery, kombu and redis-py: whole workers, and messages.
-TESTS = ("tests/tasks", "tests/messages", "tests/worker")
+TESTS = ("tests/tasks", "tests/worker")
 
 #: Tests of these pools are in the whole suite only.
 OTHER_POOLS = "solo or threads or gevent or eventlet"

@@ -18,7 +18,7 @@ from benchmarks.claimant import Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call, Script, script
 

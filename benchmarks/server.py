@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.reference import RefLike
-from celery_throttle.messages import packing
+from celery_throttle.limits.key import RefLike
 from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.tasks.messages import packing
 
 TASKS = 6_000
 KEYS = [f"tenant-{number}" for number in range(1_000)]

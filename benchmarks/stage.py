@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 QUEUE = "celery"
 
-#: The broker of a stage, in the names of lines; see `broker_identity` in `messages/broker.py`.
+#: The broker of a stage, in the names of lines; see `tasks/messages/broker.py`.
 BROKER = "redis/0"
 
 #: :data:`QUEUE` in the names of lines.

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from celery_throttle.limits.feedback import Feedback
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
-    from celery_throttle.misspellings import ThrottleWarning
     from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.signals import (
         task_admitted,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         task_throttled,
         throttle_mode_changed,
     )
+    from celery_throttle.tasks.option_warnings import ThrottleWarning
     from celery_throttle.tasks.task import ThrottledTask
 
 _MODULES = {
@@ -78,7 +78,7 @@ _MODULES = {
     "StoreUnavailableError": "errors",
     "Throttle": "app",
     "ThrottleError": "errors",
-    "ThrottleWarning": "misspellings",
+    "ThrottleWarning": "tasks.option_warnings",
     "Throttled": "errors",
     "ThrottledTask": "tasks.task",
     "UnknownFanOutError": "errors",

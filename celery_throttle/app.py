@@ -15,10 +15,10 @@ from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_de
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
 from celery_throttle.removal.methods import RemovalMethods
-from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
+from celery_throttle.tasks.settings import Spec, check_lease
 from celery_throttle.tasks.task import ThrottledTask
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.client import Serverless, Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.memory_url import is_memory_url
+from celery_throttle.store.url import is_memory_url
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limiter_core import HandleCore, LimiterCore
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
@@ -13,6 +12,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, make_requirement
 from celery_throttle.observe.report import Report
 from celery_throttle.observe.values import LimitDetails
+from celery_throttle.operations.author import Author
 
 #: Whole costs below this are cached: they recur.
 _MAX_CACHED_COST = 1000

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from celery_throttle.limiter_core import LimiterCore
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.reference import make_ref
+from celery_throttle.limits.key import make_ref
 from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.rules import Applied, FileRules, author_of_file
 from celery_throttle.rules.rules import Rules

@@ -19,7 +19,7 @@ from celery_throttle.limiter_status import LimitsStatus
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys

@@ -18,9 +18,8 @@ from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key import LimitRef, RefLike, are_cacheable, parse_refs
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.reference import RefLike, are_cacheable, parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Clock, Plan

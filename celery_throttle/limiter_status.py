@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from celery_throttle.limiter_core import LimiterCore
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.observe.values import Change, Status, TaskStatus, WaitingPage
 

@@ -44,11 +44,11 @@ autodoc_type_aliases = {
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
     "LimitHandles": "celery_throttle.limiter_core.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
-    "RefLike": "celery_throttle.limits.reference.RefLike",
+    "RefLike": "celery_throttle.limits.key.RefLike",
     "Refused": "celery_throttle.clients.wrapped.Refused",
     "ReportProgress": "celery_throttle.removal.remove.ReportProgress",
     "RequestCost": "celery_throttle.inbound.rules.RequestCost",
-    "Spec": "celery_throttle.settings.Spec",
+    "Spec": "celery_throttle.tasks.settings.Spec",
     "Units": "celery_throttle.clients.http.Units",
 }
 napoleon_use_rtype = False

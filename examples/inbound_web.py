@@ -21,8 +21,8 @@ from urllib.request import Request, urlopen
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from celery_throttle import Limiter
-from celery_throttle.demo.server import start_server
 from celery_throttle.inbound import ThrottledWSGI, by_header
+from celery_throttle.testing.server import start_server
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

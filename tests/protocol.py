@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.claim import (

@@ -19,15 +19,15 @@ from celery_throttle.errors import (
     LimitValueError,
     shown,
 )
+from celery_throttle.limits.duration import UNITS
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.key_template import KeyTemplate
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import UNITS
-from celery_throttle.messages import packing
-from celery_throttle.messages.packing import UnreadableMessageError
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import Keys
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.packing import UnreadableMessageError
 from celery_throttle.worker.claim import Claim
 from tests.algorithms.limits import any_rate, any_slots
 from tests.sizes import examples

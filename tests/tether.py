@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from celery_throttle.demo.processes import TETHER
+from celery_throttle.testing.processes import TETHER
 
 
 class Tethered:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, MAX_BOOKING_US, Limit
-from celery_throttle.limits.rate import MAX_EXACT
 
 #: Microseconds of good answers for an increase by a millionth of the highest rate: by a hundredth
 #: per second.

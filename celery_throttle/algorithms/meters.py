@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
-from celery_throttle.limits.rate import MAX_EXACT
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11

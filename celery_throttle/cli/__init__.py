@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import click
 
-from celery_throttle.cli.groups import LazyGroup
+from celery_throttle.cli.shared.groups import LazyGroup
 
 #: The module of each command, in the order of the help.
 _COMMANDS = {
-    "ls": "status",
-    "show": "status",
-    "why": "tasks",
-    "waiting": "tasks",
-    "top": "top",
-    "pause": "pauses",
-    "resume": "pauses",
-    "define": "definitions",
-    "undefine": "definitions",
-    "reset": "definitions",
-    "drain": "removal",
-    "move": "removal",
-    "drop": "removal",
-    "purge": "removal",
-    "fanouts": "fan_outs",
-    "fanout": "fan_outs",
-    "history": "history",
-    "report": "report",
-    "metrics": "metrics",
-    "web": "web",
-    "check": "rules",
-    "diff": "rules",
-    "apply": "rules",
-    "dump": "rules",
+    "ls": "show.status",
+    "show": "show.status",
+    "why": "show.tasks",
+    "waiting": "show.tasks",
+    "top": "show.top",
+    "pause": "change.pauses",
+    "resume": "change.pauses",
+    "define": "change.definitions",
+    "undefine": "change.definitions",
+    "reset": "change.definitions",
+    "drain": "change.removal",
+    "move": "change.removal",
+    "drop": "change.removal",
+    "purge": "change.removal",
+    "fanouts": "change.fan_outs",
+    "fanout": "change.fan_outs",
+    "history": "show.history",
+    "report": "show.report",
+    "metrics": "serve.metrics",
+    "web": "serve.web",
+    "check": "change.rules",
+    "diff": "change.rules",
+    "apply": "change.rules",
+    "dump": "change.rules",
 }
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -48,7 +48,7 @@ def throttle() -> None:
 
 @click.group(
     cls=LazyGroup,
-    modules={"demo": "demo", "simulate": "simulate", **_COMMANDS},
+    modules={"demo": "demo.command", "simulate": "simulation.command", **_COMMANDS},
     context_settings=_HELP_OPTIONS,
 )
 @click.version_option(package_name="celery-global-throttle")

@@ -23,7 +23,7 @@ _PUBLISH_OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """A message as a worker would get it, for :func:`celery_throttle.messages.packing.pack`."""
+    """A message as a worker would get it, before ``tasks/messages/packing.py`` packs it."""
 
     payload: Any  #: the body before it was serialized
     body: str | bytes

@@ -11,9 +11,9 @@ from celery_throttle.errors import FanOutError, shown
 from celery_throttle.fanout.capturing_producer import CapturedMessage
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.messages.bindings import is_bound
-from celery_throttle.messages.routing import rank_of
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages.bindings import is_bound
+from celery_throttle.tasks.messages.routing import rank_of
 
 _CACHE_SIZE = 2048
 
@@ -67,7 +67,7 @@ class DestinationResolver:
         )
 
     def rank_of(self, message: CapturedMessage) -> int:
-        """See :func:`celery_throttle.messages.routing.rank_of`."""
+        """See :func:`celery_throttle.tasks.messages.routing.rank_of`."""
         return rank_of(message.properties["priority"], self._driver_type)
 
     def expires_us(self, message: CapturedMessage) -> int:

@@ -32,9 +32,9 @@ from celery_throttle.fanout.tracers import (
     suppress_tracers,
 )
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.messages import packing
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, TaskLimits
 
 #: Tasks that consist of other tasks, which have to be sent one by one.

@@ -17,9 +17,9 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.extras import require_extra
 from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
-from celery_throttle.limits.author import Author
 from celery_throttle.observe.fan_outs import Progress, unknown_fan_out_error
 from celery_throttle.observe.text import count
+from celery_throttle.operations.author import Author
 from celery_throttle.store.keys import FAN_OUT_LIMIT, FAN_OUT_NUMBERS, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits

@@ -16,10 +16,10 @@ from celery_throttle.errors import ThrottleError
 from celery_throttle.fanout.capturing_producer import CapturedMessage, CapturingProducer
 from celery_throttle.fanout.destination import DestinationResolver
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.messages import packing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = get_logger(__name__)

@@ -13,9 +13,8 @@ from typing import Any
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
-from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.key import LimitRef, encode_key, parse_refs
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.reference import parse_refs
 from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
+from decimal import Decimal
 
 from celery_throttle.errors import LimitValueError, shown
 
 #: Microseconds in a second.
 MICROSECONDS = 1_000_000
+
+#: Microseconds of each time unit, by the symbol that str() writes; the longest first. A month is a
+#: twelfth of the Gregorian mean year; only calendar windows have the length of their own month.
+UNITS = {
+    "month": 2_629_746_000_000,
+    "w": 604_800_000_000,
+    "d": 86_400_000_000,
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+    "ms": 1_000,
+    "us": 1,
+}
+
+#: The largest product that the scripts may calculate.
+MAX_EXACT = 2**52
 
 #: The longest wait or pause, in seconds: about thirty years.
 _MAX_SECONDS = 1e9
@@ -45,3 +63,27 @@ def check_duration(seconds: float, name: str) -> float:
             f"{name} of {shown(seconds)} is not allowed; allowed: seconds, 0 or more"
         )
     return float(seconds)
+
+
+_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", re.ASCII)
+
+
+def parse_duration(text: str) -> int:
+    """Parse ``"60s"``, ``"0.5s"``, ``"2m"``; return microseconds.
+
+    Raises:
+        LimitValueError: the text has another form, is no whole microseconds, or too long.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    unit = UNITS.get(match[2]) if match else None
+    if match is None or unit is None:
+        units = ", ".join(reversed(UNITS))
+        raise LimitValueError(
+            f"{shown(text)} is no duration; allowed: a number and one of {units}, such as '0.5s'"
+        )
+    us = Decimal(match[1]) * unit
+    if not 1 <= us <= MAX_EXACT or us % 1:
+        raise LimitValueError(
+            f"duration {shown(text)} is out of range; allowed: whole microseconds, 1 or more"
+        )
+    return int(us)

@@ -1,4 +1,4 @@
-"""Keys of limits: references to a limit and key, and the encoding of keys.
+"""Names and keys of limits: references to a limit and key, and the encoding of keys.
 
 An encoded key consists of parts, separated by ``:``. A part consists of:
 
@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from celery_throttle.errors import KeyValueError, shown
+from celery_throttle.errors import KeyValueError, LimitSyntaxError, LimitValueError, shown
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 _MAX_KEY_LENGTH = 80
 _DIGEST_BYTES = 16
 
@@ -156,3 +157,63 @@ def encode_part(value: Any) -> str:
         f"{shown(value)} is a {type(value).__name__}, which cannot be (part of) a key; "
         "allowed: str, int, None, bool, bytes, float, Decimal, UUID, date, datetime and Enum"
     )
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it is allowed for a limit; raise LimitSyntaxError otherwise."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise LimitSyntaxError(
+        f"{shown(name)} cannot name a limit; allowed: up to 100 ASCII letters, digits and "
+        "'_', '.', '-', of which the first is a letter or '_'"
+    )
+
+
+#: A name, a pair of name and key, or a parsed reference.
+RefLike = str | tuple[str, Any] | LimitRef
+
+
+def are_cacheable(limits: Iterable[RefLike]) -> bool:
+    """Whether these references are safe as parts of a dict key.
+
+    Others are not: ``1 == True``, and a LimitRef, whose key is encoded, equals a pair.
+    """
+    for item in limits:
+        if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
+            if type(item[0]) is not str or type(item[1]) is not str:
+                return False
+        elif type(item) is not str:
+            return False
+    return True
+
+
+def parse_ref(item: RefLike) -> LimitRef:
+    """Parse a reference as a caller writes it; else LimitError, or KeyValueError for its key."""
+    if isinstance(item, LimitRef):
+        return item
+    if isinstance(item, tuple):
+        if len(item) != len(("name", "key")):
+            raise LimitValueError(f"{shown(item)} is not a limit; allowed: a name, or name and key")
+        name, key = item
+        return LimitRef(check_name(name), encode_key(key))
+    if isinstance(item, str) and ":" in item:
+        name, _, key = item.partition(":")
+        raise LimitSyntaxError(
+            f"{shown(item)} is not a name; allowed: a name, or a pair such as {(name, key)!r}"
+        )
+    return LimitRef(check_name(item), None)
+
+
+def make_ref(name: str, key: Any) -> LimitRef:
+    """Return the reference to a key of a limit; key None is the limit itself."""
+    return parse_ref(name if key is None else (name, key))
+
+
+def parse_refs(items: Iterable[RefLike]) -> list[LimitRef]:
+    """Parse references as a caller writes them; a single text is one name."""
+    refs = [parse_ref(items)] if isinstance(items, str) else [parse_ref(item) for item in items]
+    if not refs:
+        raise LimitValueError("no limit was named; allowed: one or more")
+    if len(set(refs)) != len(refs):
+        raise LimitValueError(f"the same limit and key is named twice: {', '.join(map(str, refs))}")
+    return refs

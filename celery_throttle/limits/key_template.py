@@ -19,8 +19,7 @@ from celery_throttle.errors import (
     LimitError,
     shown,
 )
-from celery_throttle.limits.key import LimitRef, encode_part, join_parts
-from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.key import LimitRef, check_name, encode_part, join_parts
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, check_ref_count
 
 

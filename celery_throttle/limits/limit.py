@@ -6,7 +6,6 @@ packs limits for the scripts on the server.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import gcd
@@ -16,6 +15,7 @@ from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, Limi
 from celery_throttle.limits import grammar
 from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
+from celery_throttle.limits.duration import MAX_EXACT, UNITS
 from celery_throttle.limits.grammar import (
     ADAPTIVE,
     ALGORITHMS,
@@ -24,19 +24,17 @@ from celery_throttle.limits.grammar import (
     FIRST_REQUEST,
     OUTAGE_MODES,
     SLOT_CLAUSES,
+    suggest,
     wrong_clause_error,
 )
 from celery_throttle.limits.rate import (
     GRAMMAR,
-    MAX_EXACT,
     MAX_UNITS,
-    UNITS,
     Concurrency,
     Rate,
     check_whole,
     format_period,
 )
-from celery_throttle.limits.suggestions import suggest
 
 #: Microseconds by which a start is booked ahead at most. If a state was written further in the
 #: future, the clock has been set back since.
@@ -51,8 +49,6 @@ MAX_ADAPTIVE_RATIO = 1000
 
 MAX_PARTS = 100
 MAX_KEYS = MAX_WAITING = 10**9
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,13 +407,3 @@ def _is_limit(text: str) -> bool:
 def find_strictest(values: Iterable[int | None]) -> int | None:
     """Return the least ``max_keys``, or ``max_waiting``, of several limits; None if none has it."""
     return min((value for value in values if value is not None), default=None)
-
-
-def check_name(name: str) -> str:
-    """Return ``name`` if it is allowed for a limit; raise LimitSyntaxError otherwise."""
-    if isinstance(name, str) and _NAME.fullmatch(name):
-        return name
-    raise LimitSyntaxError(
-        f"{shown(name)} cannot name a limit; allowed: up to 100 ASCII letters, digits and "
-        "'_', '.', '-', of which the first is a letter or '_'"
-    )

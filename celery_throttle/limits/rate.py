@@ -16,19 +16,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
+from celery_throttle.limits.duration import UNITS
 
-#: Microseconds of each time unit, by the symbol that str() writes; the longest first. A month is a
-#: twelfth of the Gregorian mean year; only calendar windows have the length of their own month.
-UNITS = {
-    "month": 2_629_746_000_000,
-    "w": 604_800_000_000,
-    "d": 86_400_000_000,
-    "h": 3_600_000_000,
-    "m": 60_000_000,
-    "s": 1_000_000,
-    "ms": 1_000,
-    "us": 1,
-}
 _WORDS = {
     "month": "months",
     "w": "week weeks",
@@ -45,8 +34,6 @@ MAX_UNITS = 10**9
 MAX_SLOTS = 100_000
 MAX_PERIOD_US = 366 * UNITS["d"]
 
-#: The largest product that the scripts may calculate.
-MAX_EXACT = 2**52
 _MAX_DIGITS = 30
 
 _RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)

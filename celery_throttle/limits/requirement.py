@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import UNLIMITED, Limit, Limits, check_name, format_limits
+from celery_throttle.limits.key import LimitRef, check_name
+from celery_throttle.limits.limit import UNLIMITED, Limit, Limits, format_limits
 from celery_throttle.limits.rate import check_whole
 
 #: The limits of one name as users write them: one, or several that all have to allow.

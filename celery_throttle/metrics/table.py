@@ -12,10 +12,10 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from celery_throttle.limits.author import API
 from celery_throttle.observe.figures import Figures, LimitFigures
 from celery_throttle.observe.totals import WAIT_BOUNDS, Totals
 from celery_throttle.observe.values import Pause
+from celery_throttle.operations.author import API
 
 #: The prefix of all names.
 PREFIX = "celery_throttle_"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import MICROSECONDS, is_endless, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
@@ -24,6 +23,7 @@ from celery_throttle.observe.values import (
     QueueStatus,
     SlotHolder,
 )
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script

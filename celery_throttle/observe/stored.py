@@ -8,7 +8,6 @@ from functools import lru_cache
 from math import inf
 
 from celery_throttle.errors import LimitError
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit, Limits
@@ -17,6 +16,7 @@ from celery_throttle.limits.requirement import parse_limits
 from celery_throttle.observe.times import at_time, at_time_or_none
 from celery_throttle.observe.totals import pair_counters, read_totals
 from celery_throttle.observe.values import LimitStatus, Origin, Pause
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_LIMIT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from math import inf, isinf
 
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe.values import Change, LimitStatus, Origin, Pause
+from celery_throttle.operations.author import Author
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.limits.author import Author
 from celery_throttle.observe.totals import Totals
+from celery_throttle.operations.author import Author
 
 #: Seconds by which two expected ends differ at least to be shown as two.
 _SAME_SECONDS = 1.0

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_throttle.errors import LimitValueError
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import (
     ENDLESS_US,
     check_duration,
@@ -23,6 +22,7 @@ from celery_throttle.limits.requirement import (
     parse_limits,
     slots_error,
 )
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown_limit_error
 from celery_throttle.operations.waiting_queues import limit_names

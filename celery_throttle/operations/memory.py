@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from celery_throttle.algorithms.local import LocalReservation
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
@@ -29,6 +28,7 @@ from celery_throttle.limits.requirement import (
     parse_costs,
 )
 from celery_throttle.operations.acquire import AcquireOutcome, Acquisition, Holder
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import check_definition
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error

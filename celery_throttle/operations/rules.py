@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from celery_throttle.errors import RulesError
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.waiting_queues import END

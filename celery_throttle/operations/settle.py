@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celery_throttle.limits.author import API, Author
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.feedback import Feedback
@@ -12,6 +11,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Costs, Requirement, parse_costs
 from celery_throttle.operations.acquire import AcquirePlans, Acquisition
+from celery_throttle.operations.author import API, Author
 from celery_throttle.operations.plan import MAX_COST, Plan, has_keys
 from celery_throttle.store.script import Argument, Call, script
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limits.author import Author
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import make_ref
+from celery_throttle.limits.key import LimitRef, make_ref
+from celery_throttle.operations.author import Author
 from celery_throttle.tasks.app_limits import AppLimits
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from kombu import Producer
 from kombu.serialization import prepare_accept_content
 
 from celery_throttle.errors import PublishRejectedError, QueueNotFoundError
-from celery_throttle.messages import packing
-from celery_throttle.messages.publishing import confirming, publish
 from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.publishing import confirming, publish
 
 
 class QueuePublisher:

@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Protocol
 
 from celery_throttle.errors import QueueNotFoundError
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.withdraw import WithdrawPlans
 from celery_throttle.removal.counts import Removal, WaitingCount
 from celery_throttle.removal.search import QueueTasks, find_tasks

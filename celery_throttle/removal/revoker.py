@@ -17,10 +17,10 @@ from kombu.serialization import prepare_accept_content
 
 from celery_throttle.fanout.outcomes import REVOKED, outcomes_call
 from celery_throttle.fanout.retry import retry_outage
-from celery_throttle.messages import packing
 from celery_throttle.removal.revoked_events import RevokedEvents
 from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 
 

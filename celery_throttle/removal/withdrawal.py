@@ -42,7 +42,7 @@ class WithdrawnTask(NamedTuple):
     """A task that was claimed out of its line."""
 
     token: int
-    packed: bytes  #: its message; see `messages/packing.py`
+    packed: bytes  #: its message; see `tasks/messages/packing.py`
     id: str
 
 

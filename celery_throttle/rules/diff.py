@@ -8,7 +8,6 @@ from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.route_pattern import is_pattern
 from celery_throttle.rules.dump import (
     format_ref,
     format_texts,
@@ -16,6 +15,7 @@ from celery_throttle.rules.dump import (
     sort_refs,
     sort_tasks,
 )
+from celery_throttle.rules.route_pattern import is_pattern
 from celery_throttle.rules.rules import Rules
 
 Kind = Literal["added", "removed", "changed", "moved"]

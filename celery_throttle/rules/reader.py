@@ -16,9 +16,9 @@ from celery_throttle.errors import (
     UnknownLimitError,
     shown,
 )
-from celery_throttle.limits.key import LimitRef, parse_key
+from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.limits.key_template import parse_templates
-from celery_throttle.limits.limit import Limits, check_name
+from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import check_same_kind, check_weight, parse_limits
 from celery_throttle.rules.rules import Rules
 from celery_throttle.rules.toml import Path, TomlError, find_lines, parse_toml

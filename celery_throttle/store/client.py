@@ -20,14 +20,18 @@ from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavaila
 from celery_throttle.steps import Steps, arun_steps, run_steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.breaker import CircuitBreaker
-from celery_throttle.store.connection import AnyConnection, AsyncConnection, Connection
-from celery_throttle.store.connection_steps import connect_step, send_step
+from celery_throttle.store.connection import (
+    AnyConnection,
+    AsyncConnection,
+    Connection,
+    connect_step,
+    send_step,
+)
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
-from celery_throttle.store.memory_url import MEMORY_URL
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
 from celery_throttle.store.topology import NoServers, Servers
-from celery_throttle.store.url import is_cluster_url, read_url, safe_url
+from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 
 #: Error replies that one call may recover from: a script to load, redirections of nodes.
 _MAX_RECOVERIES = 5

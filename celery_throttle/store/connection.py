@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -22,6 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.steps import Step
 from celery_throttle.store.address import Address, make_connection, translate_errors
 
 #: Seconds for which an idle connection need not be tested: no server restarts in less.
@@ -210,3 +212,25 @@ def _set_kernel_timeout(sock: Any) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
     sock.settimeout(None)
+
+
+def connect_step(address: Address) -> Step:
+    """Return the step whose result is a new connection."""
+    return Step(partial(Connection.open, address), partial(AsyncConnection.open, address))
+
+
+def send_step(connection: Any, *commands: bytes) -> Step:
+    """Return the step that sends packed commands; its result is the reply to the last one.
+
+    The connection is a :class:`Connection`, or for asyncio an :class:`AsyncConnection`.
+    """
+
+    def run() -> Any:
+        connection.send(b"".join(commands))
+        return [connection.read() for _ in commands][-1]
+
+    async def arun() -> Any:
+        connection.send(b"".join(commands))
+        return [await connection.read() for _ in commands][-1]
+
+    return Step(run, arun)

@@ -26,8 +26,10 @@ from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.store.address import Address, make_connection
-from celery_throttle.store.memory_url import MEMORY_URL, is_memory_url
 from celery_throttle.store.topology import Nodes, NoServers, Sentinels, Servers
+
+#: The URL of limits in the memory of one process.
+MEMORY_URL = "memory://"
 
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
@@ -192,3 +194,8 @@ def _address(url: str, timeout: float, **defaults: Any) -> Address:
     address = Address(kinds.get(connection, "tcp"), options)
     make_connection(address)  # raises errors in the options
     return address
+
+
+def is_memory_url(url: Any) -> bool:
+    """Whether a URL means the memory of this process."""
+    return isinstance(url, str) and url == MEMORY_URL

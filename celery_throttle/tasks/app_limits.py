@@ -12,19 +12,19 @@ from celery import Celery, Task, _state
 from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
-from celery_throttle.messages import packing
-from celery_throttle.messages.broker import broker_identity
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.rules.rules import Rules
-from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
-from celery_throttle.store.memory_url import is_memory_url
+from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_rules import AppRules
 from celery_throttle.tasks.declared import Declared
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.broker import broker_identity
+from celery_throttle.tasks.settings import Settings, Spec
 from celery_throttle.tasks.swallowed_waits import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits, read_templates
 

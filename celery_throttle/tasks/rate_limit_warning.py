@@ -12,8 +12,8 @@ from celery.utils.time import rate
 
 from celery_throttle.errors import LimitError
 from celery_throttle.limits.limit import Limit
-from celery_throttle.misspellings import ThrottleWarning
-from celery_throttle.settings import Spec
+from celery_throttle.tasks.option_warnings import ThrottleWarning
+from celery_throttle.tasks.settings import Spec
 
 
 def warn_of_rate_limit(task: Any, spec: Spec) -> None:

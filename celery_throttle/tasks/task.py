@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from celery import Task
 
-from celery_throttle import misspellings
-from celery_throttle.settings import Spec
+from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.tasks.send_check import limits_to_send
+from celery_throttle.tasks.settings import Spec
 from celery_throttle.tasks.task_limits import CostSpec
 
 
@@ -65,8 +65,8 @@ class ThrottledTask(Task):
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
             cls._is_warned_of = True
-            misspellings.warn(
-                misspellings.find_in_task(cls, ThrottledTask), inspect.unwrap(cls.run)
+            option_warnings.warn(
+                option_warnings.find_in_task(cls, ThrottledTask), inspect.unwrap(cls.run)
             )
             if cls.throttle is not None:
                 warn_of_rate_limit(cls, cls.throttle)

@@ -18,7 +18,7 @@ from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, par
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
-from celery_throttle.settings import Spec
+from celery_throttle.tasks.settings import Spec
 
 #: A cost, or the argument that has it (``"{tokens}"``); for all limits, or by limit name.
 CostSpec = Cost | str | Mapping[str, Cost | str]

@@ -7,7 +7,6 @@ from typing import Any
 
 from celery import Task
 
-from celery_throttle import misspellings
 from celery_throttle.errors import (
     ConfigurationError,
     RulesError,
@@ -16,10 +15,11 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
-from celery_throttle.settings import Settings
 from celery_throttle.store.client import Store
+from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.send_check import is_limited_elsewhere
+from celery_throttle.tasks.settings import Settings
 from celery_throttle.tasks.task import ThrottledTask
 from celery_throttle.tasks.task_limits import read_templates
 
@@ -58,7 +58,7 @@ def list_warnings(throttle: AppLimits) -> list[str]:
     found = [*throttle.settings.find_misspellings()]
     for _, task in sorted(throttle.app.tasks.items()):
         if isinstance(task, ThrottledTask):
-            found += misspellings.find_in_task(type(task), ThrottledTask)
+            found += option_warnings.find_in_task(type(task), ThrottledTask)
     return [one.text for one in found if not one.certain]
 
 
@@ -107,7 +107,7 @@ def _in_task(
     if error is not None and not elsewhere:
         yield error
     if isinstance(task, ThrottledTask):
-        for one in misspellings.find_in_task(type(task), ThrottledTask):
+        for one in option_warnings.find_in_task(type(task), ThrottledTask):
             if one.certain:
                 yield ConfigurationError(one.text)
 

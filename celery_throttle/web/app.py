@@ -19,13 +19,13 @@ from celery_throttle.errors import (
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe import status_text, text
-from celery_throttle.web.action_pages import ActionPages
-from celery_throttle.web.fan_outs import FanOutPages
-from celery_throttle.web.fleet import FleetPages
-from celery_throttle.web.limits import LimitPages
+from celery_throttle.web.actions.pages import ActionPages
+from celery_throttle.web.pages.fan_outs import FanOutPages
+from celery_throttle.web.pages.fleet import FleetPages
+from celery_throttle.web.pages.limits import LimitPages
+from celery_throttle.web.pages.tasks import TaskPages
 from celery_throttle.web.security import AllowedActions, Auth, check_names, guard, set_headers
 from celery_throttle.web.site import Site
-from celery_throttle.web.tasks import TaskPages
 
 #: The status of an error; the first class that matches counts, 503 if none does.
 _STATUSES: tuple[tuple[type[ThrottleError], int], ...] = (

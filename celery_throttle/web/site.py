@@ -12,8 +12,7 @@ from flask import request
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.key import LimitRef, parse_key
-from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.observe.details import RECORD_SECONDS
 from celery_throttle.observe.periods import RECENT_SECONDS
 from celery_throttle.observe.tasks import Observer

@@ -8,7 +8,7 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.memory_url import MEMORY_URL, is_memory_url
+from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store

@@ -28,8 +28,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.context import Item
 from celery_throttle.tasks.task_limits import TaskLimits

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import check_name
+from celery_throttle.limits.key import LimitRef, check_name
 
 
 class Wait(NamedTuple):

@@ -18,9 +18,9 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.messages.routing import Routing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate, attach_gate
 from celery_throttle.worker.admission.requested_limits import has_limits

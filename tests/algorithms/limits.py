@@ -11,16 +11,10 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.duration import MAX_EXACT, UNITS
 from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CONCURRENCY, FIRST_REQUEST
 from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, MAX_PARTS, Limit
-from celery_throttle.limits.rate import (
-    MAX_EXACT,
-    MAX_PERIOD_US,
-    MAX_UNITS,
-    UNITS,
-    Concurrency,
-    Rate,
-)
+from celery_throttle.limits.rate import MAX_PERIOD_US, MAX_UNITS, Concurrency, Rate
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

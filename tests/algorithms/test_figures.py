@@ -15,7 +15,7 @@ from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
 from celery_throttle.algorithms.state import State
 from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
-from celery_throttle.limits import rate
+from celery_throttle.limits import duration
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES, CONCURRENCY
@@ -75,7 +75,7 @@ def test_lua_and_python_share_their_constants() -> None:
     for name, value in (
         ("FARTHEST", MAX_BOOKING_US),
         ("MILLION", MILLION),
-        ("MAX_EXACT", rate.MAX_EXACT),
+        ("MAX_EXACT", duration.MAX_EXACT),
     ):
         assert re.findall(rf"^local {name} = (\d+)$", arithmetic, re.MULTILINE) == [str(value)]
     in_lua = dict[str, int]()

@@ -9,9 +9,10 @@ from celery_throttle.algorithms.meters import Meter
 from celery_throttle.algorithms.state import State
 from celery_throttle.algorithms.windows import FixedWindow
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.grammar import FIRST_REQUEST
 from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, Limit
-from celery_throttle.limits.rate import MAX_EXACT, MAX_UNITS
+from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import METERS, RATES
 from tests.algorithms.properties import Property, Sides, shown

@@ -12,10 +12,10 @@ from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import MAX_EXACT
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Holder
 from celery_throttle.operations.plan import Plan

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import MAX_EXACT
 from celery_throttle.operations.plan import Plan
 from tests.algorithms.limits import EVERY
 from tests.algorithms.properties import Sides, shown

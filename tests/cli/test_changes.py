@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.cli import console
+from celery_throttle.cli.shared import console
 from tests.cli.conftest import ENTRIES, Shell, fill
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from celery_throttle.cli import main, throttle
-from celery_throttle.cli.exit_codes import ExitCode
+from celery_throttle.cli.shared.exit_codes import ExitCode
 from tests.cli.conftest import Shell, fill
 from tests.docs import pages
 

@@ -113,8 +113,9 @@ def test_celery_imports_little() -> None:
     foreign = {name for name in modules if not name.startswith("celery_throttle")}
     assert {name.partition(".")[0] for name in foreign} <= sys.stdlib_module_names
     assert modules - foreign == {
+        "celery_throttle.cli.shared",
         *("celery_throttle", "celery_throttle.cli", "celery_throttle.errors"),
-        *("celery_throttle.cli.exit_codes", "celery_throttle.cli.groups"),
+        *("celery_throttle.cli.shared.exit_codes", "celery_throttle.cli.shared.groups"),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.cli.listening import http_url
+from celery_throttle.cli.serve.listening import http_url
 
 
 def test_the_address_of_a_page() -> None:

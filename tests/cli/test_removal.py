@@ -89,7 +89,7 @@ def test_drop_revokes_them(full: Shell) -> None:
 def test_they_ask(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     error = full.run("drop", "mail", code=1)
     assert "there is no terminal to ask; give --yes" in error
-    monkeypatch.setattr("celery_throttle.cli.console._can_ask", lambda: True)
+    monkeypatch.setattr("celery_throttle.cli.shared.console._can_ask", lambda: True)
     assert "nothing was changed" in full.run("drain", "mail", typed="n\n", code=1)
     assert full.run("drain", "mail", typed="y\n").endswith("Drained 6 tasks.\n")
 

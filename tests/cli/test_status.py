@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.cli.console import Row, Table
+from celery_throttle.cli.shared.console import Row, Table
 from tests.cli.conftest import Shell, fill
 
 

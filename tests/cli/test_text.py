@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_throttle.cli import text
-from celery_throttle.cli.preview import preview_text
+from celery_throttle.cli.shared import text
+from celery_throttle.cli.shared.preview import preview_text
 from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.observe.values import Preview
 

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import Limiter, Throttle
-from celery_throttle.limits.author import Author
+from celery_throttle.operations.author import Author
 from tests.django.conftest import PAGE, Login
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle import errors
 from celery_throttle.errors import LimitError, LimitValueError
-from celery_throttle.limits import grammar, limit, rate
+from celery_throttle.limits import duration, grammar, limit, rate
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_NAME, parse_limits
 from tests.docs import pages
@@ -59,7 +59,7 @@ def test_the_intervals_of_the_examples() -> None:
         number, unit = interval.split()
         found = Limit.parse(text).rate
         assert isinstance(found, rate.Rate)
-        assert found.period_us / found.count == float(number) * rate.UNITS[unit]
+        assert found.period_us / found.count == float(number) * duration.UNITS[unit]
 
 
 def test_every_keyword_and_algorithm_is_in_the_grammar() -> None:
@@ -72,7 +72,7 @@ def test_every_keyword_and_algorithm_is_in_the_grammar() -> None:
 
 def test_the_units() -> None:
     rows = {row[0].strip("`"): row for row in pages.table(PAGE, "Units of time")}
-    assert {*rows} == {*rate.UNITS}
+    assert {*rows} == {*duration.UNITS}
     for symbol, row in rows.items():
         spellings = re.findall(r"`(\w+)`", " ".join(row[:2]))
         assert {*spellings} == {s for s, one in rate._SPELLINGS.items() if one == symbol}
@@ -84,7 +84,7 @@ def test_the_ranges() -> None:
     assert f"| count of a rate | {units} |" in text
     assert f"| `burst` | {units} |" in text
     assert f"| number of slots | 1 to {rate.MAX_SLOTS} |" in text
-    assert f"to {rate.MAX_PERIOD_US // rate.UNITS['d']} days" in text
+    assert f"to {rate.MAX_PERIOD_US // duration.UNITS['d']} days" in text
     assert f"a {limit.MAX_ADAPTIVE_RATIO}th" in text
     assert f"| `parts` | 1 to {limit.MAX_PARTS};" in text
     assert f"`max-waiting` | 1 to {limit.MAX_KEYS} |" in text

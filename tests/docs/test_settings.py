@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Throttle, ThrottleWarning
-from celery_throttle.settings import _NAMES, CHECKS, PUBLISH, WAITING, Settings
+from celery_throttle.tasks.settings import _NAMES, CHECKS, PUBLISH, WAITING, Settings
 from tests.docs import pages
 
 PAGE = pages.read("reference/settings.md")
@@ -32,7 +32,7 @@ def value(name: str, written: Any) -> Any:
 @pytest.fixture(autouse=True)
 def conf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings of a dict: nothing is misspelt."""
-    monkeypatch.setattr("celery_throttle.misspellings.find_in_settings", lambda *_: ())
+    monkeypatch.setattr("celery_throttle.tasks.option_warnings.find_in_settings", lambda *_: ())
 
 
 def test_the_table_has_every_setting() -> None:

@@ -29,9 +29,9 @@ from celery_throttle import (
 )
 from celery_throttle.fanout import retry
 from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
-from celery_throttle.messages import packing
 from celery_throttle.operations.claim import claim_call, requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
+from celery_throttle.tasks.messages import packing
 from tests.fanout.conftest import MakeApp
 from tests.programs import ROOT
 from tests.servers.server import free_port, wait_until

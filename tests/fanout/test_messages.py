@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.fanout.entries import EntryBuilder
-from celery_throttle.messages import packing
-from celery_throttle.messages.publishing import TRANSPORT_PROPERTIES
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker.claim import Claim
 from tests.fanout.conftest import MakeApp

@@ -21,7 +21,7 @@ from sentry_sdk.transport import Transport
 
 from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.fanout.tracers import receivers_of_users, suppress_tracers
-from celery_throttle.messages import packing
+from celery_throttle.tasks.messages import packing
 
 TRACE_HEADERS = {
     "opentelemetry": {"traceparent"},

@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.forecasts.solver import WORKERS
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.servers.server import wait_until

@@ -32,7 +32,9 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import MAX_EXACT
 from celery_throttle.limits.grammar import ADAPTIVE, ALGORITHMS, CLAUSES, CONCURRENCY, OUTAGE_MODES
+from celery_throttle.limits.key import check_name
 from celery_throttle.limits.limit import (
     MAX_ADAPTIVE_RATIO,
     MAX_BOOKING_US,
@@ -40,16 +42,8 @@ from celery_throttle.limits.limit import (
     MAX_PARTS,
     MAX_WAITING,
     Limit,
-    check_name,
 )
-from celery_throttle.limits.rate import (
-    MAX_EXACT,
-    MAX_PERIOD_US,
-    MAX_SLOTS,
-    MAX_UNITS,
-    Concurrency,
-    Rate,
-)
+from celery_throttle.limits.rate import MAX_PERIOD_US, MAX_SLOTS, MAX_UNITS, Concurrency, Rate
 from celery_throttle.store import definitions
 
 SECOND = 1_000_000

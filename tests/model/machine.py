@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.limits.duration import ENDLESS_US
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import LimitRef, RefLike, parse_ref
 from celery_throttle.limits.requirement import parse_limits
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.limits.requirement import LimitsLike
 from tests.model.claimants import AHEAD
 from tests.model.tasks import Kind

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import RefLike, parse_refs
+from celery_throttle.limits.key import LimitRef, RefLike, parse_refs
 
 
 @cache

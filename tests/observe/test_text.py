@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_throttle.limits.author import Author
 from celery_throttle.observe.status_text import change_text
 from celery_throttle.observe.text import amount, count, describe_change
 from celery_throttle.observe.values import Change
+from celery_throttle.operations.author import Author
 
 
 @pytest.mark.parametrize(

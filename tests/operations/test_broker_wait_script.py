@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from celery_throttle.store.script import Call, script
 from tests.protocol import FOREVER, SECOND, Protocol
 

@@ -13,11 +13,10 @@ import redis
 
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import make_ref
+from celery_throttle.limits.key import LimitRef, make_ref
+from celery_throttle.operations.author import Author
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
 

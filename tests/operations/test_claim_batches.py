@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from tests.protocol import SECOND, Protocol, make_protocols
 
 #: Limits of one name at which all tasks of these tests wait.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import CostError, LimitValueError, Throttled
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from celery_throttle.operations.discard import discard
 from celery_throttle.store.counters import WAIT_BUCKETS
 from tests.protocol import SECOND, Make, Protocol, make_protocols

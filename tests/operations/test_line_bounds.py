@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 

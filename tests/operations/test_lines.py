@@ -11,10 +11,9 @@ import pytest
 import redis
 
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key import LimitRef, RefLike
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.limits.reference import RefLike
 from celery_throttle.operations.acquire import GateRequest
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 

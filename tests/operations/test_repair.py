@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from tests.protocol import LINE_KINDS, SECOND, Protocol
 from tests.sizes import examples
 

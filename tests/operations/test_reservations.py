@@ -25,8 +25,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import LimitRef, RefLike
 from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd

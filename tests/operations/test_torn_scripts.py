@@ -15,7 +15,7 @@ import pytest
 from celery_throttle import StoreError
 from celery_throttle.fanout.destination import Destination
 from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
-from celery_throttle.limits.reference import RefLike
+from celery_throttle.limits.key import RefLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from celery_throttle.store.script import Call, script

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from tests.protocol import LINE_KINDS, SECOND, Make, Protocol, make_protocols

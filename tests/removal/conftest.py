@@ -11,9 +11,9 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
-from celery_throttle.messages import packing
-from celery_throttle.messages.routing import rank_of
 from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.routing import rank_of
 
 LIMITS = {"api": "1/h", "mail": "1/h"}
 QUEUES = (Queue("celery"), Queue("other", Exchange("other"), "other"))

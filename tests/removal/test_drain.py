@@ -20,13 +20,13 @@ from celery_throttle import (
     StoreUnavailableError,
     UnknownLimitError,
 )
-from celery_throttle.messages.publishing import publish
 from celery_throttle.operations.claim import claim_call
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.removal.counts import Removal
 from celery_throttle.removal.publisher import QueuePublisher
 from celery_throttle.removal.withdrawal import BATCH_SIZE
 from celery_throttle.store.script import Call, script
+from celery_throttle.tasks.messages.publishing import publish
 from tests.fanout.test_messages import OPTIONS, describe
 from tests.programs import ROOT
 from tests.removal.conftest import MakeSite, Site

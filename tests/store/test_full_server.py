@@ -16,7 +16,7 @@ import pytest
 from celery_throttle import StoreError
 from celery_throttle.fanout.outcomes import outcomes_call
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.claim import (

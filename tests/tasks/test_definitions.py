@@ -28,7 +28,7 @@ from celery_throttle import (
     UnknownLimitError,
 )
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.settings import Settings
+from celery_throttle.tasks.settings import Settings
 from tests.servers.server import free_port
 from tests.workers import Worker
 

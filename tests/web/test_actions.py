@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
-from celery_throttle.web import create_app, removal_actions
+from celery_throttle.web import create_app
+from celery_throttle.web.actions import removal as removal_actions
 from celery_throttle.web.security import ACTIONS
 from tests.apps.operated import make_app
 from tests.cli.conftest import fill

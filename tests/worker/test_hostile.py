@@ -22,8 +22,8 @@ from kombu.message import Message
 from celery_throttle import KeysFullError, KeyValueError, Limiter, QueueFullError
 from celery_throttle.limits.key import encode_key
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK
-from celery_throttle.messages import packing
 from celery_throttle.store.script import script
+from celery_throttle.tasks.messages import packing
 from tests.apps import hostile
 from tests.protocol import LINE_KINDS
 from tests.servers.server import assert_nothing_left_behind, wait_until

@@ -37,7 +37,7 @@ class ClaimedTask(NamedTuple):
 
     claim: Claim
     starts_in: float  #: seconds until the task may start
-    packed: bytes  #: the message; see `messages/packing.py`. Empty if the task cannot be read
+    packed: bytes  #: the message; see `tasks/messages/packing.py`. Empty if the task cannot be read
     task_id: str
 
 

@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_throttle.fanout.outcomes import FAILED
-from celery_throttle.messages import packing
+from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims

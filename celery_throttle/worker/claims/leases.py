@@ -11,7 +11,7 @@ import time
 
 from celery.worker import state
 
-from celery_throttle.messages.packing import is_claimed
+from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.call import ClaimCall
 from celery_throttle.worker.claims.claims import Claims

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.messages import packing
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims

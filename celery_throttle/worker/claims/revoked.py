@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
-from celery_throttle.messages import packing
 from celery_throttle.operations.claim import withdraw_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog

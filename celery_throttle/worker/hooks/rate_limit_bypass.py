@@ -13,7 +13,7 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_throttle.messages.packing import is_claimed
+from celery_throttle.tasks.messages.packing import is_claimed
 
 
 def bypass_rate_limits(consumer: Any) -> None:

@@ -22,7 +22,7 @@ from celery.worker import state
 from celery.worker.strategy import default
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.messages.packing import REPUBLISHED_HEADER, is_claimed
+from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER, is_claimed
 
 Strategy = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.messages.packing import is_claimed
+from celery_throttle.tasks.messages.packing import is_claimed
 
 logger = get_logger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
-from celery_throttle.messages.routing import Routing
 from celery_throttle.store.keys import Keys, QueueKeys
 from celery_throttle.store.script import Argument
+from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues

@@ -16,7 +16,7 @@ from typing import Any
 from celery.worker import state
 
 from celery_throttle.errors import StoreUnavailableError
-from celery_throttle.messages.packing import REPUBLISHED_HEADER
+from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.hooks.task_events import send_receipt

@@ -21,11 +21,11 @@ from celery_throttle.errors import QueueFullError
 from celery_throttle.limits.duration import to_us, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.messages import packing
-from celery_throttle.messages.routing import Routing
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.plan import Attempt, Confirm
 from celery_throttle.store.script import Call
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.task_events import send_receipt

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.worker.consumer.tasks import Tasks
 
-from celery_throttle.messages.packing import is_claimed
+from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
 
 

@@ -17,8 +17,8 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
-from celery_throttle.messages.publishing import confirming, publish
-from celery_throttle.messages.routing import Routing
+from celery_throttle.tasks.messages.publishing import confirming, publish
+from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)

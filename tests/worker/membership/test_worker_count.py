@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.settings import Settings
+from celery_throttle.tasks.settings import Settings
 from celery_throttle.worker.membership.worker_count import WorkerCount
 
 

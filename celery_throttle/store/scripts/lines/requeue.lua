@@ -28,7 +28,7 @@ else
 end
 
 -- Mark the message of a row as redelivered, in its head: bytes 2 to 5 are the length of the head, byte 6 its first,
--- '{'. Other messages stay as they are. See `celery_throttle/messages/packing.py`.
+-- '{'. Other messages stay as they are. See `celery_throttle/tasks/messages/packing.py`.
 local function mark_redelivered(packed)
   local row, mark = unpack_row(packed), '"redelivered": true, '
   local message = row and row[MESSAGE] or ''

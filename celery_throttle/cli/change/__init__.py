@@ -1,0 +1,1 @@
+"""Commands that change limits, waiting tasks and fan-outs."""

@@ -1,0 +1,181 @@
+"""``check``, ``diff``, ``apply`` and ``dump``: rules files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from celery_throttle.cli.shared.console import confirm, echo_json
+from celery_throttle.cli.shared.exit_codes import ExitCode
+from celery_throttle.cli.shared.options import author_options, json_option, yes_option
+from celery_throttle.cli.shared.preview import preview_text
+from celery_throttle.cli.shared.target import Target, find_target, pass_target
+from celery_throttle.errors import RulesError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits, format_limits
+from celery_throttle.observe.text import count
+from celery_throttle.observe.values import Preview
+from celery_throttle.rules.diff import Change, diff_rules
+from celery_throttle.rules.dump import dump_rules
+from celery_throttle.rules.file import load_rules
+from celery_throttle.rules.rules import Rules
+from celery_throttle.store.keys import Keys
+from celery_throttle.tasks.app_limits import AppLimits
+
+file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+
+
+@click.command()
+@file_argument
+@json_option
+@click.pass_context
+def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
+    """Check a rules file.
+
+    Reports every mistake with its line. This needs no server. With an app, the file may refer to
+    limits that only the code defines.
+    """
+    code = _code_limits(ctx)
+    try:
+        rules = load_rules(file, code)
+    except RulesError as error:
+        if not as_json:
+            raise
+        mistakes = [{"line": line, "text": text} for line, text in error.mistakes]
+        echo_json({"file": file, "mistakes": mistakes})
+        ctx.exit(ExitCode.FAILED)
+    sizes = {"limit": len(rules.limits), "weight": len(rules.weights), "route": len(rules.routes)}
+    if as_json:
+        echo_json({"file": file, "mistakes": []})
+    else:
+        found = ", ".join(count(size, noun) for noun, size in sizes.items())
+        click.echo(f"{file}: no mistakes; {found}.")
+
+
+def _code_limits(ctx: click.Context) -> Mapping[str, Limits] | None:
+    """Return the limits of the app's code; None without an app."""
+    has_app = "url" not in ctx.find_root().params
+    return find_target(ctx).throttle.code_limits if has_app else None
+
+
+@click.command()
+@file_argument
+@json_option
+@click.pass_context
+def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
+    """Show what a rules file would change.
+
+    Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
+    nothing.
+    """
+    throttle = find_target(ctx).throttle
+    rules = load_rules(file, _code_limits(ctx))
+    changes, previews = _compare(throttle, rules)
+    if as_json:
+        echo_json({"file": file, "changes": changes, "previews": previews})
+    else:
+        _show_changes(file, changes, previews)
+
+
+@click.command()
+@file_argument
+@author_options
+@yes_option
+@json_option
+@click.pass_context
+def apply(
+    ctx: click.Context,
+    file: str,
+    reason: str | None,
+    by: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Put a rules file in force now.
+
+    The rules stay in force until the rules file of a worker changes (throttle_rules), or another
+    file is applied.
+    """
+    throttle = find_target(ctx).throttle
+    rules = load_rules(file, _code_limits(ctx))
+    changes, previews = _compare(throttle, rules)
+    if not as_json:
+        _show_changes(file, changes, previews)
+    confirm("Put these rules in force?", yes=yes or not changes)
+    throttle.apply_rules(rules, file, by=by, reason=reason)
+    if as_json:
+        echo_json({"file": file, "changes": changes, "previews": previews})
+    else:
+        click.echo(f"{file} is in force.")
+
+
+def _compare(throttle: AppLimits, rules: Rules) -> tuple[list[dict[str, Any]], dict[str, Preview]]:
+    """Return the changes to the rules in force, and a preview for each limit whose tasks wait."""
+    observer = throttle.observer
+    found = diff_rules(throttle.run_plan(observer.rules_in_force()), rules)
+    previews = {}
+    for change in found:
+        ref = change.subject
+        if change.what == "limit" and isinstance(ref, LimitRef):
+            below = throttle.run_plan(observer.limits_below_rules(ref))
+            if below is None:  # a definition of run time stays in force
+                continue
+            new = rules.limits.get(ref, below)
+            preview = throttle.run_plan(observer.preview_definition(ref, new))
+            if preview.waiting:
+                previews[Keys.field(ref)] = preview
+    return [_change_fields(change) for change in found], previews
+
+
+def _change_fields(change: Change) -> dict[str, Any]:
+    subject = change.subject if isinstance(change.subject, str) else Keys.field(change.subject)
+    return {
+        "kind": change.kind,
+        "what": change.what,
+        "subject": subject,
+        "old": change.old,
+        "new": change.new,
+        "text": str(change),
+    }
+
+
+def _show_changes(
+    file: str, changes: Sequence[Mapping[str, Any]], previews: Mapping[str, Preview]
+) -> None:
+    if not changes:
+        click.echo(f"{file} changes nothing: these rules are in force.")
+    for change in changes:
+        click.echo(change["text"])
+        if change["what"] == "limit" and change["subject"] in previews:
+            click.echo(f"  {preview_text(previews[change['subject']])}")
+
+
+@click.command()
+@json_option
+@pass_target
+def dump(target: Target, *, as_json: bool) -> None:
+    """Print the rules in force, as a rules file.
+
+    The output has all limits and weights of names and keys, and the routes of the app.
+    """
+    limits, weights = target.throttle.run_plan(target.throttle.observer.definitions_in_force())
+    written = target.throttle.settings.routes if target.has_app else {}
+    routes = {task: [spec] if isinstance(spec, str) else [*spec] for task, spec in written.items()}
+    # Those of the rules file go before those of the code.
+    of_file = target.throttle.run_plan(target.throttle.observer.rules_in_force()).routes
+    of_code = {task: spec for task, spec in routes.items() if task not in of_file}
+    routes = {**{task: [*spec] for task, spec in of_file.items()}, **of_code}
+    text = dump_rules(limits, weights, routes)
+    if not as_json:
+        click.echo(text, nl=False)
+        return
+    echo_json(
+        {
+            "limits": {Keys.field(ref): format_limits(some) for ref, some in limits.items()},
+            "weights": {Keys.field(ref): weight for ref, weight in weights.items()},
+            "routes": routes,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Commands that listen on a port: metrics and the web page."""

@@ -1,0 +1,1 @@
+"""What several commands share: options, types of parameters, the target, the console, errors."""

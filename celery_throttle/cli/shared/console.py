@@ -1,0 +1,137 @@
+"""Tables, questions and JSON on the terminal, and its Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import click
+
+from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.observe.json import to_json
+
+#: Between two columns.
+_GAP = "  "
+
+#: The least width to which a column of text is cut.
+_MIN_TEXT_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table, and lines of text below it."""
+
+    cells: Sequence[str]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of text. Those whose heading begins with ">" are aligned to the right.
+
+    Attributes:
+        head: the headings.
+        rows: the rows.
+        flexible: the column that is cut if the terminal is too narrow.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Row]
+    flexible: int = 0
+
+    def lines(self, width: int | None) -> Iterator[str]:
+        """Yield the lines; ``width``: columns of the terminal, None for any number."""
+        titles = [title.removeprefix(">") for title in self.head]
+        columns = zip(titles, *(row.cells for row in self.rows), strict=True)
+        widths = [max(map(len, column)) for column in columns]
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - (width or sys.maxsize)
+        if excess > 0:
+            least = min(widths[self.flexible], _MIN_TEXT_WIDTH)
+            widths[self.flexible] = max(least, widths[self.flexible] - excess)
+        yield click.style(self._line(titles, widths), bold=True)
+        for row in self.rows:
+            yield self._line(row.cells, widths)
+            for note in row.notes:
+                yield click.style(f"{_GAP}{note}", dim=True)
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        aligned = []
+        for title, cell, width in zip(self.head, cells, widths, strict=True):
+            text = cell if len(cell) <= width else f"{cell[: width - 1]}…"
+            aligned.append(text.rjust(width) if title.startswith(">") else text.ljust(width))
+        return _GAP.join(aligned).rstrip()
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal; None if standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def echo_table(table: Table) -> None:
+    """Print a table."""
+    for line in table.lines(terminal_width()):
+        click.echo(line)
+
+
+def echo_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, a pair in each line. A value may have several lines."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        first, *more = value.splitlines() or [""]
+        click.echo(f"{_GAP}{click.style(name.ljust(width), dim=True)}{_GAP}{first}")
+        for line in more:
+            click.echo(f"{_GAP}{' ' * width}{_GAP}{line}")
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a change with consequences, on standard error; without a terminal, refuse.
+
+    Raises:
+        CommandError: the answer is no, or there is nobody to ask.
+    """
+    if yes:
+        return
+    if not _can_ask():
+        raise CommandError("this needs an answer, and there is no terminal to ask; give --yes")
+    if not click.confirm(question, err=True):
+        raise CommandError("nothing was changed")
+
+
+@contextmanager
+def interruption(*signals: signal.Signals) -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C, or other of these signals, sets.
+
+    Another one has its usual effect, such as KeyboardInterrupt. Python loses a KeyboardInterrupt
+    that is raised where nobody catches it, such as in a finalizer.
+    """
+    interrupted = threading.Event()
+    handlers = {number: signal.getsignal(number) for number in signals or (signal.SIGINT,)}
+
+    def set_once(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, handlers[signal.Signals(number)])
+        interrupted.set()
+
+    for number in handlers:
+        signal.signal(number, set_once)
+    try:
+        yield interrupted
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

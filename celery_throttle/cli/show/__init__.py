@@ -1,0 +1,1 @@
+"""Commands that show limits and waiting tasks."""

@@ -1,0 +1,116 @@
+"""Where messages come from: the queue of a message, and the rank of its priority there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kombu import Queue
+
+from celery_throttle.tasks.messages.bindings import bindings_of, is_bound, is_temporary
+from celery_throttle.tasks.messages.packing import is_claimed
+
+#: Priorities are 0 to 255.
+_MAX_PRIORITY = 255
+
+
+def rank_of(priority: Any, driver_type: str) -> int:
+    """Return the rank of a message's priority, 0 to 255; the lowest rank is served first.
+
+    With Redis as the broker a low priority is served first, with other brokers a high one. As in
+    kombu, a bool or an enum is its number, and whatever is no number counts as 0.
+    """
+    try:
+        level = min(_MAX_PRIORITY, max(0, int(priority)))
+    except (TypeError, ValueError, OverflowError):
+        level = 0
+    return level if driver_type == "redis" else _MAX_PRIORITY - level
+
+
+class Routing:
+    """The queues of one consumer, and the queue and rank of each message that it gets.
+
+    It must be made after Celery's consumer has connected, and before it consumes.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._driver_type = str(consumer.connection.transport.driver_type)
+        if self._driver_type != "amqp":
+            _note_queues(consumer.task_consumer.channel)
+
+    def queues(self) -> list[Queue]:
+        """Return the queues that this worker consumes now."""
+        return list(self._consumer.task_consumer.queues)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of these queues."""
+        return tuple(queue.name for queue in self.queues())
+
+    def is_temporary(self, name: str) -> bool:
+        """Return whether the broker deletes a queue of this worker with its last consumer."""
+        return any(
+            is_temporary(queue, self._driver_type) for queue in self.queues() if queue.name == name
+        )
+
+    def queue_of(self, message: Any) -> str:
+        """Return the queue that a message came from: from the broker, or before it waited.
+
+        AMQP brokers name it by the consumer's tag, which means nothing to another consumer. With a
+        message that waited in a line, the name of its queue is kept. Only messages that were sent
+        straight to their lines go by exchange and routing key.
+        """
+        noted: str | None = getattr(message, "throttle_queue", None)
+        if noted is not None:  # its consumer may be gone, see `prefetch.py`
+            return noted
+        info = message.delivery_info or {}  # as it was sent: it may hold anything
+        tag = None if is_claimed(message) else info.get("consumer_tag")
+        tags = getattr(self._consumer.task_consumer, "_active_tags", {})
+        for name, active_tag in tags.items():
+            if tag is not None and active_tag == tag:
+                return str(name)
+        exchange, routing_key = info.get("exchange"), info.get("routing_key")
+        return self._queue_by_route(
+            exchange if isinstance(exchange, str) else "",
+            routing_key if isinstance(routing_key, str) else "",
+        )
+
+    def _queue_by_route(self, exchange: str, routing_key: str) -> str:
+        """Return the queue with this binding, or else any that this worker consumes and serves."""
+        queues = self.queues()
+        tests: list[Callable[[Queue], bool]] = [
+            lambda queue: is_bound(queue, exchange, routing_key, self._driver_type),
+            lambda queue: queue.name == routing_key,
+            lambda queue: any(source.name == exchange for source, _ in bindings_of(queue)),
+            lambda _: True,
+        ]
+        found = (queue.name for test in tests for queue in queues if test(queue))
+        return str(next(found, routing_key))
+
+    def rank_of(self, message: Any) -> int:
+        """Return the rank of a message's priority; see the function :func:`rank_of`."""
+        return rank_of((message.properties or {}).get("priority"), self._driver_type)
+
+
+def _note_queues(channel: Any) -> None:
+    """Write the name of its queue on each message that a channel delivers.
+
+    Where kombu routes messages itself, they do not say which consumer they are for, only how they
+    were sent.
+    """
+    consume = channel.basic_consume
+
+    def basic_consume(queue: str, *args: Any, **options: Any) -> Any:
+        callback = options.get("callback")
+        if callback is not None:
+            options["callback"] = with_queue(queue, callback)
+        return consume(queue, *args, **options)
+
+    def with_queue(queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def deliver(message: Any) -> Any:
+            message.throttle_queue = queue
+            return callback(message)
+
+        return deliver
+
+    channel.basic_consume = basic_consume
