@@ -24,7 +24,7 @@ from celery_throttle.limits.limit import MAX_LEASE_SECONDS
 from celery_throttle.limits.requirement import Costs, Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.steps import Step
+from celery_throttle.store.steps import Step
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from celery_throttle.limits.requirement import Costs, Requirement, make_requirem
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
-from celery_throttle.steps import Step
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
+from celery_throttle.store.steps import Step
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.steps import Step, Steps
+from celery_throttle.store.steps import Step, Steps
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from celery_throttle.leases import run_to_end
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Costs
-from celery_throttle.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps
 
 T = TypeVar("T", httpx.BaseTransport, httpx.AsyncBaseTransport)
 

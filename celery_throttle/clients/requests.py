@@ -14,7 +14,7 @@ from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Costs
-from celery_throttle.steps import run_steps
+from celery_throttle.store.steps import run_steps
 
 
 class ThrottledAdapter(BaseAdapter):

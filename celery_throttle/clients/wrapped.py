@@ -17,7 +17,7 @@ from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import CallFunction
-from celery_throttle.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 

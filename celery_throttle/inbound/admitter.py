@@ -17,7 +17,7 @@ from celery_throttle.limiter_core import LimitHandles
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
-from celery_throttle.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.steps import Steps, arun_steps, run_steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.breaker import CircuitBreaker
 from celery_throttle.store.connection import (
@@ -30,6 +29,7 @@ from celery_throttle.store.connection import (
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
+from celery_throttle.store.steps import Steps, arun_steps, run_steps
 from celery_throttle.store.topology import NoServers, Servers
 from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 

@@ -23,8 +23,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.steps import Step
 from celery_throttle.store.address import Address, make_connection, translate_errors
+from celery_throttle.store.steps import Step
 
 #: Seconds for which an idle connection need not be tested: no server restarts in less.
 _FRESH_SECONDS = 0.05

@@ -7,11 +7,11 @@ from typing import Any
 import hiredis
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.steps import Steps
 from celery_throttle.store.address import Address
 from celery_throttle.store.connection import AnyConnection, connect_step, send_step
 from celery_throttle.store.script import pack_command
 from celery_throttle.store.server_errors import Redirect
+from celery_throttle.store.steps import Steps
 
 
 class Servers:
