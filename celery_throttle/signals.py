@@ -31,7 +31,9 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
 ``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.
     mode: ``"outage"`` or ``"normal"``.
-    count: The number of outages that this worker has seen, this one included.
+    count: The number of outages of that server that this worker has seen, this one included.
+    server: The URL of the server, without user, password and options.
+    prefix: The prefix of the limits' keys there.
 """
 
 from __future__ import annotations
@@ -48,4 +50,6 @@ task_released = Signal(
     name="task_released", providing_args=["request", "waited", "limit", "key", "position"]
 )
 task_admitted = Signal(name="task_admitted", providing_args=["request", "waited"])
-throttle_mode_changed = Signal(name="throttle_mode_changed", providing_args=["mode", "count"])
+throttle_mode_changed = Signal(
+    name="throttle_mode_changed", providing_args=["mode", "count", "server", "prefix"]
+)

@@ -47,6 +47,12 @@ class TaskLimits:
         nothing = ArgumentReader("", ())
         return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the limits."""
+        named = self.templates if self.fixed is None else self.fixed.refs
+        return {each.name for each in named}
+
     def requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         """Return what one call of the task requires.
 

@@ -1,4 +1,4 @@
-"""The consumer's step of a worker with limits: checks them, then starts and stops the parts."""
+"""The consumer's step of a worker with limits: checks them, then starts and stops the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
 from celery_throttle.worker.request import install
 from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
-from celery_throttle.worker.wiring import WorkerParts
+from celery_throttle.worker.worker import OneShard, ThrottleWorker
 
 
 class ThrottleStep(bootsteps.StartStopStep):
@@ -56,12 +56,12 @@ class ThrottleStep(bootsteps.StartStopStep):
                     warn_of_rate_limit(task, spec)
             check_store(throttle.store, throttle.keys, throttle.settings.checks)
 
-    def create(self, c: Any) -> WorkerParts:  # type: ignore[override]  # the base returns what it made
-        """Make the parts that outlive lost connections to the broker."""
-        return WorkerParts(c)
+    def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # the base returns what it made
+        """Make what outlives lost connections to the broker."""
+        return ThrottleWorker(c, OneShard(c.app.throttle))
 
     def register_with_event_loop(self, _c: Any, _hub: Any) -> None:
-        """Attach the parts to the event loop, which was emptied if the connection was lost."""
+        """Attach to the event loop, which was emptied if the connection was lost."""
         self.obj.attach_to_loop()
 
     def stop(self, c: Any) -> None:

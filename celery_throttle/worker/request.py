@@ -70,7 +70,7 @@ class GatedRequest(PassesGate):
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
             error = error.exc
-        gate = gate_of(self.app)  # type: ignore[attr-defined]  # mixed in
+        gate = gate_of(self)
         if isinstance(error, TaskThrottled) and gate is not None:
             state.task_ready(self)
             _end(self)
@@ -99,7 +99,7 @@ class GatedRequest(PassesGate):
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         """Announce that the task was revoked, or has expired."""
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
-        gate = gate_of(self.app)  # type: ignore[attr-defined]  # mixed in
+        gate = gate_of(self)
         if gate is not None:
             gate.report_outcome(self)
 
@@ -122,7 +122,7 @@ def _outcome_without_event(error: BaseException) -> str:
 def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
-        gate = gate_of(self.app)
+        gate = gate_of(self)
         if gate is None:
             return inner(self, pool, **kwargs)
         task = self.throttle_state
@@ -164,7 +164,7 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     The strategy may make another request, which passes the gate as it is admitted, or do without.
     Then the acknowledgement of the message is all that this worker sees of the task's end.
     """
-    task, gate = request.throttle_state, gate_of(request.app)
+    task, gate = request.throttle_state, gate_of(request)
     task.admit()
     state.task_ready(request)
     request.message.admitted_request = request
@@ -205,7 +205,7 @@ def _with_end(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _end(request: Any) -> None:
     """Record that a task has left its process."""
-    gate = gate_of(request.app)
+    gate = gate_of(request)
     if gate is not None:
         gate.end(request)
         gate.report_outcome(request)

@@ -67,6 +67,7 @@ class TaskState:
 
     #: The claim under which this worker holds it; None if its message is the broker's.
     claim: Claim | None = None
+    shard: Any = None  #: the shard that decides about it, once that was found
     status = Status.RECEIVED
     #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
     receipt: dict[str, Any] | None = None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -57,7 +58,7 @@ _ON_THE_WAY = (Status.SCHEDULED, Status.GATHERED)
 
 @dataclass(eq=False, repr=False)
 class Gate:
-    """Decides about the requests of one worker."""
+    """Decides about the requests of one worker whose limits are in one shard."""
 
     throttle: AppLimits
     waiting: WaitingPolicy
@@ -76,19 +77,24 @@ class Gate:
     report_ungated: Callable[..., None]
     #: Adopts the rules in force on the server; returns whether the app has a rules file.
     refresh_rules: Callable[[], bool]
+    #: Held while a gate of this worker decides: without an event loop, requests come here in
+    #: several threads or greenlets.
+    deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        throttle, backoff, pool = self.throttle, self.backoff, self.pool
-        self._batch = Batch(self.admit_again, self.call_later, pool.queued_requests)
+        throttle, backoff = self.throttle, self.backoff
+        self._batch = Batch(self.admit_again, self.call_later, self._queued_requests)
         self._recovery = Recovery(throttle.store, self.outage, self.delayed, self.refresh_rules)
         self._pipeline = Pipeline(throttle.store, backoff)
         self._next_round = NextRound(
             self._decide_together, self.call_later, backoff, self.call_soon
         )
         self._stopped = False
-        self._quota = Quota(throttle, backoff, lambda: chain(self._batch, pool.queued_requests()))
-        # Without an event loop, requests come here in several threads or greenlets.
-        self._deciding = threading.RLock()
+        self._quota = Quota(throttle, backoff, lambda: chain(self._batch, self._queued_requests()))
+
+    def _queued_requests(self) -> Iterator[Any]:
+        """Yield the requests of this gate that wait for a process, the next first."""
+        return (each for each in self.pool.queued_requests() if gate_of(each) in (self, None))
 
     def admit(self, request: Any) -> bool:
         """Return whether a request may run now; if not, it was parked, delayed or failed.
@@ -107,7 +113,7 @@ class Gate:
         uncounted = self.pool.uncounted
         if uncounted:
             uncounted.discard(request)
-        with self._deciding:
+        with self.deciding:
             admitted = decide(request)
             near = admitted or request.throttle_state.status in _ON_THE_WAY
         if not near and request in state.reserved_requests:
@@ -289,7 +295,7 @@ class Gate:
 
     def _park_together(self, requests: Sequence[Any]) -> list[bool | Exception]:
         free = self.pool.count_free()
-        with self._deciding:
+        with self.deciding:
             return self._pipeline.run(
                 [
                     self._attempt(request, may_run=index < free)
@@ -330,12 +336,12 @@ class Gate:
         return True
 
 
-def attach_gate(app: Any, gate: Gate) -> None:
-    """Let the requests of an app pass the gate of this worker."""
-    app.throttle_gate = gate
+def attach_gates(app: Any, gate_for: Callable[[Any], Gate]) -> None:
+    """Let the requests of an app pass the gates of this worker, each that of its shard."""
+    app.throttle_gate_for = gate_for
 
 
-def gate_of(app: Any) -> Gate | None:
-    """Return the gate of the worker that runs an app; None if none runs, or it has no limits."""
-    gate: Gate | None = getattr(app, "throttle_gate", None)
-    return gate
+def gate_of(request: Any) -> Gate | None:
+    """Return the gate of a request; None if no worker runs its app, or the app has no limits."""
+    gate_for: Callable[[Any], Gate] | None = getattr(request.app, "throttle_gate_for", None)
+    return None if gate_for is None else gate_for(request)

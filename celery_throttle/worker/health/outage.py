@@ -1,4 +1,4 @@
-"""The mode of a worker: the server decides, or, during an outage, the worker by itself.
+"""The mode of a shard: its server decides, or, during an outage, the worker by itself.
 
 Each change of mode is logged once, announced by the signal ``throttle_mode_changed``, and counted
 for ``celery inspect stats`` and, at the end of the outage, for the metrics.
@@ -19,6 +19,7 @@ from celery_throttle import signals
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.health.fallback import Fallback
@@ -30,9 +31,10 @@ logger = get_logger(__name__)
 
 @dataclass(eq=False, repr=False)
 class OutageMode:
-    """Switches one worker to outage mode and back, and decides during an outage."""
+    """Switches one shard of a worker to outage mode and back, and decides during an outage."""
 
     app: Any  #: sender of the signal
+    store: Store
     keys: Keys
     membership: Membership
     slots: TaskSlots
@@ -137,7 +139,7 @@ class OutageMode:
         call = Call(script("count_outage"), [self.keys.outages], [to_us(seconds)])
         # Not repeated: the call that failed may have been executed, and would count twice.
         with suppress(StoreError):
-            self.membership.store.run(call)
+            self.store.run(call)
 
     def wait(self, requirement: Requirement, *, waited: bool) -> float | None:
         """Take what a task requires, or return the seconds that the task has to wait.
@@ -161,4 +163,10 @@ class OutageMode:
         return {"mode": mode, "outages": self.count, "seconds": round(seconds, 1)}
 
     def _send_signal(self, mode: str) -> None:
-        signals.throttle_mode_changed.send(sender=self.app, mode=mode, count=self.count)
+        signals.throttle_mode_changed.send(
+            sender=self.app,
+            mode=mode,
+            count=self.count,
+            server=self.store.url,
+            prefix=self.keys.prefix,
+        )

@@ -27,10 +27,12 @@ class WorkerCount:
     Args:
         state_db: path of Celery's file (``--statedb``, ``worker_state_db``); None keeps no file.
         configured: the number in the settings (``throttle_workers``), if any.
+        shard: name of the shard whose server reports the number; empty for the home shard.
     """
 
-    def __init__(self, state_db: str | None, configured: int | None) -> None:
-        self._path = Path(f"{state_db}{SUFFIX}") if state_db else None
+    def __init__(self, state_db: str | None, configured: int | None, shard: str = "") -> None:
+        suffix = f"{SUFFIX}.{shard}" if shard else SUFFIX
+        self._path = Path(f"{state_db}{suffix}") if state_db else None
         self._stored = None if self._path is None else _read(self._path)
         self._configured = configured
         self._reported: int | None = None

@@ -14,11 +14,11 @@ from celery.worker import state
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import TaskState
 from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
-from celery_throttle.worker.wiring import ConnectionParts
 
 
 class Request(GatedRequest):
@@ -171,11 +171,11 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
             raise ConnectionError("no backend")
         started.append(request)
 
-    parts: Any = SimpleNamespace(
-        _consumer=SimpleNamespace(on_task_request=on_task_request), gate=bench.gate
+    connection: Any = SimpleNamespace(
+        consumer=SimpleNamespace(on_task_request=on_task_request), gate_for=lambda _: bench.gate
     )
     for request in (dropped, broken, kept):
-        ConnectionParts.admit_again(parts, request)
+        BrokerConnection.admit_again(connection, request)
     assert started == [kept]
     assert bench.ended == [dropped]
     assert bench.put_off == [(broken, RETRY_SECONDS)]

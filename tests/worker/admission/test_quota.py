@@ -290,7 +290,13 @@ class Pool:
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
             slots,
             outage=OutageMode(
-                NOWHERE, bench.throttle.keys, NOWHERE, slots, grace=0.0, has_limits=True
+                NOWHERE,
+                bench.throttle.store,
+                bench.throttle.keys,
+                NOWHERE,
+                slots,
+                grace=0.0,
+                has_limits=True,
             ),
             delayed=NOWHERE,
             backoff=Backoff(NOWHERE),

@@ -12,6 +12,7 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.pool import _PreforkPool
@@ -84,10 +85,12 @@ class OneProcess:
         )
         pool = _PreforkPool(self._controller)
         self._semaphore.value = 1 - len(self._pool._cache)
-        self.scheduler = Scheduler(
+        timers: Any = self.timer
+        self.scheduler = Scheduler(self._consumer, timers, pool, [nothing])
+        self.poller = Poller(
+            self.scheduler,
             self._consumer,
-            self.timer,  # type: ignore[arg-type]  # as far as it is used
-            pool,
+            timers,
             call=nothing,
             claims=nothing,
             slots=nothing,
@@ -97,18 +100,19 @@ class OneProcess:
             outage=nothing,
             backoff=self.backoff,
         )
-        self.scheduler.poll_in(0)
+        self.poller.poll_in(0)
         self.timer.run()
 
     def lose_the_broker(self) -> None:
         self._semaphore.clear()  # as Celery's consumer does
         self.scheduler.stop()
+        self.poller.stop()
         self.backoff.clear()
 
     def begin(self) -> None:
         self._semaphore.acquire(lambda: None)
         self._pool._cache[1] = SimpleNamespace(_worker_lost=None)
-        self.scheduler.poll_in(0)
+        self.poller.poll_in(0)
         self.timer.run()
 
     def end(self) -> int:
@@ -258,7 +262,7 @@ def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
     worker.connect()
     worker.recent_starts = 40
     expected = 40 * SOON_FREE_SECONDS / BOOKING_HORIZON_SECONDS
-    assert worker.scheduler._capacity() == Capacity(1, int(expected), contended=False)
+    assert worker.poller._capacity() == Capacity(1, int(expected), contended=False)
     worker._semaphore.acquire(lambda: None)
     worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
-    assert worker.scheduler._capacity().soon_free == 0
+    assert worker.poller._capacity().soon_free == 0
