@@ -266,3 +266,62 @@ def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
     worker._semaphore.acquire(lambda: None)
     worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
     assert worker.poller._capacity().soon_free == 0
+
+
+class Shard:
+    """Polls of a shard that claims one task each time."""
+
+    more_are_due = False
+
+    def __init__(self, name: str, polled: list[str], booked: list[str]) -> None:
+        self._name, self._polled, self._booked = name, polled, booked
+
+    def run(self) -> None:
+        self._polled.append(self._name)
+        self._booked.append(self._name)
+
+
+class TwoShards:
+    """The scheduler of two shards that share a pool."""
+
+    def __init__(self, processes: int) -> None:
+        self.timer = Timer()
+        self.polled: list[str] = []
+        self.booked: list[str] = []
+        self.queue: list[Callable[[], None]] = []
+        pool: Any = SimpleNamespace(count_free=lambda: processes, call_when_free=self.queue.append)
+        claims: Any = SimpleNamespace(booked=lambda: self.booked)
+        timers: Any = self.timer
+        self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
+        self.first, self.second = (Shard(name, self.polled, self.booked) for name in "ab")
+
+
+def test_one_process_is_not_given_to_the_claims_of_two_shards() -> None:
+    worker = TwoShards(processes=1)
+    for shard in (worker.first, worker.second):
+        worker.scheduler.poll_in(shard, 0)
+    worker.timer.run()
+    assert worker.polled == ["a"]
+    worker.booked.clear()  # its task has begun and ended
+    (on_process_free,) = worker.queue
+    on_process_free()
+    assert worker.polled == ["a", "b"]
+
+
+def test_the_most_overdue_shard_polls_first() -> None:
+    worker = TwoShards(processes=2)
+    worker.scheduler.poll_in(worker.second, 0)
+    worker.scheduler.poll_in(worker.first, 0)
+    worker.scheduler.poll_in(worker.second, 5)  # it is due already
+    worker.timer.run()
+    assert worker.polled == ["b", "a"]
+
+
+def test_a_shard_that_is_not_due_does_not_poll_with_another() -> None:
+    worker = TwoShards(processes=2)
+    worker.scheduler.poll_in(worker.first, 3600)
+    worker.scheduler.poll_in(worker.second, 0)
+    worker.timer.run(times=1)
+    assert worker.polled == ["b"]
+    ((seconds, *_),) = worker.timer.calls
+    assert 3500 < seconds <= 3600
