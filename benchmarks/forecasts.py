@@ -22,7 +22,7 @@ from celery import Celery
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
-from celery_throttle.fanout import FanOut
+from celery_throttle.bulk.fan_out import FanOut
 from celery_throttle.forecasts.capacity import Capacity
 from celery_throttle.forecasts.fluid import FluidLine
 from celery_throttle.forecasts.groups import drain_times

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
+    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
     from celery_throttle.clients.wrapped import wrap
     from celery_throttle.errors import (
         ConfigurationError,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from celery_throttle.limits.feedback import Feedback
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
-    from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.signals import (
         task_admitted,
         task_released,
@@ -73,7 +73,7 @@ _MODULES = {
     "QueueNotFoundError": "errors",
     "Rate": "limits.rate",
     "RulesError": "errors",
-    "Removal": "removal.counts",
+    "Removal": "bulk.removal.counts",
     "StoreError": "errors",
     "StoreUnavailableError": "errors",
     "Throttle": "app",
@@ -84,7 +84,7 @@ _MODULES = {
     "UnknownFanOutError": "errors",
     "UnknownLimitError": "errors",
     "WaitTooLongError": "errors",
-    "WaitingCount": "removal.counts",
+    "WaitingCount": "bulk.removal.counts",
     "task_admitted": "signals",
     "task_released": "signals",
     "task_throttled": "signals",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.bulk.removal.methods import RemovalMethods
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_definitions
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.removal.methods import RemovalMethods
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.context import current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from celery.canvas import Signature
 
-    from celery_throttle.fanout import FanOut
-    from celery_throttle.fanout.line_publisher import LinePublisher
+    from celery_throttle.bulk.fan_out import FanOut
+    from celery_throttle.bulk.line_publisher import LinePublisher
 
 
 class Throttle(RemovalMethods):
@@ -146,7 +146,7 @@ class Throttle(RemovalMethods):
 
     @cached_property
     def _line_publisher(self) -> LinePublisher:
-        from celery_throttle.fanout.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
+        from celery_throttle.bulk.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
 
         return LinePublisher(self)
 
@@ -183,7 +183,7 @@ class Throttle(RemovalMethods):
                 Default False. It needs the extra ``bar``.
 
         Returns:
-            The :class:`~celery_throttle.fanout.handle.FanOut`.
+            The :class:`~celery_throttle.bulk.fan_out.handle.FanOut`.
 
         Raises:
             FanOutError: A signature cannot be part of a fan-out; the signatures before it are in
@@ -205,7 +205,7 @@ class Throttle(RemovalMethods):
                 job = throttle.fan_out(tasks, name="reminders-2026-11-22")
         """
         # Of a higher layer, which most apps do not need.
-        from celery_throttle.fanout.start import fan_out  # noqa: PLC0415
+        from celery_throttle.bulk.fan_out.start import fan_out  # noqa: PLC0415
 
         return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
 
@@ -219,7 +219,7 @@ class Throttle(RemovalMethods):
             UnknownFanOutError: There is no such fan-out, or its record has expired.
             StoreUnavailableError: The server cannot be reached.
         """
-        from celery_throttle.fanout import FanOut  # noqa: PLC0415  # as above
+        from celery_throttle.bulk.fan_out import FanOut  # noqa: PLC0415  # as above
 
         found = FanOut(self, name)
         found.progress()

@@ -39,14 +39,14 @@ autodoc_type_aliases = {
     "Cost": "celery_throttle.limits.cost.Cost",
     "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
     "Costs": "celery_throttle.limits.requirement.Costs",
-    "FanOut": "celery_throttle.fanout.handle.FanOut",  # app.py imports it late
+    "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
     "LimitHandles": "celery_throttle.limiter_core.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
     "RefLike": "celery_throttle.limits.key.RefLike",
     "Refused": "celery_throttle.clients.wrapped.Refused",
-    "ReportProgress": "celery_throttle.removal.remove.ReportProgress",
+    "ReportProgress": "celery_throttle.bulk.removal.remove.ReportProgress",
     "RequestCost": "celery_throttle.inbound.rules.RequestCost",
     "Spec": "celery_throttle.tasks.settings.Spec",
     "Units": "celery_throttle.clients.http.Units",

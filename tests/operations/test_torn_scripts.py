@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.fanout.destination import Destination
-from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.destination import Destination
+from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.limits.key import RefLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans

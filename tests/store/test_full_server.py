@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.fanout.outcomes import outcomes_call
+from celery_throttle.bulk.fan_out.outcomes import outcomes_call
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.observe.values import Ungated
@@ -32,8 +32,8 @@ from celery_throttle.operations.rules import pack_report
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
+from tests.bulk.removal.conftest import Site
 from tests.lua_names import script_names
-from tests.removal.conftest import Site
 from tests.servers.server import Server
 from tests.store.conftest import StartServer
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.cli.shared.console import (
     Row,
     Table,
@@ -26,7 +27,6 @@ from celery_throttle.cli.shared.options import (
 from celery_throttle.cli.shared.params import DurationType
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
-from celery_throttle.fanout.handle import FanOut
 from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status_text import fan_out_state, waiting_text

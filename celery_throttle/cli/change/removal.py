@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount
 from celery_throttle.cli.shared.console import confirm, echo_json
 from celery_throttle.cli.shared.options import (
     all_option,
@@ -27,7 +28,6 @@ from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status_text import limit_text, unconsumed_text
 from celery_throttle.observe.text import count
-from celery_throttle.removal.counts import Removal, WaitingCount
 
 #: Of the commands for the tasks of a limit.
 _OPTIONS = (pass_target, json_option, yes_option, author_options, all_option, key_argument)

@@ -1,4 +1,4 @@
--- fan_out.lua: what is stored of a fan-out, see `celery_throttle/fanout/`. The key `record` is the head of all names.
+-- fan_out.lua: what is stored of a fan-out, see `celery_throttle/bulk/fan_out/`. The key `record` is the head of all names.
 --
 --   record             hash   sent, waiting, done, failed, revoked: number of tasks
 --                             closed, cancelled: present if the fan-out is

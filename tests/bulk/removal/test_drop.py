@@ -8,11 +8,11 @@ import pytest
 from celery import chord, signals
 from celery.exceptions import ChordError, TaskRevokedError
 
-from celery_throttle.removal.counts import Removal
-from celery_throttle.removal.revoker import Revoker
-from celery_throttle.removal.withdrawal import BATCH_SIZE
-from tests.removal.conftest import MakeSite, Site
-from tests.removal.test_drain import park_elsewhere
+from celery_throttle.bulk.removal.counts import Removal
+from celery_throttle.bulk.removal.revoker import Revoker
+from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
+from tests.bulk.removal.conftest import MakeSite, Site
+from tests.bulk.removal.test_drain import park_elsewhere
 
 
 def test_the_state_of_a_task(site: Site) -> None:

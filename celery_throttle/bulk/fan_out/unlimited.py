@@ -8,7 +8,7 @@ from typing import Any
 from celery import states
 from celery.canvas import Signature
 
-from celery_throttle.fanout.handle import FanOut
+from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.tasks.app_limits import AppLimits
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from celery_throttle.fanout.retry import retry_outage
+from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.forecasts.solver import WORKERS, Forecast
 from celery_throttle.observe.fan_outs import Progress
 

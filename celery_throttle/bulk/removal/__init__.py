@@ -1,7 +1,5 @@
 """Takes waiting tasks out of their lines for good: drain, move and drop.
 
-Imports Celery, and the packages up to ``fanout``.
-
 ::
 
     methods.py     the methods of ``Throttle(app)``

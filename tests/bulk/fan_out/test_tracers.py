@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from sentry_sdk.integrations.celery import CeleryIntegration
 from sentry_sdk.transport import Transport
 
-from celery_throttle.fanout.entries import EntryBuilder
-from celery_throttle.fanout.tracers import receivers_of_users, suppress_tracers
+from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.bulk.fan_out.tracers import receivers_of_users, suppress_tracers
 from celery_throttle.tasks.messages import packing
 
 TRACE_HEADERS = {

@@ -13,9 +13,9 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
+from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.extras import require_extra
-from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
 from celery_throttle.observe.fan_outs import Progress, unknown_fan_out_error
 from celery_throttle.observe.text import count
@@ -229,7 +229,7 @@ class FanOut:
             StoreUnavailableError: See :meth:`wait`.
         """
         with require_extra("rich", "a progress bar", "bar"):
-            from celery_throttle.fanout import bar  # noqa: PLC0415  # an extra
+            from celery_throttle.bulk.fan_out import bar  # noqa: PLC0415  # an extra
 
         return bar.watch(self.name, self.forecast, partial(self.wait, timeout))
 

@@ -17,12 +17,12 @@ from kombu.common import Broadcast
 from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
-from celery_throttle.fanout.entries import EntryBuilder
+from celery_throttle.bulk.fan_out.entries import EntryBuilder
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker.claim import Claim
-from tests.fanout.conftest import MakeApp
+from tests.bulk.fan_out.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
 CLAIM: Claim = None  # type: ignore[assignment]  # no test settles it

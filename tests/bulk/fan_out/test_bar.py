@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.fanout import Progress
-from celery_throttle.fanout.bar import describe
+from celery_throttle.bulk.fan_out import Progress
+from celery_throttle.bulk.fan_out.bar import describe
 from tests.programs import ROOT
 
 PROGRESS = Progress(

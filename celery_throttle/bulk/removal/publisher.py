@@ -12,8 +12,8 @@ from amqp.serialization import dumps
 from kombu import Producer
 from kombu.serialization import prepare_accept_content
 
+from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.errors import PublishRejectedError, QueueNotFoundError
-from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import confirming, publish
 
@@ -97,7 +97,7 @@ class QueuePublisher:
             raise QueueNotFoundError(f"the broker has no queue {name!r}, nor is it in task_queues")
 
     def complete(self) -> None:
-        """See :class:`~celery_throttle.removal.remove.Disposal`: there is nothing left to do."""
+        """See :class:`.Disposal`: there is nothing left to do."""
 
     def _unpack(self, task: WithdrawnTask) -> packing.ClaimedMessage:
         return packing.unpack(task.packed, self._accept)

@@ -18,7 +18,7 @@ from typing import Any
 from celery import signals
 from celery.utils.dispatch import Signal
 
-from celery_throttle.fanout.capturing_producer import CapturedMessage
+from celery_throttle.bulk.capturing_producer import CapturedMessage
 
 _OPENTELEMETRY = "opentelemetry.instrumentation.celery"
 _SENTRY = "sentry_sdk.integrations.celery"

@@ -20,21 +20,21 @@ from celery_throttle import (
     StoreUnavailableError,
     UnknownLimitError,
 )
+from celery_throttle.bulk.removal.counts import Removal
+from celery_throttle.bulk.removal.publisher import QueuePublisher
+from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
 from celery_throttle.operations.claim import claim_call
 from celery_throttle.operations.park import WaitingTask, park_call
-from celery_throttle.removal.counts import Removal
-from celery_throttle.removal.publisher import QueuePublisher
-from celery_throttle.removal.withdrawal import BATCH_SIZE
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages.publishing import publish
-from tests.fanout.test_messages import OPTIONS, describe
+from tests.bulk.fan_out.test_messages import OPTIONS, describe
+from tests.bulk.removal.conftest import MakeSite, Site
 from tests.programs import ROOT
-from tests.removal.conftest import MakeSite, Site
 from tests.servers.server import wait_until
 from tests.workers import StartWorker
 
 #: What sends the messages of a drain.
-PUBLISH = "celery_throttle.removal.publisher.publish"
+PUBLISH = "celery_throttle.bulk.removal.publisher.publish"
 
 ROUTE = ("exchange", "routing_key")
 
@@ -361,8 +361,8 @@ def test_large_tasks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 CRASH = """
 import os, sys
-from celery_throttle.removal.publisher import QueuePublisher
-from tests.removal.conftest import Site
+from celery_throttle.bulk.removal.publisher import QueuePublisher
+from tests.bulk.removal.conftest import Site
 site = Site(sys.argv[1])
 QueuePublisher.complete = lambda self: os._exit(9)
 site.throttle.drain()
@@ -441,7 +441,7 @@ def test_a_lost_reply_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPatch)
         return reply
 
     monkeypatch.setattr(site.throttle.store, "run", lossy)
-    monkeypatch.setattr("celery_throttle.fanout.retry.RETRY_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("celery_throttle.bulk.retry.RETRY_INTERVAL_SECONDS", 0.0)
     assert site.throttle.drain() == Removal(BATCH_SIZE + 5, 0, 0, 0)
     assert sorted(set(failed)) == ["claim", "requeue", "withdraw_lines"]
     assert ids(site.at_broker()) == sent
@@ -463,7 +463,7 @@ def test_a_server_that_is_lost_for_good(
             patch.setattr(site.throttle.store, "run", lost)
 
         patch.setattr(QueuePublisher, "complete", lose)
-        patch.setattr("celery_throttle.fanout.retry.RETRY_TIMEOUT_SECONDS", 0.0)
+        patch.setattr("celery_throttle.bulk.retry.RETRY_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(StoreUnavailableError), caplog.at_level(logging.WARNING):
             site.throttle.drain()
     assert "its claimed tasks wait again in 3 s" in caplog.text

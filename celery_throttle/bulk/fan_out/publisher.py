@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from celery.canvas import Signature
 
+from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
     FanOutError,
     KeysFullError,
@@ -21,9 +24,6 @@ from celery_throttle.errors import (
     ThrottleError,
     shown,
 )
-from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
-from celery_throttle.fanout.entries import EntryBuilder
-from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall

@@ -12,11 +12,10 @@ from celery import Task
 from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
-from celery_throttle.errors import FanOutError, shown
-from celery_throttle.fanout.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.fanout.destination import DestinationResolver
-from celery_throttle.fanout.enlist import LineEntry
-from celery_throttle.fanout.templates import (
+from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
+from celery_throttle.bulk.destination import DestinationResolver
+from celery_throttle.bulk.fan_out.enlist import LineEntry
+from celery_throttle.bulk.fan_out.templates import (
     ARGS,
     ID,
     KWARGS,
@@ -24,13 +23,14 @@ from celery_throttle.fanout.templates import (
     allows_template,
     has_user_code,
 )
-from celery_throttle.fanout.tracers import (
+from celery_throttle.bulk.fan_out.tracers import (
     SentryOptOut,
     TraceHeaders,
     are_tracers_loaded,
     has_trace_headers,
     suppress_tracers,
 )
+from celery_throttle.errors import FanOutError, shown
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.app_limits import AppLimits

@@ -27,12 +27,12 @@ from celery_throttle import (
     Throttle,
     UnknownFanOutError,
 )
-from celery_throttle.fanout import retry
-from celery_throttle.fanout.enlist import MAX_BATCH_TASKS
+from celery_throttle.bulk import retry
+from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
 from celery_throttle.operations.claim import claim_call, requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
-from tests.fanout.conftest import MakeApp
+from tests.bulk.fan_out.conftest import MakeApp
 from tests.programs import ROOT
 from tests.servers.server import free_port, wait_until
 
@@ -512,7 +512,7 @@ def test_the_first_batch_does_not_wait_for_the_second(
 ) -> None:
     """Even if the server has no scripts and no limits yet."""
     # On a busy machine a batch that is not full would be sent before.
-    monkeypatch.setattr("celery_throttle.fanout.publisher.MAX_BATCH_SECONDS", 60.0)
+    monkeypatch.setattr("celery_throttle.bulk.fan_out.publisher.MAX_BATCH_SECONDS", 60.0)
     client.script_flush()
     seen = []
 

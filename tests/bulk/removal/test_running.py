@@ -15,7 +15,7 @@ from celery import Celery
 from kombu import Queue
 
 from celery_throttle import Throttle
-from celery_throttle.removal.counts import Removal
+from celery_throttle.bulk.removal.counts import Removal
 from tests.apps.removal import LEASE, LIMITS
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker

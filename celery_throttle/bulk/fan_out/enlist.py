@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from celery_throttle.fanout.destination import Destination
+from celery_throttle.bulk.destination import Destination
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import Keys, fan_out_ref

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+from celery_throttle.bulk.removal.search import QueueTasks, find_tasks
+from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.errors import QueueNotFoundError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.withdraw import WithdrawPlans
-from celery_throttle.removal.counts import Removal, WaitingCount
-from celery_throttle.removal.search import QueueTasks, find_tasks
-from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.tasks.app_limits import AppLimits
 
 #: Not a logger of Celery, which would show nothing in a script that sets up no logging.

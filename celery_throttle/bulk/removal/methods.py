@@ -12,8 +12,8 @@ from celery_throttle.tasks.app_limits import AppLimits
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_throttle.removal.counts import Removal, WaitingCount
-    from celery_throttle.removal.remove import ReportProgress
+    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
 class RemovalMethods(AppLimits):
@@ -31,7 +31,7 @@ class RemovalMethods(AppLimits):
             StoreUnavailableError: The server cannot be reached.
         """
         # Imported late, as most processes never need it.
-        from celery_throttle.removal.remove import count_waiting  # noqa: PLC0415
+        from celery_throttle.bulk.removal.remove import count_waiting  # noqa: PLC0415
 
         return count_waiting(self, _ref_or_none(limit, key))
 
@@ -138,8 +138,8 @@ class RemovalMethods(AppLimits):
             StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the result backend are raised unchanged.
         """
-        from celery_throttle.removal.remove import remove  # noqa: PLC0415  # see above
-        from celery_throttle.removal.revoker import Revoker  # noqa: PLC0415
+        from celery_throttle.bulk.removal.remove import remove  # noqa: PLC0415  # see above
+        from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
         author = Author.of(by, reason)
         return remove(self, _ref_or_none(limit, key), Revoker(self, reason), author, progress)
@@ -160,7 +160,7 @@ class RemovalMethods(AppLimits):
             StoreUnavailableError: The limits server cannot be reached. What was discarded before
                 stays discarded. The errors of the broker's client are raised unchanged.
         """
-        from celery_throttle.removal.purge import purge  # noqa: PLC0415  # see above
+        from celery_throttle.bulk.removal.purge import purge  # noqa: PLC0415  # see above
 
         names = self.app.amqp.queues if queues is None else queues
         return purge(self, dict.fromkeys(names))
@@ -173,8 +173,8 @@ class RemovalMethods(AppLimits):
         author: Author,
         progress: ReportProgress | None,
     ) -> Removal:
-        from celery_throttle.removal.publisher import QueuePublisher  # noqa: PLC0415  # see above
-        from celery_throttle.removal.remove import remove  # noqa: PLC0415
+        from celery_throttle.bulk.removal.publisher import QueuePublisher  # noqa: PLC0415  # see above
+        from celery_throttle.bulk.removal.remove import remove  # noqa: PLC0415
 
         publisher = QueuePublisher(self.app, queue)
         return remove(self, _ref_or_none(limit, key), publisher, author, progress)

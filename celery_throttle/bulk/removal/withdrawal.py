@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import StoreError
-from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.operations.claim import claim_call, requeue_call
 from celery_throttle.operations.waiting_queues import END

@@ -15,10 +15,10 @@ from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined]  # not in the stubs
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.fanout.outcomes import REVOKED, outcomes_call
-from celery_throttle.fanout.retry import retry_outage
-from celery_throttle.removal.revoked_events import RevokedEvents
-from celery_throttle.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.bulk.fan_out.outcomes import REVOKED, outcomes_call
+from celery_throttle.bulk.removal.revoked_events import RevokedEvents
+from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
@@ -45,7 +45,7 @@ class Revoker:
         self._events = RevokedEvents(self._app)
 
     def __enter__(self) -> None:
-        """See :class:`~celery_throttle.removal.remove.Disposal`."""
+        """See :class:`.Disposal`."""
         self._events.open()
 
     def __exit__(self, *_: object) -> None:
@@ -55,7 +55,7 @@ class Revoker:
             self._events.close()
 
     def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
-        """See :class:`~celery_throttle.removal.remove.Disposal`: there is nothing to prepare."""
+        """See :class:`.Disposal`: there is nothing to prepare."""
 
     def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the protocol
         """Store the state of a task."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
+from celery_throttle.bulk.capturing_producer import CapturedMessage
 from celery_throttle.errors import FanOutError, shown
-from celery_throttle.fanout.capturing_producer import CapturedMessage
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.tasks.app_limits import AppLimits

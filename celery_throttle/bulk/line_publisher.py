@@ -12,9 +12,9 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
+from celery_throttle.bulk.destination import DestinationResolver
 from celery_throttle.errors import ThrottleError
-from celery_throttle.fanout.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.fanout.destination import DestinationResolver
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call

@@ -10,11 +10,11 @@ from uuid import uuid4
 from celery.canvas import Signature
 from celery.utils.log import get_logger
 
+from celery_throttle.bulk.fan_out.handle import FanOut
+from celery_throttle.bulk.fan_out.publisher import Publisher
+from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.extras import require_extra
-from celery_throttle.fanout.handle import FanOut
-from celery_throttle.fanout.publisher import Publisher
-from celery_throttle.fanout.unlimited import UnlimitedFanOut
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -50,7 +50,7 @@ def fan_out(
         report = None
         if bar:
             with require_extra("rich", "a progress bar", "bar"):
-                from celery_throttle.fanout.bar import send_bar  # noqa: PLC0415  # an extra
+                from celery_throttle.bulk.fan_out.bar import send_bar  # noqa: PLC0415  # an extra
             report = stack.enter_context(send_bar(handle.name, length_hint(signatures)))
         publisher = Publisher(
             throttle, handle.name, max_waiting=max_waiting, keep=keep, report=report

@@ -1,0 +1,1 @@
+"""Fan-outs and removals."""
