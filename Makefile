@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types check clean
+.PHONY: demo test test-all test-nightly faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -22,10 +22,14 @@ MORE_THAN_CORES = $$($(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 4))'
 test: .venv/.test .venv/monitors/.stamp
 	$(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
-# All tests: every pool and broker, and many more examples of each property. The examples are the
-# same each time; for others: make test-all EXAMPLES=random
+# Every pool and broker, and many more examples of each property.
 test-all: .venv/.test .venv/monitors/.stamp
 	TESTS=all $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
+
+# For an hour or more: twice as many examples, and tests with tens of thousands of tasks. The examples
+# are the same each time; for others: make test-nightly EXAMPLES=random
+test-nightly: .venv/.test .venv/monitors/.stamp
+	TESTS=nightly $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
 # Servers, workers, brokers and clocks fail, for some minutes; prints a table.
 faults: .venv/.test

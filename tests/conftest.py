@@ -18,21 +18,20 @@ from tests.servers.server import (
     redis_command,
     valkey_command,
 )
-from tests.sizes import WHOLE, is_thorough
+from tests.sizes import is_left_out
 from tests.workers import StartWorker, Worker
 
 collect_ignore = ["smoke"]  # a suite with settings of its own: make smoke
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the whole suite has; see `tests/sizes.py`."""
-    if not WHOLE:
-        kept: list[pytest.Item] = []
-        left_out: list[pytest.Item] = []
-        for item in items:
-            (left_out if is_thorough(item) else kept).append(item)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+    """Leave out what only a larger suite has; see `tests/sizes.py`."""
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (left_out if is_left_out(item) else kept).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")

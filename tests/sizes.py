@@ -1,7 +1,9 @@
-"""The two sizes of the suite: `make test` shows every law in minutes, `make test-all` runs it all.
+"""The three sizes of the suite: `make test`, `make test-all` and `make test-nightly`.
 
-The short one leaves out tests with the marker `thorough`, tests of RabbitMQ, and all pools but the
-first that a test is for; and it plays fewer examples of each property.
+The short one shows every law in minutes. It leaves out tests with the marker `thorough`, tests of
+RabbitMQ, and all pools but the first that a test is for. The whole suite has all of these. The
+nightly one adds what takes minutes on its own: tests with the marker `nightly`. The larger the
+suite, the more examples of each property it plays.
 
 The examples are the same in each run, so that a change does not fail for a fault that is older.
 ``EXAMPLES=random`` plays others each time, to find such faults.
@@ -14,14 +16,17 @@ import os
 import pytest
 from hypothesis import settings
 
-WHOLE = os.environ.get("TESTS") == "all"
+NIGHTLY = os.environ.get("TESTS") == "nightly"
+WHOLE = NIGHTLY or os.environ.get("TESTS") == "all"
 
 _RABBITMQ = {"rabbitmq_url", "rabbitmq4_url", "any_rabbitmq_url", "rabbitmq"}
 
 
 def examples(number: int) -> int:
-    """Return how many examples of a property to play, of so many in the whole suite."""
-    return number if WHOLE else max(5, number // 20)
+    """Return how many examples of a property to play, of so many in the nightly suite."""
+    if NIGHTLY:
+        return number
+    return max(5, number // (2 if WHOLE else 20))
 
 
 # No deadline: an example takes as long as the machine is slow.
@@ -30,10 +35,16 @@ settings.register_profile("random", print_blob=True, max_examples=examples(100),
 settings.load_profile("random" if os.environ.get("EXAMPLES") == "random" else "same")
 
 
-def is_thorough(item: pytest.Item) -> bool:
-    """Return whether only the whole suite has a test."""
+def is_left_out(item: pytest.Item) -> bool:
+    """Return whether a test is in a larger suite only."""
     if item.get_closest_marker("faults") is not None:  # a suite of its own
         return False
+    if item.get_closest_marker("nightly") is not None:
+        return not NIGHTLY
+    return not WHOLE and _is_thorough(item)
+
+
+def _is_thorough(item: pytest.Item) -> bool:
     names = set(getattr(item, "fixturenames", ()))
     pool = item.callspec.params.get("pool") if hasattr(item, "callspec") else None
     return (

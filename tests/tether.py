@@ -10,12 +10,44 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from celery_throttle.testing.processes import TETHER
 
 
+class Child(Protocol):
+    """The part of `subprocess.Popen` that tests use."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
+Start = Callable[[Sequence[str | Path], Path, Mapping[str, str], Path], Child]
+
+
+def start(command: Sequence[str | Path], log: Path, env: Mapping[str, str], cwd: Path) -> Child:
+    """Start a command tied to this process."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", str(TETHER), str(os.getpid()), *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+
 class Tethered:
-    """A command tied to this process, in a group of its own, with its output in a file."""
+    """A command tied to this process, in a group of its own, with its output in a file.
+
+    Args:
+        start: how it is started.
+    """
 
     def __init__(
         self,
@@ -23,19 +55,11 @@ class Tethered:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        start: Start = start,
     ) -> None:
         self._name = command[0]
         self._log = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", str(TETHER), str(os.getpid()), *map(str, command)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                cwd=cwd,
-                start_new_session=True,
-            )
+        self.process = start(command, log, {**os.environ, **(env or {})}, cwd or Path.cwd())
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Poll `ready`. Raise an error with the log if the process ends or takes too long."""

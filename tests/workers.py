@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
-from tests.programs import search_path
 from tests.tether import Tethered
+from tests.worker_template import WORKER_ENV, start_worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -54,8 +54,7 @@ class Worker:
         ]
         self._env = {
             "CELERY_BROKER_URL": broker_url,
-            "PYTHONPATH": search_path(),
-            "PYTHONUNBUFFERED": "1",
+            **WORKER_ENV,
             "TMPDIR": self._directory.name,  # a killed worker leaves its pool's files behind
             **(env or {}),
         }
@@ -63,7 +62,7 @@ class Worker:
     def start(self) -> None:
         """Starts it without waiting, so that several workers can start side by side."""
         log = Path(self._directory.name) / "log"
-        self._running = Tethered(self._command, log, self._env)
+        self._running = Tethered(self._command, log, self._env, start=start_worker)
 
     def wait_until_ready(self) -> None:
         ready = self._says_ready if self._logs_ready else self._answers_ping

@@ -1,4 +1,4 @@
-"""The number of traces that the properties play in the whole suite."""
+"""The number of traces that the properties play in the nightly suite."""
 
 from __future__ import annotations
 

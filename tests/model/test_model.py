@@ -12,10 +12,13 @@ from tests.model import tables
 from tests.model.machine import Model
 from tests.model.watched import Watched
 from tests.protocol import Protocol
-from tests.sizes import WHOLE
+from tests.sizes import NIGHTLY, WHOLE
 
-#: So many runs of up to so many steps, in parts that may run side by side.
-RUNS, STEPS, PARTS = (2_000, 100, 4) if WHOLE else (100, 100, 1)
+#: So many runs in each part, of up to so many steps.
+RUNS, STEPS = (500 if WHOLE else 100), 100
+
+#: Parts that may run side by side, each with other runs.
+PARTS = 4 if NIGHTLY else 2 if WHOLE else 1
 
 #: What is rare must be seen, too, or its laws are not tested.
 RARE = {
@@ -43,7 +46,7 @@ def test_the_laws_hold_whatever_happens(redis_url: str, part: int) -> None:
     run_state_machine_as_test(
         make,  # type: ignore[arg-type]  # anything that makes one will do
         settings=settings(
-            max_examples=RUNS // PARTS,
+            max_examples=RUNS,
             stateful_step_count=STEPS,
             deadline=None,  # a run is a hundred calls, however slow the machine
             suppress_health_check=list(HealthCheck),  # as Hypothesis does for state machines

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.worker.request import Request
+from kombu.message import Message
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,10 +25,7 @@ SAMPLED = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
 WAIT: dict[str, Any] = {"waited": 2.5, "limit": "mail", "key": "42", "position": 3}
 
 
-class Remind:
-    """Stands for a task."""
-
-    name = "remind"
+def remind() -> None: ...
 
 
 class Spans:
@@ -50,8 +50,18 @@ def spans() -> Iterator[Spans]:
 
 def release(headers: dict[str, Any]) -> None:
     """Announce a task with these headers as a worker does."""
-    request = SimpleNamespace(id="an id", request_dict=headers)
-    answers: Any = task_released.send(Remind(), request=request, **WAIT)
+    app: Any = Celery(set_as_current=False)
+    task = app.task(remind, name="remind", shared=False)
+    sent = app.amqp.as_task_v2("an id", task.name)
+    message = Message(
+        json.dumps(sent.body),
+        headers={**sent.headers, **headers},
+        properties=sent.properties,
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+    request = Request(message, app=app, task=task)
+    answers: Any = task_released.send(task, request=request, **WAIT)
     own = [answer for receiver, answer in answers if "otel" in receiver.__module__]
     assert all(answer is None for answer in own)  # else it is an error
 

@@ -155,7 +155,7 @@ def fleet(redis_url: str, start_worker: StartWorker) -> Iterator[Fleet]:
     fleet.close()
 
 
-SIZES = [2000, pytest.param(50_000, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])]
+SIZES = [2000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 
 
 @pytest.mark.parametrize("count", SIZES)
