@@ -17,9 +17,9 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.bulk.fan_out.outcomes import DONE, FAILED
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.messages.publishing import remove_broker_headers
+from celery_throttle.operations.fan_outs import DONE, FAILED
 from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
