@@ -51,11 +51,6 @@ class LimiterCore:
         """The limits of the code, without those of a rules file."""
         return self.limits
 
-    @property
-    def registered_limits(self) -> Mapping[str, Limits]:
-        """The limits that a server gets if it does not know them."""
-        return self.limits
-
     @cached_property
     def store(self) -> Store:
         """The server."""

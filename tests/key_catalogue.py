@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
+from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 
 
 class Expiry(Enum):
@@ -58,7 +58,7 @@ _REF = LimitRef("<limit>[:<key>]", None)
 _QUEUE = _KEYS.queue("<queue>")
 _LINE = _KEYS.line("", ()).rpartition(":")[0] + ":<digest>"
 _FAN_OUT = _KEYS.fan_out("NAME").replace("NAME", "<fan-out>")
-_FAN_OUT_LIMIT = LimitRef(FAN_OUT_LIMIT, "<fan-out>")
+_FAN_OUT_PAUSE = LimitRef(FAN_OUT_NAME, "<fan-out>")
 
 #: Groups of scripts that write many kinds of keys, by the names that the documentation gives them.
 SCRIPT_GROUPS: Mapping[str, str] = {
@@ -72,7 +72,7 @@ SCRIPT_GROUPS: Mapping[str, str] = {
     "definition scripts": "apply_rules, define, set_weight",
     "pause scripts": "learn, pause, reset, resume",
     "fan-out scripts": (
-        "cancel, claim, discard, discard_quarantined, enlist, list_results, pause, "
+        "cancel, claim, discard, discard_quarantined, enlist, list_results, pause_fan_out, "
         "recall_quarantined, record_outcomes, requeue, resume, withdraw, withdraw_lines"
     ),
 }
@@ -97,7 +97,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "a year after the last change",
-            f"{_DEFINE}, {_PAUSE}, note_change".replace("learn, ", ""),
+            f"{_DEFINE}, {_PAUSE}, note_change, pause_fan_out".replace("learn, ", ""),
             (_KEYS.changes, "stream", "change log: the last 1,000 changes"),
         ),
         *_kinds(
@@ -381,14 +381,39 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             ),
             (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
             (
-                _KEYS.pause(_FAN_OUT_LIMIT),
+                _KEYS.pause(_FAN_OUT_PAUSE),
                 "string",
                 "end of the pause of the fan-out, and the time at which it was written",
             ),
             (
-                _KEYS.pause_origin(_FAN_OUT_LIMIT),
+                _KEYS.pause_origin(_FAN_OUT_PAUSE),
                 "string",
                 "time, author and reason of the pause",
+            ),
+        ),
+        *_kinds(
+            Expiry.WHILE_IDLE,
+            "deleted with the last task",
+            _CHANGE_LINES,
+            (
+                _KEYS.waiting_list("<queue>", _FAN_OUT_PAUSE),
+                "zset",
+                "lines of the paused fan-out, as in a waiting list of a limit",
+            ),
+            (
+                _KEYS.waiting_lists(_FAN_OUT_PAUSE),
+                "hash",
+                "waiting lists of the fan-out, with the packed names of the keys of their queues",
+            ),
+            (
+                _KEYS.waiting_list_index(FAN_OUT_NAME),
+                "set",
+                "names of the `waiting-lists` keys of all paused fan-outs",
+            ),
+            (
+                _KEYS.backlog(_FAN_OUT_PAUSE),
+                "string",
+                "number of tasks that wait for the end of the pause",
             ),
         ),
         *_kinds(

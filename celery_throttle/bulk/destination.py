@@ -1,44 +1,26 @@
-"""The line of a message: that of its queue, and of the limits and keys that it needs."""
+"""Where a message would go: its queue, its priority, and when it expires."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_throttle.bulk.capturing_producer import CapturedMessage
 from celery_throttle.errors import FanOutError, shown
 from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.key import LimitRef
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.bindings import is_bound
 from celery_throttle.tasks.messages.routing import rank_of
 
-_CACHE_SIZE = 2048
 
-
-class Destination(NamedTuple):
-    """A line."""
-
-    queue: str  #: named with its broker
-    refs: tuple[LimitRef, ...]
-    line: str  #: its key in Redis
-
-
-class DestinationResolver:
-    """Finds the lines of an app's messages."""
+class DestinationReader:
+    """Reads from an app's messages where they would go."""
 
     def __init__(self, throttle: AppLimits) -> None:
         self._app = throttle.app
-        self._keys = throttle.keys
         self._qualify = throttle.qualify
         self._driver_type = str(self._app.connection_for_write().transport.driver_type)
-        self.resolve = lru_cache(_CACHE_SIZE)(self._resolve)
-
-    def _resolve(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
-        """Return the line of a queue for some limits and keys."""
-        return Destination(queue, refs, self._keys.line(queue, refs))
 
     def queue_of(self, message: CapturedMessage) -> str:
         """Return the queue that a message would be sent to, named with its broker.

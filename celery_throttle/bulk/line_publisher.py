@@ -13,7 +13,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.bulk.destination import DestinationResolver
+from celery_throttle.bulk.destination import DestinationReader
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.park import WaitingTask, park_call
@@ -33,7 +33,7 @@ class LinePublisher:
 
     def __init__(self, throttle: AppLimits) -> None:
         self._throttle = throttle
-        self._destinations = DestinationResolver(throttle)
+        self._destinations = DestinationReader(throttle)
 
     def send(self, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Any:
         """Send a task by Celery's own ``apply_async``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -16,6 +17,9 @@ from celery_throttle.limits.rate import Concurrency, Rate
 
 #: Differences below this share of a unit, or of the burst, are rounding errors.
 EPSILON = 1e-9
+
+#: More units than anything takes.
+_ANY = 1e12
 
 #: Windows that count one by one; after them the capacity is a steady rate.
 _MAX_WINDOWS = 100
@@ -111,7 +115,10 @@ class LimitsState(NamedTuple):
     states: Sequence[LimitState]  #: of each limit
 
     def available(self) -> int:
-        """Return the units that can pass at once, in millionths; 0 while it is paused."""
+        """Return the units that can pass at once, in millionths; 0 while it is paused.
+
+        Without limits, as of a fan-out, any number can pass.
+        """
         if self.paused:
             return 0
         # A leaky queue admits one unit when it is empty; its amount is what may queue there.
@@ -119,10 +126,16 @@ class LimitsState(NamedTuple):
             MILLION * (state.wait == 0) if limit.algorithm == "leaky-queue" else state.amount
             for limit, state in zip(self.limits, self.states, strict=True)
         )
-        return max(0, min(amounts))
+        return max(0, min(amounts, default=sys.maxsize))
 
     def capacities(self, name: str, now: int) -> list[Capacity | None]:
-        """Return the capacity of each limit; see :func:`read_capacity`."""
+        """Return the capacity of each limit; see :func:`read_capacity`.
+
+        A name without limits, as that of a fan-out, has one while it is paused.
+        """
+        if not self.limits and self.paused:
+            rate = 0.0 if is_endless(self.paused) else _ANY
+            return [Capacity(name, rate, _ANY, _ANY, self.paused / MICROSECONDS)]
         return [
             read_capacity(name, limit, state, self.paused, now)
             for limit, state in zip(self.limits, self.states, strict=True)

@@ -28,6 +28,7 @@ from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan, has_keys
 from celery_throttle.operations.waiting_queues import END, waiting_queues
 from celery_throttle.store import definitions
+from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 
 K = TypeVar("K")
@@ -176,16 +177,21 @@ class ForecastReader(DefinePlans):
         return found
 
     def _limits(self, refs: Sequence[LimitRef]) -> Plan[dict[LimitRef, Sequence[Limit]]]:
-        """Return the limits in force, for those that are defined."""
+        """Return the limits in force, for those that are defined; a fan-out has none."""
+        fan_outs: dict[LimitRef, Sequence[Limit]] = {
+            ref: () for ref in refs if ref.name == FAN_OUT_NAME
+        }
+        refs = [ref for ref in refs if ref not in fan_outs]
         fields = [field for ref in refs for field in (self.keys.field(ref), ref.name)]
         packed = yield from self._read_definitions(fields)
         if not all(packed[1::2]):
             yield from self.register_missing(refs)
             packed = yield from self._read_definitions(fields)
         rows = zip(refs, packed[::2], packed[1::2], strict=True)
-        return {
+        known = {
             ref: _unpack(of_key or of_name) for ref, of_key, of_name in rows if of_key or of_name
         }
+        return {**known, **fan_outs}
 
     def _capacity_rows(self, refs: Sequence[LimitRef]) -> Plan[Sequence[Sequence[int]]]:
         if not refs:

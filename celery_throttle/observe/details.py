@@ -25,7 +25,6 @@ from celery_throttle.observe.values import (
 )
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script
 
 #: The longest time that records cover, in seconds.
@@ -194,12 +193,11 @@ def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:
 def _read_change(change_id: str, fields: Sequence[bytes]) -> Change:
     texts = [field.decode() for field in fields]
     about = dict(zip(texts[::2], texts[1::2], strict=True))
-    limit = about["limit"].replace(f"{FAN_OUT_LIMIT}:", "fan-out ", 1)
     return Change(
         id=change_id,
         at=at_time(int(about["at"])),
         action=about["action"],
-        limit=limit,
+        limit=about["limit"],
         old=about["old"],
         new=about["new"],
         author=Author.unpack(about["about"]),

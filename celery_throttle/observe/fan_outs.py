@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.forecasts.solver import Forecast, belongs_to_fan_out
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
+from celery_throttle.operations.fan_outs import (
+    RATE_STALE_SECONDS,
+    unknown_fan_out_error,
+)
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.store.script import Call, script
-
-#: Seconds over which ends of tasks are counted for the rate, at least.
-RATE_SAMPLE_SECONDS = 5.0
-
-#: Seconds after the last end of a task until the rate is unknown.
-RATE_STALE_SECONDS = 10.0
 
 #: Records that one call reads.
 _PAGE_SIZE = 50
@@ -142,11 +139,6 @@ class FanOutReader(ForecastReader):
         filters = {one.name: belongs_to_fan_out(self.keys.fan_out(one.name)) for one in waiting}
         rates = {one.name: one.rate for one in waiting}
         return (yield from self.of_each(filters, max_lines, measured=rates))
-
-
-def unknown_fan_out_error(name: str) -> UnknownFanOutError:
-    """Return the error about a name that no fan-out has."""
-    return UnknownFanOutError(f"there is no fan-out {shown(name)}, or its record has expired")
 
 
 def _read_record(fields: Sequence[bytes]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from celery_throttle.observe.values import LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import DefinePlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import FAN_OUT_LIMIT
+from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 
 #: Names of the layers, by the byte that a definition begins with.
@@ -40,7 +40,7 @@ class StoredReader(DefinePlans):
         That is ``usage``, ``runnable``, ``oldest`` and ``forecast``.
         """
         _, known = yield from self.list_names()
-        names = sorted({*known, *self.limits} - {FAN_OUT_LIMIT})
+        names = sorted({*known, *self.limits})
         return (yield from self._read([LimitRef(name, None) for name in names]))
 
     def estimate(self, status: LimitStatus) -> Plan[float | None]:
@@ -208,4 +208,4 @@ def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[
 
 def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
     """Return name and key as values of the status have them."""
-    return ("fan-out" if ref.name == FAN_OUT_LIMIT else ref.name), ref.key
+    return ("fan-out" if ref.name == FAN_OUT_NAME else ref.name), ref.key

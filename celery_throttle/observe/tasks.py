@@ -20,7 +20,7 @@ from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.waiting_queues import waiting_queues
-from celery_throttle.store.keys import FAN_OUT_LIMIT
+from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 
 #: Returns the name of the task of a packed message; None if it cannot be read.
@@ -99,9 +99,7 @@ class Observer(DetailsReader, FiguresReader, FanOutReader):
             position=position,
             line_tasks=tasks,
             limits=tuple(
-                (ref.name, ref.key, cost)
-                for ref, cost in costs.items()
-                if ref.name != FAN_OUT_LIMIT
+                (ref.name, ref.key, cost) for ref, cost in costs.items() if ref.name != FAN_OUT_NAME
             ),
             blocked_by=shown_ref(refs[index - 1]),
             starts_in=starts_in,
@@ -154,10 +152,8 @@ class Observer(DetailsReader, FiguresReader, FanOutReader):
 
 
 def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
-    """Return a key of a limit with the limit itself, as both may be paused. A fan-out has none."""
-    if ref.key is None or ref.name == FAN_OUT_LIMIT:
-        return (ref,)
-    return LimitRef(ref.name, None), ref
+    """Return a key of a limit with the limit itself, as both may be paused."""
+    return (ref,) if ref.key is None else (LimitRef(ref.name, None), ref)
 
 
 def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:

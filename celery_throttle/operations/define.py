@@ -27,7 +27,6 @@ from celery_throttle.operations.plan import LimitPlans, Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown_limit_error
 from celery_throttle.operations.waiting_queues import limit_names
 from celery_throttle.store import definitions
-from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Argument, Call, script
 
 #: The status of a reply about a limit that the server does not know, in both reply formats.
@@ -208,33 +207,27 @@ class DefinePlans(LimitPlans):
         self,
         ref: LimitRef,
         seconds: float | None,
-        record: str | None = None,
         author: Author | None = None,
     ) -> Plan[float]:
         """Pause a limit or one key of it, until it is resumed if ``seconds`` is None.
 
-        Returns the seconds for which it is paused now. With the ``record`` of a fan-out, whose key
-        it is: below zero if the record does not exist.
+        Returns the seconds for which it is paused now.
         """
         us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
         about = (author or Author.of()).pack()
         yield from self.check_known(ref)
-        names, key = [*self.keys.pause_change(ref)], ref.key or ""
-        if record is not None:
-            names.append(record)
-            key = ""
-        args = [self.now(), us, self.keys.field(ref), key, about]
-        paused: int = yield Call(script("pause"), names, args)
+        args = [self.now(), us, self.keys.field(ref), ref.key or "", about]
+        paused: int = yield Call(script("pause"), self.keys.pause_change(ref), args)
         return pause_to_seconds(paused)
 
-    def note_change(
-        self, action: str, ref: LimitRef | None, what: str, author: Author
-    ) -> Plan[None]:
-        """Note in the log of changes what was done to waiting tasks; ``ref`` None: to all."""
+    def note_change(self, action: str, subject: str, what: str, author: Author) -> Plan[None]:
+        """Note in the log of changes what was done to waiting tasks.
+
+        ``subject``: the field of their limit and key, or their fan-out; empty for all tasks.
+        """
         keys = self.keys
         names = [keys.limits, keys.layers, keys.names, keys.changes]
-        field = "" if ref is None else keys.field(ref)
-        args = [self.now(), action, field, what, author.pack()]
+        args = [self.now(), action, subject, what, author.pack()]
         yield Call(script("note_change"), names, args)
 
     def list_names(self) -> Plan[tuple[int, list[str]]]:
@@ -244,13 +237,13 @@ class DefinePlans(LimitPlans):
     def limit_names(self) -> Plan[list[str]]:
         """Return the names of all limits that users have defined, sorted."""
         _, names = yield from self.list_names()
-        return sorted({*names, *self.limits} - {FAN_OUT_LIMIT})
+        return sorted({*names, *self.limits})
 
     def pause_all(self, seconds: float | None, author: Author) -> Plan[list[str]]:
         """Pause every limit; return their names."""
         names = yield from self.limit_names()
         for name in names:
-            yield from self.pause(LimitRef(name, None), seconds, author=author)
+            yield from self.pause(LimitRef(name, None), seconds, author)
         return names
 
     def resume_all(self, author: Author) -> Plan[list[str]]:

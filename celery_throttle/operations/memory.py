@@ -218,7 +218,6 @@ class MemoryPlans(Plans):
         self,
         ref: LimitRef,
         seconds: float | None,
-        record: str | None = None,  # noqa: ARG002  # there are no fan-outs
         author: Author | None = None,  # noqa: ARG002  # as for `define`
     ) -> Plan[float]:
         us = None if seconds is None else to_us(check_duration(seconds, "a pause"))

@@ -11,7 +11,6 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, too_many_keys_error
-from celery_throttle.store.keys import FAN_OUT_LIMIT
 
 #: Index of the microseconds for which the limit is paused, in refusals except those of the fast
 #: path.
@@ -109,5 +108,5 @@ def cost_too_high_error(cost: int, ref: LimitRef, burst: int) -> CostError:
 
 def unknown_limit_error(name: str, known: Iterable[str]) -> UnknownLimitError:
     """Return the error for a name that is not defined; ``known`` are the names that are."""
-    names = ", ".join(repr(one) for one in sorted(known) if one != FAN_OUT_LIMIT) or "none"
+    names = ", ".join(repr(one) for one in sorted(known)) or "none"
     return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")

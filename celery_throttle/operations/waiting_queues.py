@@ -1,6 +1,6 @@
 """Plans that find the queues whose tasks wait in lines.
 
-Queues are found by the limits, as each line waits at one of them.
+Queues are found by the limits, as each line waits at one of them, or for its paused fan-out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import Keys
+from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 from celery_throttle.store.script import Argument, Call, script
 
 #: The cursor that ends a scan.
@@ -33,12 +33,12 @@ def waiting_queues(
 ) -> Plan[tuple[list[str], bool]]:
     """Return the queues, each with its broker, of tasks that wait at limits of these names.
 
-    And whether these are all: the search stops after more than ``most_lists`` waiting lists. Each
-    list has one or more lines.
+    And of tasks of paused fan-outs. Also returns whether these are all: the search stops after more
+    than ``most_lists`` waiting lists, each of which has one or more lines.
     """
     queues: dict[str, None] = {}
     head, lists = keys.queue("").due, 0
-    for name in names:
+    for name in (*names, FAN_OUT_NAME):
         cursor = b""
         while cursor != END and lists <= most_lists:
             call = Call(script("list_queues"), [keys.waiting_list_index(name)], [cursor or "0"])

@@ -17,16 +17,17 @@ from celery_throttle.limits.key import LimitRef, encode_key
 
 DEFAULT_PREFIX = "{throttle}"
 
-#: A limit that no user can name. Each fan-out is a key of it, so that it can be paused.
-FAN_OUT_LIMIT = "@fan-out"
+#: The name for which the lines of paused fan-outs wait, each fan-out by a key of it. It stands
+#: beside limits in a line, but has no limit and is never defined. No user can give this name.
+FAN_OUT_NAME = "@fan-out"
 
 #: The number of parts into which the tasks of a fan-out are divided, by their ids.
 FAN_OUT_NUMBERS = 64
 
 
 def fan_out_ref(name: str) -> LimitRef:
-    """Return the key of :data:`FAN_OUT_LIMIT` for a fan-out."""
-    return LimitRef(FAN_OUT_LIMIT, encode_key(name))
+    """Return the key of :data:`FAN_OUT_NAME` for a fan-out."""
+    return LimitRef(FAN_OUT_NAME, encode_key(name))
 
 
 def has_hash_tag(prefix: str) -> bool:

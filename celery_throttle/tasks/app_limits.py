@@ -12,13 +12,12 @@ from celery import Celery, Task, _state
 from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
 from celery_throttle.limiter import Limiter
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, Limits
+from celery_throttle.limits.limit import Limits
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.settle import Plans
 from celery_throttle.rules.rules import Rules
-from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_rules import AppRules
 from celery_throttle.tasks.declared import Declared
@@ -102,7 +101,7 @@ class AppLimits(Limiter):
     @cached_property
     def backend(self) -> Backend:  # type: ignore[override]  # read at first use
         """Where the limits are decided."""
-        limits, settings = self.registered_limits, self.settings
+        limits, settings = self.code_limits, self.settings
         if not settings.enabled:
             return disabled_backend(limits, self.keys, "throttle_enabled is False")
         backend = make_backend(
@@ -122,11 +121,6 @@ class AppLimits(Limiter):
             if self.rules_file.of_file is not None:
                 with suppress(RulesError):  # the worker logs it
                     yield from plans.apply_rules(self.rules_file.of_file)
-
-    @property
-    def registered_limits(self) -> Mapping[str, Limits]:
-        """The limits of the code, and the one that lets fan-outs be paused."""
-        return {**self.code_limits, FAN_OUT_LIMIT: (Limit.parse("1000000/s burst 1000000"),)}
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
@@ -166,13 +160,13 @@ class AppLimits(Limiter):
             return None
         return None if state == _NO_STATE else state
 
-    def note_removal(self, action: str, ref: LimitRef | None, what: str, author: Author) -> None:
+    def note_removal(self, action: str, subject: str, what: str, author: Author) -> None:
         """Note in the log of changes that waiting tasks were removed, if the server can be reached.
 
-        They are removed, whether or not that is noted.
+        They are removed, whether or not that is noted. ``subject``: see ``plans.note_change``.
         """
         with suppress(StoreError):
-            self.run_plan(self.plans.note_change(action, ref, what, author))
+            self.run_plan(self.plans.note_change(action, subject, what, author))
 
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""

@@ -92,7 +92,7 @@ class Switch:
         with self._lock:  # a worker in a thread may be the first, or the test
             backend = self._backends.get(limiter)
             if backend is None:
-                limits = {**limiter.registered_limits, **limiter.limits, **self._limits}
+                limits = {**limiter.code_limits, **limiter.limits, **self._limits}
                 backend = self._backends[limiter] = self._make(limiter, limits)
             return backend
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_throttle.bulk.fan_out.outcomes import DONE, FAILED, REVOKED, outcomes_call
 from celery_throttle.errors import StoreError
+from celery_throttle.operations.fan_outs import DONE, FAILED, REVOKED, outcomes_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER

@@ -17,7 +17,7 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.bulk.fan_out.outcomes import DONE, FAILED
+from celery_throttle.operations.fan_outs import DONE, FAILED
 from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import remove_broker_headers

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.bulk.destination import Destination
-from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.limits.key import RefLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
@@ -355,7 +354,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
 
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
-        keys, batch = protocol.keys, EnlistBatch(protocol.keys)
+        keys, batch = protocol.keys, EnlistBatch(protocol.keys, "job")
         first = len(traffic.about)
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
@@ -365,7 +364,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
             batch.add(
                 LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", requirement.costs)
             )
-        call = batch.call("job", max_waiting=None, keep=1.0, closed=True)
+        call = batch.call(max_waiting=None, keep=1.0, closed=True)
         call = type(call)(call.script, call.keys, [protocol.now, *call.args[1:]])
         try:
             reply = EnlistReply.read(protocol.store.run(call))

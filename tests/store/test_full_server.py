@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle import StoreError
-from celery_throttle.bulk.fan_out.outcomes import outcomes_call
+from celery_throttle import StoreError, StoreUnavailableError
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import RefLike, parse_ref
 from celery_throttle.observe.values import Ungated
@@ -27,10 +26,11 @@ from celery_throttle.operations.claim import (
     withdraw_call,
 )
 from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.fan_outs import outcomes_call
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.rules import pack_report
 from celery_throttle.rules.reader import read_rules
-from celery_throttle.store.client import Store
+from celery_throttle.store.client import PendingCall, Store
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site
 from tests.lua_names import script_names
@@ -72,6 +72,10 @@ class FullStore(Store):
         self.refused: set[str] = set()
         self.client: Any = server.client()
         self._lock = threading.Lock()  # a removal renews its lease in a thread of its own
+
+    def begin(self, call: Call) -> PendingCall:
+        """Begin nothing: the caller runs the call instead."""
+        raise StoreUnavailableError(f"{call.script.name} is not sent ahead here")
 
     def probe(self, call: Call) -> Any:
         """See :meth:`Store.probe`; :meth:`run` comes here, too."""

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from celery_throttle.bulk.destination import Destination
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import Keys, fan_out_ref
@@ -21,6 +20,14 @@ MAX_BATCH_TASKS, MAX_BATCH_BYTES, MAX_BATCH_LINES = 200, 400_000, 50
 
 # The head of an entry: index of its line, number, rank, when it expires (us).
 _HEAD = struct.Struct("<HBBd")
+
+
+class Destination(NamedTuple):
+    """A line: that of a queue, and of the limits and keys that its tasks need."""
+
+    queue: str  #: named with its broker
+    refs: tuple[LimitRef, ...]
+    line: str  #: its key in Redis
 
 
 class LineEntry(NamedTuple):
@@ -59,12 +66,14 @@ class EnlistReply(NamedTuple):
 class EnlistBatch:
     """Entries of one call, with the queues, limits and lines that they share."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, fan_out: str) -> None:
         self._keys = keys
+        self._fan_out = fan_out
+        self._pause = fan_out_ref(fan_out)
         self.entries: list[LineEntry] = []
         self.size = 0
         self._queues: dict[str, int] = {}
-        self.refs: dict[tuple[str, LimitRef], int] = {}
+        self._refs: dict[tuple[str, LimitRef], int] = {}
         self._lines: dict[str, int] = {}
         self._heads: list[bytes] = []
         self._tasks: list[Argument] = []
@@ -81,7 +90,8 @@ class EnlistBatch:
     def _add_line(self, destination: Destination) -> int:
         queue, refs, line = destination
         numbers = [self._queues.setdefault(queue, len(self._queues) + 1)]
-        numbers += [self.refs.setdefault((queue, ref), len(self.refs) + 1) for ref in refs]
+        every = (*refs, self._pause)
+        numbers += [self._refs.setdefault((queue, ref), len(self._refs) + 1) for ref in every]
         self._heads.append(struct.pack(f"<{len(numbers)}H", *numbers))
         self._lines[line] = len(self._lines) + 1
         return self._lines[line]
@@ -91,28 +101,37 @@ class EnlistBatch:
         full = len(self.entries) >= MAX_BATCH_TASKS or self.size >= MAX_BATCH_BYTES
         return full or len(self._lines) >= MAX_BATCH_LINES
 
+    def limits(self) -> list[LimitRef]:
+        """Return the limits that the entries need."""
+        refs = dict.fromkeys(ref for _, ref in self._refs if ref != self._pause)
+        return list(refs)
+
+    def ref_at(self, index: int) -> LimitRef:
+        """Return the limit that a reply names by an index from 1."""
+        return list(self._refs)[index - 1][1]
+
     def part(self, first: int, count: int | None = None) -> EnlistBatch:
         """Return a batch of ``count`` entries from a position on; None for all that follow."""
         if first == 0 and (count is None or count >= len(self.entries)):
             return self
-        part = EnlistBatch(self._keys)
+        part = EnlistBatch(self._keys, self._fan_out)
         for entry in self.entries[first:][:count]:
             part.add(entry)
         return part
 
-    def call(self, fan_out: str, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
+    def call(self, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
         """Return the call; for the arguments see :class:`Publisher`.
 
         ``closed``: no more tasks will come.
         """
         keys = self._keys
-        names = [keys.limits, keys.fan_out(fan_out), keys.fan_outs]
+        names = [keys.limits, keys.fan_out(self._fan_out), keys.fan_outs]
         args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
-        pause = keys.pause(fan_out_ref(fan_out))
-        args += (len(self._queues), len(self.refs), pause, fan_out)
+        pause = keys.pause(self._pause)
+        args += (len(self._queues), len(self._refs), pause, self._fan_out)
         for queue in self._queues:
             names += keys.queue(queue)
-        for queue, ref in self.refs:
+        for queue, ref in self._refs:
             names += keys.line_limit_keys(queue, ref)
             args += (ref.name, keys.field(ref))
         names += (*self._lines, keys.totals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -13,8 +14,8 @@ from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
 from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.bulk.destination import DestinationResolver
-from celery_throttle.bulk.fan_out.enlist import LineEntry
+from celery_throttle.bulk.destination import DestinationReader
+from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
 from celery_throttle.bulk.fan_out.templates import (
     ARGS,
     ID,
@@ -31,7 +32,7 @@ from celery_throttle.bulk.fan_out.tracers import (
     suppress_tracers,
 )
 from celery_throttle.errors import FanOutError, shown
-from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
@@ -42,6 +43,8 @@ _CANVAS = ("celery.chain", "celery.group", "celery.chord")
 
 #: The signature of a kind from which on a template is tried.
 _TEMPLATE_USES = 2
+
+_CACHED_LINES = 2048
 
 
 @dataclass(eq=False, slots=True)
@@ -68,11 +71,12 @@ class EntryBuilder:
         self._throttle = throttle
         self._app = throttle.app
         self._name = name
-        self._ref = fan_out_ref(name)
+        self._pause = fan_out_ref(name)
         self._seed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        self._destinations = DestinationResolver(throttle)
+        self._destinations = DestinationReader(throttle)
         self._kinds: dict[str, SignatureKind] = {}
         self._trace: TraceHeaders | None = None
+        self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
 
     def build(self, position: int, given: Signature) -> LineEntry:
         """Return the entry of the signature at a position among all of the fan-out.
@@ -107,9 +111,12 @@ class EntryBuilder:
             elif kind.uses == _TEMPLATE_USES and isinstance(content, str):
                 kind.template = self._template(kind, args, kwargs, (task_id, content, packed))
                 kind.destination = queue, rank
-        destination = self._destinations.resolve(queue, (*requirement.refs, self._ref))
-        costs = (*requirement.costs, MILLION)
-        return LineEntry(destination, task_id, rank, expires, packed, costs)
+        line = self._line_of(queue, requirement.refs)
+        return LineEntry(line, task_id, rank, expires, packed, requirement.costs)
+
+    def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
+        """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
+        return Destination(queue, refs, self._throttle.keys.line(queue, (*refs, self._pause)))
 
     @staticmethod
     def _arguments(kind: SignatureKind, signature: Signature) -> tuple[Any, Any]:

@@ -17,10 +17,11 @@ from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.extras import require_extra
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
-from celery_throttle.observe.fan_outs import Progress, unknown_fan_out_error
+from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
-from celery_throttle.store.keys import FAN_OUT_LIMIT, FAN_OUT_NUMBERS, fan_out_ref
+from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
+from celery_throttle.store.keys import FAN_OUT_NAME, FAN_OUT_NUMBERS
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -57,7 +58,6 @@ class FanOut:
     def __init__(self, throttle: AppLimits, name: str) -> None:
         self._throttle = throttle
         self.name = name
-        self._ref = fan_out_ref(name)
         self._record = throttle.keys.fan_out(name)
 
     def __repr__(self) -> str:
@@ -88,9 +88,8 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        pause = self._throttle.plans.pause(self._ref, seconds, self._record, Author.of(by, reason))
-        if self._throttle.run_plan(pause) < 0:
-            raise unknown_fan_out_error(self.name)
+        throttle, author = self._throttle, Author.of(by, reason)
+        throttle.run_plan(pause_fan_out(throttle.keys, self.name, seconds, author))
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Lift the pause of the fan-out, if there is one.
@@ -103,8 +102,9 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
+        throttle, author = self._throttle, Author.of(by, reason)
         self._read_record()
-        self._throttle.run_plan(self._throttle.plans.resume(self._ref, Author.of(by, reason)))
+        throttle.run_plan(resume_fan_out(throttle.keys, self.name, author))
 
     def cancel(
         self,
@@ -142,7 +142,7 @@ class FanOut:
         finally:
             if cancelled:
                 what = count(cancelled, "task")
-                self._throttle.note_removal("cancel", self._ref, what, author)
+                self._throttle.note_removal("cancel", fan_out_subject(self.name), what, author)
         self._mark_revoked()
         return cancelled
 
@@ -209,9 +209,7 @@ class FanOut:
                 break
             time.sleep(_FORECAST_INTERVAL_SECONDS)
         return (
-            replace(forecast, limited_by=PAUSE)
-            if forecast.limited_by == FAN_OUT_LIMIT
-            else forecast
+            replace(forecast, limited_by=PAUSE) if forecast.limited_by == FAN_OUT_NAME else forecast
         )
 
     def watch(self, timeout: float | None = None) -> Progress:

@@ -57,16 +57,16 @@ class Publisher:
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Send all tasks, or those before the first that raises an error."""
-        self._send(EnlistBatch(self.throttle.keys))
+        self._send(EnlistBatch(self.throttle.keys, self.name))
         self._settle()  # creates the record, however long the first signature takes
         if self.cancelled:
             raise FanOutError(f"fan-out {self.name!r} was cancelled; allowed: another name")
-        batch, began = EnlistBatch(self.throttle.keys), time.monotonic()
+        batch, began = EnlistBatch(self.throttle.keys, self.name), time.monotonic()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
                 if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    full, batch = batch, EnlistBatch(self.throttle.keys)
+                    full, batch = batch, EnlistBatch(self.throttle.keys, self.name)
                     self._send(full)
                     if not self.processed or not full.is_full():
                         # The first reply says whether scripts or limits are missing. And if
@@ -101,7 +101,7 @@ class Publisher:
         self._in_flight = batch, closed, begun
 
     def _call(self, batch: EnlistBatch, *, closed: bool) -> Call:
-        return batch.call(self.name, max_waiting=self.max_waiting, keep=self.keep, closed=closed)
+        return batch.call(max_waiting=self.max_waiting, keep=self.keep, closed=closed)
 
     def _settle(self) -> None:
         """Wait until the whole batch in flight has joined its lines."""
@@ -148,12 +148,11 @@ class Publisher:
     def _register(self, batch: EnlistBatch, reply: EnlistReply, *, again: bool) -> None:
         """Register limits that the server does not know."""
         index, now = reply.details
-        refs = [ref for _, ref in batch.refs]
         if again:
-            raise unknown_limit_error(refs[index - 1].name, self.throttle.limits)
+            raise unknown_limit_error(batch.ref_at(index).name, self.throttle.limits)
         plans = self.throttle.plans
         retry_outage(
-            lambda: self.throttle.run_plan(plans.register_missing(refs, now)),
+            lambda: self.throttle.run_plan(plans.register_missing(batch.limits(), now)),
             f"Fan-out {self.name}",
         )
 

@@ -80,7 +80,8 @@ def remove(
     finally:
         if tally.removed:
             what = f"{count(tally.removed, 'task')}{disposal.target}"
-            throttle.note_removal(disposal.purpose, ref, what, author)
+            subject = "" if ref is None else throttle.keys.field(ref)
+            throttle.note_removal(disposal.purpose, subject, what, author)
     claimed = throttle.run_plan(WithdrawPlans(throttle.keys, ref).count_claims())
     return Removal(tally.removed, tally.seen - tally.removed, claimed, tally.elsewhere)
 

@@ -15,10 +15,10 @@ from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined]  # not in the stubs
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.bulk.fan_out.outcomes import REVOKED, outcomes_call
 from celery_throttle.bulk.removal.revoked_events import RevokedEvents
 from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
 from celery_throttle.bulk.retry import retry_outage
+from celery_throttle.operations.fan_outs import REVOKED, outcomes_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER

@@ -53,7 +53,7 @@ def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
         UnknownLimitError: no task waits for the limit, and nobody has defined it.
     """
     now, names = yield from limit_names(throttle.keys)
-    names = list(dict.fromkeys([*names, *throttle.registered_limits]))
+    names = list(dict.fromkeys([*names, *throttle.code_limits]))
     in_quarantine = yield from quarantined_queues(throttle.keys)
     known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
     waiting, _ = yield from waiting_queues(throttle.keys, names)

@@ -13,10 +13,11 @@ from werkzeug import Response
 
 from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status_text import limit_text, ref_text
-from celery_throttle.observe.stored import shown_ref
+from celery_throttle.observe.status_text import ref_text
+from celery_throttle.observe.text import describe_subject
 from celery_throttle.operations.author import Author
-from celery_throttle.store.keys import Keys, fan_out_ref
+from celery_throttle.operations.fan_outs import fan_out_subject
+from celery_throttle.store.keys import Keys
 from celery_throttle.web.actions.action import Action, Consequence, TimeIsUpError
 from celery_throttle.web.actions.fan_outs import FAN_OUT_ACTIONS
 from celery_throttle.web.actions.forms import Form, read_form
@@ -196,6 +197,5 @@ def _read_limit(name: str) -> _Subject:
 
 def _read_fan_out() -> _Subject:
     name = request.values.get("name", "")
-    ref = fan_out_ref(name)
-    text = limit_text(*shown_ref(ref))
-    return _Subject(name, text, f"fan-out {ref.key}", "fan_outs", {}, {"name": name})
+    logged = fan_out_subject(name)
+    return _Subject(name, describe_subject(logged), logged, "fan_outs", {}, {"name": name})

@@ -15,7 +15,7 @@ from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_throttle.bulk.fan_out.outcomes import FAILED
+from celery_throttle.operations.fan_outs import FAILED
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim

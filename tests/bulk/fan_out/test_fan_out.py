@@ -26,13 +26,14 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
     UnknownFanOutError,
+    UnknownLimitError,
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
 from celery_throttle.operations.claim import claim_call, requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
-from tests.bulk.fan_out.conftest import MakeApp
+from tests.bulk.fan_out.conftest import LIMITS, MakeApp
 from tests.programs import ROOT
 from tests.servers.server import free_port, wait_until
 
@@ -109,7 +110,55 @@ def test_positions_count_the_tasks_before(app: Any, client: Any) -> None:
     found = [(int(row[5]), row[7]) for row in rows]
     assert found == [(0, 1), (1, 2), (2, 3), (3, 4), (5, 5), (6, 6), (4, 5)]
     assert {row[6] for row in rows} == {b"api"}
-    wait_until(lambda: not client.keys("{throttle}:state:@*"), "its state, of some us, expires")
+    assert not client.keys("{throttle}:state:@*")
+
+
+def claim(app: Any, first_token: int, count: int = 10) -> list[bytes]:
+    """Claim tasks as a worker does, and return their ids."""
+    keys = app.throttle.keys
+    tokens = range(first_token, first_token + count)
+    call = claim_call(keys, "w", keys.queue("redis/0/celery"), tokens, lease=5)
+    return [row[5] for row in app.throttle.store.run(call)[2:]]
+
+
+def test_it_is_no_limit(app: Any, client: Any) -> None:
+    app.throttle.define("api", "100/s burst 100")
+    handle = app.throttle.fan_out(some(app, 20), "nightly")
+    assert len(claim(app, 1)) == 10
+    handle.pause(60)
+    assert claim(app, 11) == []
+    assert {status.name for status in app.throttle.status().limits} == set(LIMITS)
+    names = {name.encode() for name in LIMITS}
+    assert client.smembers("{throttle}:names") == {*client.hkeys("{throttle}:limits")} == names
+    assert not client.keys("{throttle}:totals:@*")
+    kinds = {key.split(b":")[1] for key in client.keys("{throttle}:*:@fan-out*")}
+    lists = {b"backlog", b"waiting", b"waiting-lists", b"waiting-list-index"}
+    assert kinds == {b"pause", b"paused-by", *lists}
+    app.throttle.pause_all(60)
+    assert client.exists("{throttle}:pause:@fan-out") == 0
+    app.throttle.resume_all()
+    assert claim(app, 21) == []
+    with pytest.raises(UnknownLimitError, match="this process knows: 'api', 'few'"):
+        app.throttle["nightly"].pause(60)
+
+
+def test_a_paused_fan_out_waits_for_nothing_else(app: Any) -> None:
+    app.throttle.define("api", "100/s burst 100")
+    paused = app.throttle.fan_out(some(app, 5), "nightly")
+    paused.pause(reason="letters are wrong", by="ann")
+    other = [app.tasks["one"].s(n).set(task_id=f"other {n}") for n in range(5)]
+    app.throttle.fan_out(other, "daily")
+    assert sorted(claim(app, 1)) == [f"other {n}".encode() for n in range(5)]
+    assert paused.forecast().waiting == 5  # its queue is found though nothing waits for a limit
+    found = app.throttle.explain("0")
+    assert (found.blocked_by, found.limits) == (("fan-out", "nightly"), (("api", None, 1.0),))
+    assert [(one.limit, one.key, one.author.by) for one in found.pauses] == [
+        ("fan-out", "nightly", "ann")
+    ]
+    paused.resume(by="bob")
+    assert sorted(claim(app, 11)) == [str(n).encode() for n in range(5)]
+    changes = [(one.action, one.limit) for one in app.throttle.changes(most=2)]
+    assert changes == [("resume", "fan-out nightly"), ("pause", "fan-out nightly")]
 
 
 def test_each_set_of_keys_has_a_line(app: Any, client: Any) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
@@ -93,10 +94,12 @@ def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
     keys, throttle = app.throttle.keys, app.throttle
     entry = EntryBuilder(throttle, "nightly").build(0, app.tasks["tenant"].s("ada").set(priority=3))
     requirement = throttle.task_limits(app.tasks["tenant"]).requirement(("ada",), {})
-    assert entry.destination.refs[:-1] == requirement.refs
-    assert entry.costs[:-1] == requirement.costs
+    assert entry.destination.refs == requirement.refs
+    assert entry.costs == requirement.costs
     assert entry.rank == 3  # with Redis as the broker the lowest is first
-    assert entry.destination.line == keys.line("redis/0/celery", entry.destination.refs)
+    assert entry.destination.line == keys.line(
+        "redis/0/celery", (*requirement.refs, fan_out_ref("nightly"))
+    )
 
 
 JSON = st.recursive(

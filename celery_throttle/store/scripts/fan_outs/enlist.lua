@@ -11,14 +11,14 @@
 --       3   how long (us) to keep the record after no task waits
 --       4   '1' if these are the last tasks
 --       5   how many queues
---       6   how many requirements, each for one queue
+--       6   how many requirements, each for one queue: limits, and the fan-out's own name
 --       7   the key that pauses the fan-out
 --       8   its name
 --       then per requirement: name, field
---       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each)
+--       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each), that of the fan-out last
 --       then per task: packed {index of its line (2 bytes), its number in the record (1), rank of its priority (1; 0
---       to 255, lower ranks first), when it expires (us; 0 for never; 8), per requirement: cost (millionths; 8)}; its
---       id; its message
+--       to 255, lower ranks first), when it expires (us; 0 for never; 8), per limit: cost (millionths; 8)}; its id;
+--       its message
 -- Reply {'done', tasks dealt with, how many of these were sent by this call, waiting}
 --       {'hold', ...the same}    as many tasks wait as may, of the fan-out or at a limit: go on with the next one later
 --       {'crowded', ...the same, wait (us), index of its requirement, max-keys}    likewise: as many keys are in use;
@@ -91,7 +91,7 @@ local function read_line(name, packed)
   end
   line.descriptor.key_caps, line.descriptor.weight = key_caps_of(line.requirements), weight_of(line.requirements)
   line.is_known = redis.call('EXISTS', name) == 1
-  line.cost_format = '<' .. string.rep('d', #line.requirements)
+  line.cost_format = '<' .. string.rep('d', #line.requirements - 1)
   return line
 end
 
@@ -109,7 +109,7 @@ while arg <= #ARGV do
   local line_index, number, rank, expires = struct.unpack('<HBBd', head)
   local line, tasks = lines[line_index], record .. ':' .. number
   local task_costs = { struct.unpack(line.cost_format, head, 13) }
-  task_costs[#task_costs] = nil -- the position where the reading ended
+  task_costs[#task_costs] = MILLION -- of the fan-out, instead of the position where the reading ended
   if not is_sent[id] and redis.call('HEXISTS', tasks, id) == 0 then
     local reason, in_line = refusal_of(line, task_costs, waiting, max_waiting), is_in_line(line, id)
     if reason then

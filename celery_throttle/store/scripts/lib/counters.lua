@@ -1,4 +1,5 @@
 -- counters.lua: counts what becomes of requests and tasks, by the name of a limit.
+-- uses: fan_out_name
 -- KEYS  last  head of the names of the totals: with the name of a limit behind it, a hash: counter -> total
 -- `celery_throttle/store/counters.py` lists the counters. A total only grows. It begins anew if nobody has recorded
 -- it for as long as it is kept, see `record_totals.lua`.
@@ -6,10 +7,10 @@
 -- For how long (ms) totals are kept: eight days.
 local TOTALS_KEPT_MS = 691200000
 
--- Names that begin with '@' are not limits of users. A call must not fail because of what it counts, so errors are ignored: a server that is out of memory refuses.
+-- A call must not fail because of what it counts, so errors are ignored: a server that is out of memory refuses.
 local function increase_total(name, counter, amount)
   local totals = KEYS[#KEYS] .. name
-  if string.byte(name) ~= 64 and redis.pcall('HINCRBY', totals, counter, amount) == amount then
+  if name ~= FAN_OUT_NAME and redis.pcall('HINCRBY', totals, counter, amount) == amount then
     redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
   end
 end

@@ -3,7 +3,7 @@
 -- KEYS  1-4 see `definition_layers.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   what was done: 'drain', 'move', 'drop' or 'cancel'
---       3   field of the limit or key; '' for all
+--       3   field of the limit or key, or the fan-out; '' for all
 --       4   to how many tasks, and where to, in words
 --       5   about: JSON, who did it and why
 

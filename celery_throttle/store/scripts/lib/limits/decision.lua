@@ -50,7 +50,9 @@ end
 
 local function write_states(requirements)
   for i = 1, #requirements do
-    write_state(requirements[i])
+    if requirements[i].limits[1] then
+      write_state(requirements[i])
+    end
   end
 end
 

@@ -1,5 +1,5 @@
 -- load_limits.lua: loads the limits, states and pauses of requirements.
--- uses: definition, state, pauses
+-- uses: definition, state, pauses, fan_out_name
 -- uses rarely: convert_state, ended_definition
 
 --   definitions    what the hash of definitions holds, `fields` values for each requirement: for its key, if
@@ -13,7 +13,9 @@ local function load_limits(requirements, definitions, fields, values, keys, name
   for i = 1, #requirements do
     local requirement = requirements[i]
     local packed = definitions[fields * (i - 1) + 1] or definitions[fields * i]
-    if not packed then
+    if not packed and requirement.name == FAN_OUT_NAME then
+      packed = struct.pack(HEAD, 0, 0, 0, 0, 0, 0, 0) -- no limits: only its pause counts
+    elseif not packed then
       return i
     end
     local origin, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
@@ -40,7 +42,9 @@ local function load_limits(requirements, definitions, fields, values, keys, name
       end
     end
     requirement.limits = limits
-    if limits[1].has_shadows then
+    if count == 0 then
+      limits[1] = nil
+    elseif limits[1].has_shadows then
       local shadows, size = struct.unpack('<BH', packed, from)
       requirement.shadows = { packed = packed, from = from + 3, count = shadows }
       requirements.has_shadows = true

@@ -1,13 +1,13 @@
 -- waiting_list.lua: what every change of a line keeps right besides: the backlog of a limit and its waiting lists.
--- uses: clock, line_data
+-- uses: clock, line_data, fan_out_name
 -- KEYS  last  head of the totals, see `counters.lua`
 -- `limit_keys` are the keys of one limit in a descriptor, see `line_data.lua`.
 
 -- Change the backlog of one key among those of its name: a zset of the keys with waiting tasks -> how many wait; the
--- member '' has their sum. No change stands for minus all. Names that begin with '@' are not limits of users.
+-- member '' has their sum. No change stands for minus all. Fan-outs count their waiting tasks in their records.
 local function change_key_backlog(limit_keys, change)
   local name, field = limit_keys[NAME], limit_keys[FIELD]
-  if name == field or string.byte(name) == 64 then
+  if name == field or name == FAN_OUT_NAME then
     return
   end
   local backlogs, key = KEYS[#KEYS] .. name .. '/keys', string.sub(field, #name + 2)
