@@ -29,6 +29,7 @@ class Site:
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
+        self._notes: list[dict[str, Any]] = []
         inside.app.conf.update(broker_url=url, result_backend=url)
         self._link = inside.app.connection_for_write(url)
 
@@ -36,8 +37,9 @@ class Site:
         return [task.apply_async((one,), connection=self._link, **options) for one in numbers]
 
     def notes(self, what: str = "done") -> list[dict[str, Any]]:
-        lines: list[bytes] = self.client.lrange("inside", 0, -1)  # type: ignore[assignment]  # not async
-        return [note for note in map(json.loads, lines) if note["what"] == what]
+        new: list[bytes] = self.client.lrange("inside", len(self._notes), -1)  # type: ignore[assignment]  # not async
+        self._notes += map(json.loads, new)
+        return [note for note in self._notes if note["what"] == what]
 
     def wait(self, done: int, what: str = "done", seconds: float = 60) -> list[dict[str, Any]]:
         deadline = time.monotonic() + seconds
