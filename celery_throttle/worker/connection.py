@@ -130,15 +130,12 @@ class ShardLink:
             consumer,
             timers,
             call=shard.call,
-            claims=shard.claims,
-            slots=shard.slots,
             revoked=shard.revoked,
             dispatcher=Dispatcher(
                 consumer, shard.claims, shard.quarantine, pool, timers, shard.outcomes
             ),
             wakeup=self.wakeup,
             outage=shard.outage,
-            backoff=shard.backoff,
         )
         self._renewal = consumer.timer.call_repeatedly(shard.leases.interval, shard.leases.renew)
         shard.link = self

@@ -16,20 +16,18 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.messages.routing import Routing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.call import ClaimCall
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.leases import WorkerLeases
+from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
-from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.rules_watch import RulesWatch
-from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.status.report import StatusReport
@@ -93,27 +91,18 @@ class Shard:
         self._host = host
         #: Of the present connection to the broker, or the last one if that is lost.
         self.link: Link | None = None
-        settings, store, keys = throttle.settings, throttle.store, throttle.keys
-        consumer, worker, lease = host.consumer, host.name, settings.lease
+        store, keys, lease = throttle.store, throttle.keys, throttle.settings.lease
+        consumer, worker = host.consumer, host.name
         self.claims = Claims(store, keys, worker, self._on_settled)
         self.slots = TaskSlots(worker, self._on_released)
-        unconsumed = UnconsumedQueues(keys, throttle.qualify, throttle.run_plan, lease)
-        self.queues = WorkerQueues(keys, throttle.qualify, host.routing, unconsumed)
+        self.queues = WorkerQueues(throttle, host.routing)
         self.quarantine = Quarantine(
-            store, keys, self.claims, lambda: consumer.strategies, self.queues.names_by_lines
+            self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
         self.status = StatusReport(throttle.observer, throttle.run_plan)
         self.rules = self._make_rules_watch()
         self.membership = self._make_membership()
-        self.outage = OutageMode(
-            consumer.app,
-            store,
-            keys,
-            self.membership,
-            self.slots,
-            grace=settings.outage_grace,
-            has_limits=bool(throttle.limits or throttle.rules_file),
-        )
+        self.outage = OutageMode(throttle, self.membership, self.slots)
         store.breaker.watcher = self.outage.begin
         self.backoff = Backoff(host.timers)
         self.call = ClaimCall(
@@ -128,7 +117,7 @@ class Shard:
             register_limits=self._register_missing,
         )
         self.leases = WorkerLeases(lease, self.claims, self.slots, self.call)
-        self.revoked = RevokedTasks(store, self.claims, lease, self.call.queue_keys, self.call.lock)
+        self.revoked = RevokedTasks(self.claims, lease, self.call.queue_keys, self.call.lock)
         self.outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
         self._is_registered = False
 
@@ -141,22 +130,14 @@ class Shard:
     def _make_membership(self) -> Membership:
         throttle, host = self.throttle, self._host
         state_db, suffix = host.consumer.controller.statedb, "" if self.name == HOME else self.name
-        membership = Membership(
-            throttle.store,
-            throttle.keys,
-            lambda: throttle.limits,
-            throttle.limits_with_keys,
+        return Membership(
+            throttle,
             host.name,
-            lease=throttle.settings.lease,
-            queues=self.queues,
-            worker_count=WorkerCount(state_db, throttle.settings.workers, suffix),
+            self.queues,
+            WorkerCount(state_db, throttle.settings.workers, suffix),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
-            on_quarantined=self.quarantine.recall,
         )
-        if self.rules is not None:
-            membership.max_interval = tuning.RULES_POLL_SECONDS
-        return membership
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -222,6 +203,9 @@ class Shard:
             self.throttle.run_plan(plans.register_missing(refs))
 
     def _after_heartbeat(self) -> None:
+        self.queues.settle_unconsumed()
+        if self.membership.quarantined:
+            self.quarantine.recall()
         self._host.after_heartbeat(self)
         self._poll_rules()
         self.status.run(self.membership.newest_change)

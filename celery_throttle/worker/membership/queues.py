@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.messages.routing import Routing
-from celery_throttle.store.keys import Keys, QueueKeys
+from celery_throttle.store.keys import QueueKeys
 from celery_throttle.store.script import Argument
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
@@ -19,15 +20,13 @@ from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 class WorkerQueues:
     """The queues of one worker."""
 
-    redis_keys: Keys
-    #: Returns the name of a queue with its broker.
-    qualify: Callable[[str], str]
+    throttle: AppLimits
     #: Returns the routing of the present connection to the broker, None before the first.
     routing: Callable[[], Routing | None]
-    #: Deals with queues that no worker consumes.
-    unconsumed: UnconsumedQueues
 
     def __post_init__(self) -> None:
+        #: The queues that no worker consumes.
+        self.unconsumed = UnconsumedQueues(self.throttle)
         self._error_log = ErrorLog(
             "The server refuses calls about queues that no worker consumes; their tasks wait."
         )
@@ -54,13 +53,13 @@ class WorkerQueues:
             to_us(self.unconsumed.consumer_lease),
             to_us(tuning.UNCONSUMED_QUEUE_SECONDS),
         ]
-        redis_keys = self.redis_keys
+        keys = self.throttle.keys
         names = [
-            redis_keys.temporary_queues,
-            redis_keys.consumed_queues,
-            redis_keys.changes,
-            redis_keys.worker_queues,
-            redis_keys.limits_with_keys,
+            keys.temporary_queues,
+            keys.consumed_queues,
+            keys.changes,
+            keys.worker_queues,
+            keys.limits_with_keys,
         ]
         return [*names, *lines], [*times, "".join(kinds)]
 
@@ -72,4 +71,4 @@ class WorkerQueues:
             self._error_log.log(error)
 
     def _keys_of(self, name: str) -> QueueKeys:
-        return self.redis_keys.queue(self.qualify(name))
+        return self.throttle.keys.queue(self.throttle.qualify(name))

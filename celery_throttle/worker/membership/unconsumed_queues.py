@@ -12,14 +12,13 @@ clock and without a gap, that no worker names the queue any more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 
 from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
-from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import Keys
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
@@ -29,18 +28,16 @@ logger = get_logger(__name__)
 class UnconsumedQueues:
     """Discards or reports the tasks of queues without a consumer, as one worker sees them."""
 
-    keys: Keys
-    qualify: Callable[[str], str]
-    run_plan: Callable[[Plan[int]], int]
-    lease: float  #: seconds of a worker's lease
+    throttle: AppLimits
 
     def __post_init__(self) -> None:
-        self._sure_after = tuning.UNCONSUMED_LEASES * self.lease
+        lease = self.throttle.settings.lease
+        self._sure_after = tuning.UNCONSUMED_LEASES * lease
         self._since: dict[bytes, float] = {}
         self._deleted: set[bytes] = set()
         self._updated_at = 0.0
         #: Seconds for which a worker counts as a consumer after a heartbeat.
-        self.consumer_lease = tuning.CONSUMER_LEASES * self.lease
+        self.consumer_lease = tuning.CONSUMER_LEASES * lease
 
     def update(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
         """Take over the queues that have had no consumer for long, by their keys ``lines``.
@@ -61,15 +58,16 @@ class UnconsumedQueues:
         """
         for lines, since in self._since.items():
             if self._updated_at - since >= self._sure_after:
-                queue = lines.decode().removeprefix(self.keys.queue("").lines)
+                queue = lines.decode().removeprefix(self.throttle.keys.queue("").lines)
                 if lines in self._deleted:
                     self._discard(queue)
                 else:
                     self._report(queue)
 
     def _discard(self, queue: str) -> None:
-        unless = ConsumedQueues(self.keys.temporary_queues, self.consumer_lease)
-        count = self.run_plan(discard(self.keys, queue, unless))
+        keys = self.throttle.keys
+        unless = ConsumedQueues(keys.temporary_queues, self.consumer_lease)
+        count = self.throttle.run_plan(discard(keys, queue, unless))
         if count:
             logger.warning(
                 "Queue %s was deleted with its last consumer: its %d waiting tasks were discarded, "
@@ -79,9 +77,10 @@ class UnconsumedQueues:
             )
 
     def _report(self, queue: str) -> None:
-        unless = ConsumedQueues(self.keys.consumed_queues, self.consumer_lease)
-        plan = count_waiting(self.keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
-        count = self.run_plan(plan)
+        keys = self.throttle.keys
+        unless = ConsumedQueues(keys.consumed_queues, self.consumer_lease)
+        plan = count_waiting(keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
+        count = self.throttle.run_plan(plan)
         if count > 0:
             logger.warning(
                 "%d tasks wait in queue %s, which no live worker consumes: start one that does, or "
@@ -92,4 +91,4 @@ class UnconsumedQueues:
 
     def _display_name(self, queue: str) -> str:
         """Return the name without the broker, if that is the app's."""
-        return queue.removeprefix(self.qualify(""))
+        return queue.removeprefix(self.throttle.qualify(""))
