@@ -5,9 +5,9 @@ A worker makes its shards in one place, see ``worker.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -38,106 +38,87 @@ logger = get_logger(__name__)
 HOME = "home"
 
 
-class Host(Protocol):
-    """What a shard uses of its worker: :class:`~celery_throttle.worker.worker.ThrottleWorker`."""
-
-    consumer: Any
-    name: str  #: of this worker; no other worker has it
-    timers: Timers
-
-    def routing(self) -> Routing | None:
-        """Return the routing of the present connection to the broker; None before the first."""
-
-    def after_heartbeat(self, shard: Shard) -> None:
-        """Called in the thread of the heartbeats, after each of them."""
-
-
-class Link(Protocol):
-    """What a shard uses of the present connection to the broker."""
-
-    def stats(self) -> Mapping[str, Any]:
-        """Return what ``celery inspect stats`` shows of the gate."""
-
-    def acknowledged(self) -> Sequence[str]:
-        """Return the identities of parked messages whose acknowledgement is certain."""
-
-    def on_settled(self) -> None:
-        """Called after a claim was settled, from any thread."""
-
-    def on_released(self) -> None:
-        """Called when slots are to be released, from any thread."""
-
-    def report_outcomes_in(self, seconds: float) -> None:
-        """Report the outcomes of fan-outs after some seconds."""
-
-    def on_return(self) -> None:
-        """Called at the end of an outage."""
-
-
 class Shard:
     """The parts of a worker for one shard. They live as long as the worker.
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
 
+    Some functions that they call are those of the present connection to the broker, which sets
+    them; see :class:`~celery_throttle.worker.connection.ShardLink`.
+
     Args:
         name: the name of the shard; ``"home"`` where there is no other.
         throttle: the limits of the shard, with its server and prefix.
-        host: the worker.
+        consumer: Celery's consumer.
+        worker: the name of the worker, which no other worker has.
+        timers: the timers of the worker.
+        routing: returns the routing of the present connection to the broker; None before the first.
     """
 
-    def __init__(self, name: str, throttle: AppLimits, host: Host) -> None:
+    #: Called at the end of an outage.
+    on_return: Callable[[], None]
+    #: Called in the thread of the heartbeats, after each of them.
+    on_heartbeat: Callable[[], None]
+
+    def __init__(
+        self,
+        name: str,
+        throttle: AppLimits,
+        *,
+        consumer: Any,
+        worker: str,
+        timers: Timers,
+        routing: Callable[[], Routing | None],
+    ) -> None:
         self.name = name
         self.throttle = throttle
-        self._host = host
-        #: Of the present connection to the broker, or the last one if that is lost.
-        self.link: Link | None = None
-        store, keys, lease = throttle.store, throttle.keys, throttle.settings.lease
-        consumer, worker = host.consumer, host.name
-        self.claims = Claims(store, keys, worker, self._on_settled)
-        self.slots = TaskSlots(worker, self._on_released)
-        self.queues = WorkerQueues(throttle, host.routing)
+        self._timers = timers
+        self.on_return = self.on_heartbeat = _ignore
+        store, keys, settings = throttle.store, throttle.keys, throttle.settings
+        self.claims = Claims(store, keys, worker, on_settled=_ignore)
+        self.slots = TaskSlots(worker, on_released=_ignore)
+        self.queues = WorkerQueues(throttle, routing)
         self.quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
         self.status = StatusReport(throttle.observer, throttle.run_plan)
-        self.rules = self._make_rules_watch()
-        self.membership = self._make_membership()
+        self.rules = self._make_rules_watch(worker)
+        self.membership = Membership(
+            throttle,
+            worker,
+            self.queues,
+            WorkerCount(
+                consumer.controller.statedb, settings.workers, "" if name == HOME else name
+            ),
+            on_return=self._on_return,
+            on_heartbeat=self._after_heartbeat,
+        )
         self.outage = OutageMode(throttle, self.membership, self.slots)
         store.breaker.watcher = self.outage.begin
-        self.backoff = Backoff(host.timers)
+        self.backoff = Backoff(timers)
         self.call = ClaimCall(
             store,
             throttle.plans,
-            lease,
+            settings.lease,
             self.claims,
             self.slots,
             queues=self.queues,
             backoff=self.backoff,
-            acknowledged=self._acknowledged,
+            acknowledged=tuple,
             register_limits=self._register_missing,
         )
-        self.leases = WorkerLeases(lease, self.claims, self.slots, self.call)
-        self.revoked = RevokedTasks(self.claims, lease, self.call.queue_keys, self.call.lock)
-        self.outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
+        self.leases = WorkerLeases(self.call)
+        self.revoked = RevokedTasks(
+            self.claims, settings.lease, self.call.queue_keys, self.call.lock
+        )
+        self.outcomes = FanOutOutcomes(store, keys, report_in=_ignore)
         self._is_registered = False
 
-    def _make_rules_watch(self) -> RulesWatch | None:
+    def _make_rules_watch(self, worker: str) -> RulesWatch | None:
         throttle = self.throttle
         if throttle.rules_file is None:
             return None
-        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, self._host.name)
-
-    def _make_membership(self) -> Membership:
-        throttle, host = self.throttle, self._host
-        state_db, suffix = host.consumer.controller.statedb, "" if self.name == HOME else self.name
-        return Membership(
-            throttle,
-            host.name,
-            self.queues,
-            WorkerCount(state_db, throttle.settings.workers, suffix),
-            on_return=self._on_return,
-            on_heartbeat=self._after_heartbeat,
-        )
+        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -176,7 +157,6 @@ class Shard:
             "claims": len(self.claims),
             "quarantined": self.membership.quarantined,
             **self.status.stats(),
-            **({} if self.link is None else self.link.stats()),
         }
 
     def refresh_rules(self) -> bool:
@@ -206,7 +186,7 @@ class Shard:
         self.queues.settle_unconsumed()
         if self.membership.quarantined:
             self.quarantine.recall()
-        self._host.after_heartbeat(self)
+        self.on_heartbeat()
         self._poll_rules()
         self.status.run(self.membership.newest_change)
 
@@ -214,29 +194,15 @@ class Shard:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may stand still while a task runs (solo).
         self.leases.renew()
-        self._host.timers.call_soon(self._end_outage)
+        self._timers.call_soon(self._end_outage)
 
     def _end_outage(self) -> None:
         self.outage.end()
         self.refresh_rules()
         self._register()
         self.call.renew_slots()  # also those that tasks have taken since the server is back
-        if self.link is not None:
-            self.link.on_return()
+        self.on_return()
 
-    # For parts that outlive a connection, and use its parts.
 
-    def _acknowledged(self) -> Sequence[str]:
-        return () if self.link is None else self.link.acknowledged()
-
-    def _on_settled(self) -> None:
-        if self.link is not None:
-            self.link.on_settled()
-
-    def _on_released(self) -> None:
-        if self.link is not None:
-            self.link.on_released()
-
-    def _report_outcomes_in(self, seconds: float) -> None:
-        if self.link is not None:
-            self.link.report_outcomes_in(seconds)
+def _ignore(*_: Any) -> None:
+    """Do nothing, until there is a connection to the broker."""

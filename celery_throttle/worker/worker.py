@@ -67,10 +67,19 @@ class ThrottleWorker:
         self._connection: BrokerConnection | None = None
         self._shard_map = shard_map
         self._shards = {
-            name: Shard(name, throttle, self) for name, throttle in shard_map.shards.items()
+            name: Shard(
+                name,
+                throttle,
+                consumer=consumer,
+                worker=self.name,
+                timers=self.timers,
+                routing=self._routing,
+            )
+            for name, throttle in shard_map.shards.items()
         }
         self._home = self._shards[HOME]
         self._split_limits = self._make_split_limits()
+        self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)
@@ -128,10 +137,13 @@ class ThrottleWorker:
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
-        others = {
-            name: shard.stats() for name, shard in self._shards.items() if shard is not self._home
+        connection = self._connection
+        shown = {
+            name: {**shard.stats(), **({} if connection is None else connection.stats(shard))}
+            for name, shard in self._shards.items()
         }
-        return {**self._home.stats(), **({"shards": others} if others else {})}
+        home = shown.pop(HOME)
+        return {**home, **({"shards": shown} if shown else {})}
 
     def shard_of(self, request: Any) -> Shard:
         """Return the shard that decides about a request: that of its limits.
@@ -157,13 +169,5 @@ class ThrottleWorker:
             return self._home
         return self._home if limits is None else self._shards[self._shard_map.find(limits.names)]
 
-    # What the shards use.
-
-    def routing(self) -> Routing | None:
-        """Return the routing of the present connection to the broker; None before the first."""
+    def _routing(self) -> Routing | None:
         return None if self._connection is None else self._connection.routing
-
-    def after_heartbeat(self, shard: Shard) -> None:
-        """Announce this worker, if that was not possible before."""
-        if shard is self._home:
-            self._split_limits.after_heartbeat()

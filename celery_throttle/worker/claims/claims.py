@@ -52,7 +52,7 @@ class Claims:
         self.store = store
         self.keys = keys
         self.worker = worker
-        self._on_settled = on_settled
+        self.on_settled = on_settled
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released.
         self.settled: ReportQueue[int] = ReportQueue()
@@ -126,7 +126,7 @@ class Claims:
             if self._held.pop(claim.token, None) is None:
                 return
             self.settled.append(claim.token if claim.started else -claim.token)
-        self._on_settled()
+        self.on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
