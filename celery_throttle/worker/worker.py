@@ -16,8 +16,7 @@ from celery_throttle.worker.admission.requested_limits import has_limits, limits
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.hooks import internals
 from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
-from celery_throttle.worker.hooks.rate_limit_bypass import bypass_rate_limits
-from celery_throttle.worker.hooks.strategies import Strategies
+from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.membership.split_limits import SplitLimits
@@ -78,23 +77,14 @@ class ThrottleWorker:
             for name, throttle in shard_map.shards.items()
         }
         self._home = self._shards[HOME]
-        self._split_limits = self._make_split_limits()
+        self._split_limits = SplitLimits(
+            consumer, self._home.throttle, self.name, self._home.queues
+        )
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)
         consumer.strategies = Strategies(consumer, install, limited)
-
-    def _make_split_limits(self) -> SplitLimits:
-        home = self._home.throttle
-        return SplitLimits(
-            self.consumer,
-            self.name,
-            home.store.url,
-            home.settings.prefix,
-            self._home.queues.names,
-            lambda worker: home.run_plan(home.observer.is_live(worker)),
-        )
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
