@@ -75,6 +75,10 @@ class BrokerConnection:
         except Exception as error:  # noqa: BLE001  # of a result backend, as for a revoked task
             self.gate_for(request).retry_later(request, error)
 
+    def stats(self, shard: Shard) -> dict[str, Any]:
+        """Return what ``celery inspect stats`` shows of the gate of a shard."""
+        return self._links[shard].gate.stats()
+
     def open(self) -> None:
         """Begin to poll for tasks that wait in lines."""
         for link in self._links.values():
@@ -106,10 +110,10 @@ class ShardLink:
         self._is_open = False
         self._outcome_alarm = Alarm(timers, shard.outcomes.report)
         delayed = DelayedTasks(timers, connection.republisher, connection.prefetch, admit_again)
-        self._waiting = self._make_waiting(delayed, connection.routing)
+        waiting = self._make_waiting(delayed, connection.routing)
         self.gate = Gate(
             throttle,
-            self._waiting,
+            waiting,
             shard.slots,
             outage=shard.outage,
             delayed=delayed,
@@ -130,18 +134,19 @@ class ShardLink:
             consumer,
             timers,
             call=shard.call,
-            claims=shard.claims,
-            slots=shard.slots,
             revoked=shard.revoked,
             dispatcher=Dispatcher(
                 consumer, shard.claims, shard.quarantine, pool, timers, shard.outcomes
             ),
             wakeup=self.wakeup,
             outage=shard.outage,
-            backoff=shard.backoff,
         )
         self._renewal = consumer.timer.call_repeatedly(shard.leases.interval, shard.leases.renew)
-        shard.link = self
+        shard.claims.on_settled = self._poller.on_settled
+        shard.slots.on_released = self._poller.on_released
+        shard.call.acknowledged = waiting.acknowledged
+        shard.outcomes.report_in = self._report_outcomes_in
+        shard.on_return = self._on_return
 
     def _make_waiting(self, delayed: DelayedTasks, routing: Routing) -> WaitingPolicy:
         shard, throttle = self.shard, self.shard.throttle
@@ -183,31 +188,12 @@ class ShardLink:
         shard.call.wait_for_end()
         shard.claims.requeue(shard.claims.booked(), unless_started=True)
 
-    # What the shard calls, see `Link` in `shard.py`.
-
-    def stats(self) -> dict[str, Any]:
-        """Return what ``celery inspect stats`` shows of the gate."""
-        return self.gate.stats()
-
-    def acknowledged(self) -> Sequence[str]:
-        """Return the identities of parked messages whose acknowledgement is certain."""
-        return self._waiting.acknowledged()
-
-    def on_settled(self) -> None:
-        """Report settled claims. Thread-safe."""
-        self._poller.on_settled()
-
-    def on_released(self) -> None:
-        """Report released slots. Thread-safe."""
-        self._poller.on_released()
-
-    def report_outcomes_in(self, seconds: float) -> None:
-        """Report the outcomes of fan-outs after some seconds."""
+    def _report_outcomes_in(self, seconds: float) -> None:
         if self._is_open:
             self._outcome_alarm.set(seconds)
 
-    def on_return(self) -> None:
-        """Let waiting tasks join their lines, and poll: the server is back."""
+    def _on_return(self) -> None:
+        """Let delayed tasks join their lines, and poll: the server is back."""
         if self._is_open:
             self.gate.leave_outage()
             self._poller.poll_in(0)

@@ -5,9 +5,9 @@ A worker makes its shards in one place, see ``worker.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -16,20 +16,18 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.routing import Routing
-from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.call import ClaimCall
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.leases import WorkerLeases
+from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
-from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.rules_watch import RulesWatch
-from celery_throttle.worker.membership.unconsumed_queues import UnconsumedQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.status.report import StatusReport
@@ -40,123 +38,87 @@ logger = get_logger(__name__)
 HOME = "home"
 
 
-class Host(Protocol):
-    """What a shard uses of its worker: :class:`~celery_throttle.worker.worker.ThrottleWorker`."""
-
-    consumer: Any
-    name: str  #: of this worker; no other worker has it
-    timers: Timers
-
-    def routing(self) -> Routing | None:
-        """Return the routing of the present connection to the broker; None before the first."""
-
-    def after_heartbeat(self, shard: Shard) -> None:
-        """Called in the thread of the heartbeats, after each of them."""
-
-
-class Link(Protocol):
-    """What a shard uses of the present connection to the broker."""
-
-    def stats(self) -> Mapping[str, Any]:
-        """Return what ``celery inspect stats`` shows of the gate."""
-
-    def acknowledged(self) -> Sequence[str]:
-        """Return the identities of parked messages whose acknowledgement is certain."""
-
-    def on_settled(self) -> None:
-        """Called after a claim was settled, from any thread."""
-
-    def on_released(self) -> None:
-        """Called when slots are to be released, from any thread."""
-
-    def report_outcomes_in(self, seconds: float) -> None:
-        """Report the outcomes of fan-outs after some seconds."""
-
-    def on_return(self) -> None:
-        """Called at the end of an outage."""
-
-
 class Shard:
     """The parts of a worker for one shard. They live as long as the worker.
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
 
+    Some functions that they call are those of the present connection to the broker, which sets
+    them; see :class:`~celery_throttle.worker.connection.ShardLink`.
+
     Args:
         name: the name of the shard; ``"home"`` where there is no other.
         throttle: the limits of the shard, with its server and prefix.
-        host: the worker.
+        consumer: Celery's consumer.
+        worker: the name of the worker, which no other worker has.
+        timers: the timers of the worker.
+        routing: returns the routing of the present connection to the broker; None before the first.
     """
 
-    def __init__(self, name: str, throttle: AppLimits, host: Host) -> None:
+    #: Called at the end of an outage.
+    on_return: Callable[[], None]
+    #: Called in the thread of the heartbeats, after each of them.
+    on_heartbeat: Callable[[], None]
+
+    def __init__(
+        self,
+        name: str,
+        throttle: AppLimits,
+        *,
+        consumer: Any,
+        worker: str,
+        timers: Timers,
+        routing: Callable[[], Routing | None],
+    ) -> None:
         self.name = name
         self.throttle = throttle
-        self._host = host
-        #: Of the present connection to the broker, or the last one if that is lost.
-        self.link: Link | None = None
-        settings, store, keys = throttle.settings, throttle.store, throttle.keys
-        consumer, worker, lease = host.consumer, host.name, settings.lease
-        self.claims = Claims(store, keys, worker, self._on_settled)
-        self.slots = TaskSlots(worker, self._on_released)
-        unconsumed = UnconsumedQueues(keys, throttle.qualify, throttle.run_plan, lease)
-        self.queues = WorkerQueues(keys, throttle.qualify, host.routing, unconsumed)
+        self._timers = timers
+        self.on_return = self.on_heartbeat = _ignore
+        store, keys, settings = throttle.store, throttle.keys, throttle.settings
+        self.claims = Claims(store, keys, worker, on_settled=_ignore)
+        self.slots = TaskSlots(worker, on_released=_ignore)
+        self.queues = WorkerQueues(throttle, routing)
         self.quarantine = Quarantine(
-            store, keys, self.claims, lambda: consumer.strategies, self.queues.names_by_lines
+            self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
         self.status = StatusReport(throttle.observer, throttle.run_plan)
-        self.rules = self._make_rules_watch()
-        self.membership = self._make_membership()
-        self.outage = OutageMode(
-            consumer.app,
-            store,
-            keys,
-            self.membership,
-            self.slots,
-            grace=settings.outage_grace,
-            has_limits=bool(throttle.limits or throttle.rules_file),
+        self.rules = self._make_rules_watch(worker)
+        self.membership = Membership(
+            throttle,
+            worker,
+            self.queues,
+            WorkerCount(
+                consumer.controller.statedb, settings.workers, "" if name == HOME else name
+            ),
+            on_return=self._on_return,
+            on_heartbeat=self._after_heartbeat,
         )
+        self.outage = OutageMode(throttle, self.membership, self.slots)
         store.breaker.watcher = self.outage.begin
-        self.backoff = Backoff(host.timers)
+        self.backoff = Backoff(timers)
         self.call = ClaimCall(
             store,
             throttle.plans,
-            lease,
+            settings.lease,
             self.claims,
             self.slots,
             queues=self.queues,
             backoff=self.backoff,
-            acknowledged=self._acknowledged,
+            acknowledged=tuple,
             register_limits=self._register_missing,
         )
-        self.leases = WorkerLeases(lease, self.claims, self.slots, self.call)
-        self.revoked = RevokedTasks(store, self.claims, lease, self.call.queue_keys, self.call.lock)
-        self.outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
+        self.leases = WorkerLeases(self.call)
+        self.revoked = RevokedTasks(
+            self.claims, settings.lease, self.call.queue_keys, self.call.lock
+        )
+        self.outcomes = FanOutOutcomes(store, keys, report_in=_ignore)
         self._is_registered = False
 
-    def _make_rules_watch(self) -> RulesWatch | None:
+    def _make_rules_watch(self, worker: str) -> RulesWatch | None:
         throttle = self.throttle
         if throttle.rules_file is None:
             return None
-        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, self._host.name)
-
-    def _make_membership(self) -> Membership:
-        throttle, host = self.throttle, self._host
-        state_db, suffix = host.consumer.controller.statedb, "" if self.name == HOME else self.name
-        membership = Membership(
-            throttle.store,
-            throttle.keys,
-            lambda: throttle.limits,
-            throttle.limits_with_keys,
-            host.name,
-            lease=throttle.settings.lease,
-            queues=self.queues,
-            worker_count=WorkerCount(state_db, throttle.settings.workers, suffix),
-            on_return=self._on_return,
-            on_heartbeat=self._after_heartbeat,
-            on_quarantined=self.quarantine.recall,
-        )
-        if self.rules is not None:
-            membership.max_interval = tuning.RULES_POLL_SECONDS
-        return membership
+        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -195,7 +157,6 @@ class Shard:
             "claims": len(self.claims),
             "quarantined": self.membership.quarantined,
             **self.status.stats(),
-            **({} if self.link is None else self.link.stats()),
         }
 
     def refresh_rules(self) -> bool:
@@ -222,7 +183,10 @@ class Shard:
             self.throttle.run_plan(plans.register_missing(refs))
 
     def _after_heartbeat(self) -> None:
-        self._host.after_heartbeat(self)
+        self.queues.settle_unconsumed()
+        if self.membership.quarantined:
+            self.quarantine.recall()
+        self.on_heartbeat()
         self._poll_rules()
         self.status.run(self.membership.newest_change)
 
@@ -230,29 +194,15 @@ class Shard:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may stand still while a task runs (solo).
         self.leases.renew()
-        self._host.timers.call_soon(self._end_outage)
+        self._timers.call_soon(self._end_outage)
 
     def _end_outage(self) -> None:
         self.outage.end()
         self.refresh_rules()
         self._register()
         self.call.renew_slots()  # also those that tasks have taken since the server is back
-        if self.link is not None:
-            self.link.on_return()
+        self.on_return()
 
-    # For parts that outlive a connection, and use its parts.
 
-    def _acknowledged(self) -> Sequence[str]:
-        return () if self.link is None else self.link.acknowledged()
-
-    def _on_settled(self) -> None:
-        if self.link is not None:
-            self.link.on_settled()
-
-    def _on_released(self) -> None:
-        if self.link is not None:
-            self.link.on_released()
-
-    def _report_outcomes_in(self, seconds: float) -> None:
-        if self.link is not None:
-            self.link.report_outcomes_in(seconds)
+def _ignore(*_: Any) -> None:
+    """Do nothing, until there is a connection to the broker."""

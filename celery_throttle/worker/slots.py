@@ -5,13 +5,15 @@ A release may reach the server late or twice without harm: the slot's lease runs
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.script import Call
-from celery_throttle.worker.report_queue import ReportQueue
+
+T = TypeVar("T")
 
 
 class SlotKeys(NamedTuple):
@@ -29,6 +31,37 @@ def read_slot_keys(reply: Sequence[bytes]) -> list[SlotKeys]:
     """Return the keys of slots from a script's reply, in which the two alternate."""
     names = [name.decode() for name in reply]
     return [SlotKeys(*pair) for pair in zip(names[::2], names[1::2], strict=True)]
+
+
+class ReportQueue(deque[T]):
+    """Reports to make with the next call. Thread-safe.
+
+    The reports of recent calls are remembered: a replica that takes the server's place may have
+    missed them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recent: set[T] = set()
+        self._older: set[T] = set()
+
+    def take(self) -> list[T]:
+        """Return the reports to make now. If the call fails, they must be added again."""
+        reports = [self.popleft() for _ in range(len(self))]
+        self._recent.update(reports)
+        return reports
+
+    def remembered(self) -> set[T]:
+        """Return the reports of recent calls."""
+        return self._older | self._recent
+
+    def repeat(self) -> None:
+        """Add the reports of recent calls once more."""
+        self.extend(self.remembered())
+
+    def forget(self) -> None:
+        """Forget what was reported before the last call of this method."""
+        self._older, self._recent = self._recent, set()
 
 
 @dataclass(eq=False, repr=False)

@@ -16,8 +16,7 @@ from celery_throttle.worker.admission.requested_limits import has_limits, limits
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.hooks import internals
 from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
-from celery_throttle.worker.hooks.rate_limit_bypass import bypass_rate_limits
-from celery_throttle.worker.hooks.strategies import Strategies
+from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.membership.split_limits import SplitLimits
@@ -67,25 +66,25 @@ class ThrottleWorker:
         self._connection: BrokerConnection | None = None
         self._shard_map = shard_map
         self._shards = {
-            name: Shard(name, throttle, self) for name, throttle in shard_map.shards.items()
+            name: Shard(
+                name,
+                throttle,
+                consumer=consumer,
+                worker=self.name,
+                timers=self.timers,
+                routing=self._routing,
+            )
+            for name, throttle in shard_map.shards.items()
         }
         self._home = self._shards[HOME]
-        self._split_limits = self._make_split_limits()
+        self._split_limits = SplitLimits(
+            consumer, self._home.throttle, self.name, self._home.queues
+        )
+        self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)
         consumer.strategies = Strategies(consumer, install, limited)
-
-    def _make_split_limits(self) -> SplitLimits:
-        home = self._home.throttle
-        return SplitLimits(
-            self.consumer,
-            self.name,
-            home.store.url,
-            home.settings.prefix,
-            self._home.queues.names,
-            lambda worker: home.run_plan(home.observer.is_live(worker)),
-        )
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -128,10 +127,13 @@ class ThrottleWorker:
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
-        others = {
-            name: shard.stats() for name, shard in self._shards.items() if shard is not self._home
+        connection = self._connection
+        shown = {
+            name: {**shard.stats(), **({} if connection is None else connection.stats(shard))}
+            for name, shard in self._shards.items()
         }
-        return {**self._home.stats(), **({"shards": others} if others else {})}
+        home = shown.pop(HOME)
+        return {**home, **({"shards": shown} if shown else {})}
 
     def shard_of(self, request: Any) -> Shard:
         """Return the shard that decides about a request: that of its limits.
@@ -157,13 +159,5 @@ class ThrottleWorker:
             return self._home
         return self._home if limits is None else self._shards[self._shard_map.find(limits.names)]
 
-    # What the shards use.
-
-    def routing(self) -> Routing | None:
-        """Return the routing of the present connection to the broker; None before the first."""
+    def _routing(self) -> Routing | None:
         return None if self._connection is None else self._connection.routing
-
-    def after_heartbeat(self, shard: Shard) -> None:
-        """Announce this worker, if that was not possible before."""
-        if shard is self._home:
-            self._split_limits.after_heartbeat()

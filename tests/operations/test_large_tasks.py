@@ -219,8 +219,6 @@ def test_a_worker_withdraws_all_revoked_tasks(
 ) -> None:
     monkeypatch.setattr("celery.worker.state.revoked", LimitedSet(data=IDS))
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
-    revoked = RevokedTasks(
-        lines.store, claims, 30.0, lambda: list(lines.keys.queue("q")), threading.Lock()
-    )
+    revoked = RevokedTasks(claims, 30.0, lambda: list(lines.keys.queue("q")), threading.Lock())
     assert len(revoked.withdraw()) == COUNT
     assert lines.waiting() == []

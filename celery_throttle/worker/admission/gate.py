@@ -41,8 +41,8 @@ from celery_throttle.worker.admission.requested_limits import (
     limits_of,
     requirement_of,
 )
+from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.failure import fail
-from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool

@@ -25,8 +25,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.error_log import ErrorLog
-from celery_throttle.worker.report_queue import ReportQueue
-from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.slots import ReportQueue, read_slot_keys
 from celery_throttle.worker.wait import Wait
 
 logger = get_logger(__name__)
@@ -50,10 +49,10 @@ class Claims:
     def __init__(
         self, store: Store, keys: Keys, worker: str, on_settled: Callable[[], None]
     ) -> None:
-        self._store = store
+        self.store = store
         self.keys = keys
         self.worker = worker
-        self._on_settled = on_settled
+        self.on_settled = on_settled
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released.
         self.settled: ReportQueue[int] = ReportQueue()
@@ -91,10 +90,10 @@ class Claims:
 
         For ``start_by`` see :class:`Claim`.
         """
-        token, kind, starts, waited, packed, task_id, *about = row
+        token, kind, starts, waited, packed, task_id, *line = row
         wait, slots = None, []
-        if about:
-            field, position, *slots = about
+        if line:
+            field, position, *slots = line
             wait = Wait(self.keys.field_ref(field.decode()), position, waited / MICROSECONDS)
         claim = Claim(
             self,
@@ -127,7 +126,7 @@ class Claims:
             if self._held.pop(claim.token, None) is None:
                 return
             self.settled.append(claim.token if claim.started else -claim.token)
-        self._on_settled()
+        self.on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
@@ -194,7 +193,7 @@ class Claims:
                 return
             claim.returned = True
         try:
-            self._store.run(quarantine_call(self.keys, self.worker, claim.token, label))
+            self.store.run(quarantine_call(self.keys, self.worker, claim.token, label))
         except StoreError:  # then it goes back to its line
             self.requeue_uncertain([claim.token])
 
@@ -209,5 +208,5 @@ class Claims:
 
     def _run_requeue(self, worker: str, which: str, limit: int, tokens: Sequence[int]) -> int:
         """Run ``requeue.lua``; return how many claims are left to requeue."""
-        left: int = self._store.run(requeue_call(self.keys, worker, which, limit, tokens))
+        left: int = self.store.run(requeue_call(self.keys, worker, which, limit, tokens))
         return left

@@ -20,8 +20,8 @@ from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
-from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 
@@ -55,13 +55,13 @@ class Dispatcher:
         """Run a step; after an error the task comes again later, and the others go on."""
         try:
             step(*args)
-        except Exception:  # of a result backend, say, that is told of a revoked task
+        except Exception:  # of a result backend, say, in which a revoked task is stored
             logger.exception("A task from a line could not be handed over")
             if not claim.started:
                 self.quarantine.put_until_heartbeat(claim)
 
     def _read(self, task: ClaimedTask) -> None:
-        if task.claim.returned:  # the worker was told to stop meanwhile
+        if task.claim.returned:  # the worker stops
             return
         consumer = self.consumer
         try:

@@ -27,11 +27,11 @@ class WorkerLeases:
     that such a task has started: it would run again if this worker died.
     """
 
-    def __init__(self, lease: float, claims: Claims, slots: TaskSlots, call: ClaimCall) -> None:
+    def __init__(self, call: ClaimCall) -> None:
         #: Seconds from one renewal to the next.
-        self.interval = lease / 3
-        self._claims = claims
-        self._slots = slots
+        self.interval = call.lease / 3
+        self._claims = call.claims
+        self._slots = call.slots
         self._call = call
         self._thread: threading.Thread | None = None
         self._renewed_at = 0.0

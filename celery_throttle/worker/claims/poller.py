@@ -13,16 +13,13 @@ from typing import Any
 
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.call import Capacity, ClaimCall
-from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.claims.wakeup import WakeupListener
-from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.slots import TaskSlots
 
 
 @dataclass(eq=False, repr=False)
@@ -36,18 +33,17 @@ class Poller:
     consumer: Any
     timers: Timers
     call: ClaimCall
-    claims: Claims
-    slots: TaskSlots
     revoked: RevokedTasks
     dispatcher: Dispatcher
     wakeup: WakeupListener
     outage: OutageMode
-    backoff: Backoff
     more_are_due: bool = False  #: whether the last poll left tasks that are due
 
     def __post_init__(self) -> None:
         self._settle_alarm = Alarm(self.timers, self._report)
         self._release_alarm = Alarm(self.timers, self._report)
+        call = self.call
+        self._claims, self._slots, self._backoff = call.claims, call.slots, call.backoff
         self._thread = threading.get_ident()
         self._began = time.monotonic()
 
@@ -90,18 +86,18 @@ class Poller:
             self.call.report()
 
     def _report(self) -> None:
-        self.backoff.run_or_queue(self._report_now)
+        self._backoff.run_or_queue(self._report_now)
 
     def _report_now(self) -> None:
         """Report what ended. If slots are released and a process is free, also claim for them."""
-        if self.slots.releases and self.scheduler.count_free() > 0:
+        if self._slots.releases and self.scheduler.count_free() > 0:
             self._poll()
-        elif self.slots.releases or self.claims.settled:
+        elif self._slots.releases or self._claims.settled:
             self.call.report()
 
     def run(self) -> None:
         """Poll, or queue to poll after the calls to a slow server."""
-        self.backoff.run_or_queue(self._poll_if_free)
+        self._backoff.run_or_queue(self._poll_if_free)
 
     def _poll_if_free(self) -> None:
         if self.scheduler.count_free() > 0:
@@ -124,7 +120,7 @@ class Poller:
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
         if reply.dead_worker and self._had_time_to_renew():
-            self.claims.reclaim(reply.dead_worker)
+            self._claims.reclaim(reply.dead_worker)
         self.wakeup.listen()
         self.poll_in(reply.wait)
 
@@ -138,7 +134,7 @@ class Poller:
 
         A task that is claimed for one of them starts within 20 ms, or goes back to its line.
         """
-        starts = self.claims.recent_starts()
+        starts = self._claims.recent_starts()
         return int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
 
     def _had_time_to_renew(self) -> bool:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.store.client import Store
-from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
@@ -33,8 +31,6 @@ _DAMAGED = "damaged"
 class Quarantine:
     """Puts tasks of one worker into quarantine, and recalls tasks from there."""
 
-    store: Store
-    keys: Keys
     claims: Claims
     #: Returns the names of the tasks that this worker can run.
     task_names: Callable[[], Collection[str]]
@@ -81,11 +77,12 @@ class Quarantine:
             self._error_log.log(error)
 
     def _recall(self) -> None:
-        task_names, queues, key = self.task_names(), self.queues(), self.keys.quarantine
+        task_names, queues, keys = self.task_names(), self.queues(), self.claims.keys
+        key, store = keys.quarantine, self.claims.store
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = self.store.run(Call(script("list_quarantined"), [key], [cursor]))
+            cursor, rows = store.run(Call(script("list_quarantined"), [key], [cursor]))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
@@ -94,8 +91,8 @@ class Quarantine:
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                names = [key, self.keys.totals()]
-                self.store.run(Call(script("recall_quarantined"), names, ["", *ids]))
+                names = [key, keys.totals()]
+                store.run(Call(script("recall_quarantined"), names, ["", *ids]))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

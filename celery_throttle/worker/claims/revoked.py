@@ -15,7 +15,6 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreError
 from celery_throttle.operations.claim import withdraw_call
-from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
@@ -27,7 +26,6 @@ from celery_throttle.worker.error_log import ErrorLog
 class RevokedTasks:
     """Finds the revoked tasks among those that wait in the queues of one worker."""
 
-    store: Store
     claims: Claims
     lease: float  #: seconds of the worker's lease
     #: Returns the keys of the queues that it consumes, four each.
@@ -79,7 +77,9 @@ class RevokedTasks:
         for messages in self.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, rows = self.store.run(Call(script("scan_messages"), [messages], [cursor]))
+                cursor, rows = self.claims.store.run(
+                    Call(script("scan_messages"), [messages], [cursor])
+                )
                 yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
@@ -97,7 +97,7 @@ class RevokedTasks:
         call = withdraw_call(keys, worker, self.queue_keys(), first, ids, lease=self.lease)
         with self.lock:
             try:
-                rows = self.store.run(call)
+                rows = self.claims.store.run(call)
             except StoreError:
                 self.claims.requeue_uncertain(range(first, first + len(ids)))
                 raise

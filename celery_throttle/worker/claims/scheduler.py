@@ -124,6 +124,6 @@ class Scheduler:
 
 
 def _is_stop_requested() -> bool:
-    """Return whether a signal has told Celery to stop; its loop may act on that seconds later."""
+    """Return whether Celery received a signal to stop; its loop may act on that seconds later."""
     exit_codes = (state.should_stop, state.should_terminate)
     return any(code is not None and code is not False for code in exit_codes)  # 0 is a code, too

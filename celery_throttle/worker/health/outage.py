@@ -19,9 +19,8 @@ from celery_throttle import signals
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.store.client import Store
-from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.health.fallback import Fallback
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.slots import TaskSlots
@@ -33,19 +32,16 @@ logger = get_logger(__name__)
 class OutageMode:
     """Switches one shard of a worker to outage mode and back, and decides during an outage."""
 
-    app: Any  #: sender of the signal
-    store: Store
-    keys: Keys
+    throttle: AppLimits
     membership: Membership
     slots: TaskSlots
-    #: Seconds for which nothing starts if the number of workers is not known
-    #: (``throttle_outage_grace``).
-    grace: float
-    has_limits: bool  #: whether the app has limits; without them an outage is no error
     count: int = 0  #: number of outages since the worker started
     ended: float = 0.0  #: monotonic time at which the last outage ended; 0.0 if there was none
 
     def __post_init__(self) -> None:
+        throttle = self.throttle
+        #: Whether there are limits; without them an outage is no error.
+        self._has_limits = bool(throttle.limits or throttle.rules_file)
         self._lock = threading.Lock()
         self._fallback: Fallback | None = None
         self._began = 0.0
@@ -66,12 +62,12 @@ class OutageMode:
                 return
             self._began = time.monotonic()
             workers = self.membership.worker_count.known
-            grace = 0.0 if workers else self.grace
+            grace = 0.0 if workers else self.throttle.settings.outage_grace
             self._grace_ends = self._began + grace if grace else None
             self._fallback = Fallback(
                 self.membership.limits(),
                 workers or 1,
-                lambda ref: self.slots.count(self.keys.entries(ref)),
+                lambda ref: self.slots.count(self.throttle.keys.entries(ref)),
                 to_us(self._began + grace),
                 self.membership.pauses(),
             )
@@ -80,7 +76,7 @@ class OutageMode:
         self._send_signal("outage")
 
     def _log_begin(self, error: StoreError, workers: int | None, grace: float) -> None:
-        if not self.has_limits:
+        if not self._has_limits:
             logger.info("No task leaves its line until the server is back: %s", error)
         elif grace:
             logger.error(
@@ -127,7 +123,7 @@ class OutageMode:
             seconds = self.ended - self._began
             self._seconds += seconds
         logger.log(
-            logging.WARNING if self.has_limits else logging.INFO,
+            logging.WARNING if self._has_limits else logging.INFO,
             "The server is back after %.1f s and decides again",
             seconds,
         )
@@ -136,10 +132,10 @@ class OutageMode:
 
     def _report(self, seconds: float) -> None:
         """Add the outage to those of all workers, for the metrics."""
-        call = Call(script("count_outage"), [self.keys.outages], [to_us(seconds)])
+        call = Call(script("count_outage"), [self.throttle.keys.outages], [to_us(seconds)])
         # Not repeated: the call that failed may have been executed, and would count twice.
         with suppress(StoreError):
-            self.store.run(call)
+            self.throttle.store.run(call)
 
     def wait(self, requirement: Requirement, *, waited: bool) -> float | None:
         """Take what a task requires, or return the seconds that the task has to wait.
@@ -164,9 +160,9 @@ class OutageMode:
 
     def _send_signal(self, mode: str) -> None:
         signals.throttle_mode_changed.send(
-            sender=self.app,
+            sender=self.throttle.app,
             mode=mode,
             count=self.count,
-            server=self.store.url,
-            prefix=self.keys.prefix,
+            server=self.throttle.store.url,
+            prefix=self.throttle.keys.prefix,
         )

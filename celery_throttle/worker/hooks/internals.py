@@ -105,7 +105,7 @@ INTERNALS = (
     Internal(
         "rate limit",
         "A claimed task has its units, and must not wait in Celery's token bucket.",
-        ("worker.hooks.rate_limit_bypass",),
+        ("worker.hooks.strategies",),
         live=("_limit_task", "_limit_post_eta", "apply_eta_task"),
     ),
     Internal(

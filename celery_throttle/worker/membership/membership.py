@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +19,8 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.fleet import CONSUMED_SECONDS, REPORT_SECONDS
 from celery_throttle.store import definitions
-from celery_throttle.store.client import Store
-from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.worker_count import WorkerCount
@@ -34,27 +33,20 @@ _PAUSE = b"pause "
 class Membership:
     """Sends the heartbeats of one worker, at least every third of its lease."""
 
-    store: Store
-    keys: Keys
-    #: Returns the limits of the code and the rules file.
-    limits_in_use: Callable[[], Mapping[str, Limits]]
-    #: Returns the names of limits of which tasks of this worker need keys.
-    limits_with_keys: Callable[[], Iterable[str]]
-    worker: str
-    lease: float  #: seconds for which a worker counts as alive after a heartbeat
+    throttle: AppLimits
+    worker: str  #: name of the worker
     queues: WorkerQueues
     worker_count: WorkerCount
     #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
     #: Called from the thread after each heartbeat.
     on_heartbeat: Callable[[], None]
-    #: Called from the thread after each heartbeat while tasks are in quarantine.
-    on_quarantined: Callable[[], None]
-    max_interval: float = tuning.MAX_HEARTBEAT_SECONDS  #: seconds between two heartbeats at most
     quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
     newest_change: str = ""  #: id of the newest change of a limit at the last heartbeat
 
     def __post_init__(self) -> None:
+        #: Seconds for which a worker counts as alive after a heartbeat.
+        self._lease = self.throttle.settings.lease
         self._definitions: Mapping[bytes, bytes] = {}
         self._replied_at = 0.0
         self._wakeup = threading.Event()
@@ -70,11 +62,13 @@ class Membership:
         Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
         """
         if self._thread is None:
-            if self.limits_in_use():
+            if self.throttle.limits:
                 self._send_heartbeat()
             else:  # nothing in this worker depends on the reply, so the worker does not wait for it
                 self._wakeup.set()
-            self._thread = threading.Thread(target=self._run, name="throttle-fleet", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="throttle-heartbeat", daemon=True
+            )
             self._thread.start()
 
     def stop(self) -> None:
@@ -98,7 +92,7 @@ class Membership:
 
     def limits(self) -> dict[LimitRef, Limits]:
         """Return the limits in force at the last heartbeat, of names and of keys with their own."""
-        found = {LimitRef(name, None): limits for name, limits in self.limits_in_use().items()}
+        found = {LimitRef(name, None): limits for name, limits in self.throttle.limits.items()}
         for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
@@ -120,7 +114,9 @@ class Membership:
         }
 
     def _run(self) -> None:
-        interval = min(self.lease / 3, self.max_interval)
+        has_rules = self.throttle.rules_file is not None
+        longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
+        interval = min(self._lease / 3, longest)
         while not self._stopped:
             if not self._is_lost:
                 self._wakeup.wait(interval)
@@ -132,15 +128,12 @@ class Membership:
             if self._is_lost:
                 self._is_lost, self._returned_at = False, time.monotonic()
                 self.on_return()
-            self.queues.settle_unconsumed()
-            if self.quarantined:
-                self.on_quarantined()
             self.on_heartbeat()
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
-            reply = self._call(to_us(self.lease), self.queues.names())
+            reply = self._call(to_us(self._lease), self.queues.names())
         except StoreError:
             return False
         count, self.quarantined, newest_change, queues, *fields = reply
@@ -152,12 +145,12 @@ class Membership:
         return True
 
     def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
-        keys, in_use = self.keys, [*self.limits_in_use()]
+        keys, in_use = self.throttle.keys, [*self.throttle.limits]
         pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
         lines, about_queues = self.queues.heartbeat_arguments(queues)
         names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        with_keys = " ".join(self.limits_with_keys())
+        with_keys = " ".join(self.throttle.limits_with_keys())
         call = Call(script("heartbeat"), names, [*args, *about_queues, with_keys, *in_use])
-        reply: list[Any] = self.store.probe(call)
+        reply: list[Any] = self.throttle.store.probe(call)
         return reply

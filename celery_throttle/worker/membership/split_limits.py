@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +22,9 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.membership.queues import WorkerQueues
 
 logger = get_logger(__name__)
 
@@ -54,13 +56,9 @@ class SplitLimits:
     """
 
     consumer: Any
-    worker: str
-    url: str
-    prefix: str
-    #: Returns the names of the queues that this worker consumes.
-    queues: Callable[[], Iterable[str]]
-    #: Returns whether a worker sends heartbeats to the server of this worker.
-    is_live: Callable[[str], bool]
+    throttle: AppLimits
+    worker: str  #: name of the worker
+    queues: WorkerQueues
 
     def __post_init__(self) -> None:
         self._is_due = False  #: whether the server could not be reached when this was announced
@@ -90,15 +88,20 @@ class SplitLimits:
 
     def _own(self) -> Announcement:
         app, hostname = self.consumer.app, str(self.consumer.hostname)
-        queues = sorted(self.queues())
-        return Announcement(
-            self.worker, hostname, self.url, self.prefix, str(app.main or ""), queues
-        )
+        url, prefix = self.throttle.store.url, self.throttle.settings.prefix
+        queues = sorted(self.queues.names())
+        return Announcement(self.worker, hostname, url, prefix, str(app.main or ""), queues)
+
+    def _is_live(self, worker: str) -> bool:
+        """Return whether a worker sends heartbeats to the server of this worker."""
+        throttle = self.throttle
+        is_live: bool = throttle.run_plan(throttle.observer.is_live(worker))
+        return is_live
 
     def _announce(self) -> None:
         time.sleep(tuning.ANNOUNCEMENT_DELAY_SECONDS)
         try:
-            if not self.is_live(self.worker):  # it has ended, so others would not find it
+            if not self._is_live(self.worker):  # it has ended, so others would not find it
                 return
         except StoreError:
             self._is_due = True
@@ -114,7 +117,7 @@ class SplitLimits:
 
     def _compare(self, other: Announcement) -> None:
         try:
-            if self.is_live(other.worker):
+            if self._is_live(other.worker):
                 return
         except StoreError:  # this worker may be the one that is cut off
             return
@@ -131,8 +134,8 @@ class SplitLimits:
             "the other part: see docs/how-to/move.md",
             other.hostname,
             *where,
-            self.url,
-            self.prefix,
+            self.throttle.store.url,
+            self.throttle.settings.prefix,
         )
         self._announce()  # the other one may have started after this worker was announced
 

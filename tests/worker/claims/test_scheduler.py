@@ -17,7 +17,7 @@ from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.pool import _PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
-from celery_throttle.worker.report_queue import ReportQueue
+from celery_throttle.worker.slots import ReportQueue
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -83,6 +83,8 @@ class OneProcess:
             is_on=False,
             ended=0.0,
         )
+        nothing.claims = nothing.slots = nothing
+        nothing.backoff = self.backoff
         pool = _PreforkPool(self._controller)
         self._semaphore.value = 1 - len(self._pool._cache)
         timers: Any = self.timer
@@ -92,13 +94,10 @@ class OneProcess:
             self._consumer,
             timers,
             call=nothing,
-            claims=nothing,
-            slots=nothing,
             revoked=nothing,
             dispatcher=nothing,
             wakeup=nothing,
             outage=nothing,
-            backoff=self.backoff,
         )
         self.poller.poll_in(0)
         self.timer.run()
