@@ -54,7 +54,7 @@ class Bench:
             "tenant": "1/m",
             "bulk": "100/s burst 200",
             "never": "1/h",
-            "deep": "1/h burst 200",
+            "deep": "1000000/d using fixed-window",
             "both": ["1/h burst 200", "1000/d using fixed-window"],
             "window": "1000/s using fixed-window",
         }
@@ -145,7 +145,7 @@ def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
     used = 30 / 2 + 1
     left = held.left(bench.now) / 2 + (held.then.units / 2 if held.then else 0)
     bench.quota._ahead = None
-    assert 200 - bench.throttle["deep"].peek(0).remaining >= used + left
+    assert 1_000_000 - bench.throttle["deep"].peek(0).remaining >= used + left
 
 
 def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
