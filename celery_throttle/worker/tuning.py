@@ -93,9 +93,6 @@ GATHER_SECONDS = 0.004
 #: Requests that one call takes units for at most, beside the one that has a process.
 QUOTA_BATCH_SIZE = 7
 
-#: If the server's last reply took longer than this, no units are taken ahead: they would come late.
-MAX_ROUND_TRIP_SECONDS = BOOKING_HORIZON_SECONDS / 4
-
 #: Requirements of which the gate remembers units, and that they were refused.
 QUOTA_CACHE_SIZE = 1024
 

@@ -217,9 +217,9 @@ class Gate:
         # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
         ahead = self.waiting.in_lines and not limits.slots
         if ahead and not may_be_parked(request):
-            wait = self._quota.in_hand(requirement)
+            wait = self._quota.use(requirement)
             if wait is None:
-                if self._quota.is_better_gathered(requirement) and self._batch.add(request):
+                if self._quota.is_in_demand(requirement) and self._batch.add(request):
                     return False
                 wait = self._quota.take(requirement)
             if wait is not None:
@@ -236,7 +236,7 @@ class Gate:
             raise
         if wait is None:
             return False
-        self._quota.is_free(requirement)
+        self._quota.forget_refusal(requirement)
         return self._start_in(wait, request)
 
     def _decide_alone(self, request: Any, limits: TaskLimits, requirement: Requirement) -> bool:

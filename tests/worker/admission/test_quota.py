@@ -10,7 +10,7 @@ from weakref import WeakSet
 import pytest
 from celery import Celery
 
-from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
+from celery_throttle import Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
@@ -63,28 +63,23 @@ class Bench:
         self.waiting: list[Any] = []
         self.quota = Quota(self.throttle, Backoff(NOWHERE), lambda: self.waiting)
         self.calls = 0
-        for name in ("begin", "run"):
-            monkeypatch.setattr(self.throttle.store, name, self._counted(name))
-
-    def _counted(self, name: str) -> Callable[[Any], Any]:
-        make = getattr(self.throttle.store, name)
+        run = self.throttle.store.run
 
         def counted(call: Any) -> Any:
             self.calls += 1
-            return make(call)
+            return run(call)
 
-        return counted
+        monkeypatch.setattr(self.throttle.store, "run", counted)
 
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task."""
-        wait = self.quota.in_hand(requirement)
+        wait = self.quota.use(requirement)
         return self.quota.take(requirement) if wait is None else wait
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
         for _ in range(4 * BATCH):
             assert self.take(one("bulk")) == 0.0
-        self.quota._ahead = None
         self.calls = 0
 
     def requests(self, task: Any, tenants: range) -> list[Request]:
@@ -143,8 +138,7 @@ def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
     assert bench.take(one("deep")) == 0.0
     assert bench.quota._blocks[halves] is held
     used = 30 / 2 + 1
-    left = held.left(bench.now) / 2 + (held.then.units / 2 if held.then else 0)
-    bench.quota._ahead = None
+    left = held.left(bench.now) / 2
     assert 1_000_000 - bench.throttle["deep"].peek(0).remaining >= used + left
 
 
@@ -156,7 +150,7 @@ def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
     for block in bench.quota._blocks.values():
         assert block.good_for <= HORIZON
     bench.now += HORIZON + 0.001
-    assert bench.quota._block(window, bench.now) is None
+    assert bench.quota.use(window) is None
 
 
 def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> None:
@@ -177,56 +171,6 @@ def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) ->
     bench.waiting = bench.waiting[1:]
     assert bench.take(tenant_of(1)) == 0.0
     assert bench.calls == 2
-
-
-def test_the_next_call_is_sent_before_a_task_needs_it(bench: Bench, task: Any) -> None:
-    bench.make_busy()
-    requests = bench.requests(task, range(20))
-    for number in range(20):
-        bench.waiting = requests[number + 1 : number + 6]
-        assert bench.take(tenant_of(number)) == 0.0
-    assert 4 <= bench.calls <= 8
-    ahead = bench.quota._ahead
-    bench.waiting = []
-    bench.now += 1
-    taken = [bench.take(tenant_of(tenant)) for tenant in range(20)]
-    assert taken == [None] * 20, ahead
-
-
-def test_what_was_asked_ahead_is_not_used_after_20_ms(bench: Bench, task: Any) -> None:
-    bench.make_busy()
-    bench.waiting = bench.requests(task, range(1, 4))
-    assert bench.take(tenant_of(0)) == 0.0
-    bench.waiting = bench.requests(task, range(4, 8))
-    assert bench.take(tenant_of(1)) == 0.0
-    assert bench.quota._ahead is not None
-    bench.waiting = []
-    bench.now += HORIZON + 0.001
-    # Its unit was taken at the server, so there is none left; that it was lost harms nobody.
-    assert bench.take(tenant_of(4)) is None
-
-
-def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
-    bench: Bench, task: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.make_busy()
-    bench.waiting = bench.requests(task, range(1, 3))
-    assert bench.take(tenant_of(0)) == 0.0
-    bench.waiting = bench.requests(task, range(3, 8))
-
-    def fail(*_: Any) -> Any:
-        raise StoreUnavailableError("gone")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(bench.throttle.store, "begin", fail)
-        assert bench.take(tenant_of(1)) == 0.0
-    assert bench.take(tenant_of(2)) == 0.0
-    assert bench.quota._ahead is not None
-    with monkeypatch.context() as broken:
-        for name in ("finish", "run"):
-            broken.setattr(bench.throttle.store, name, fail)
-        with pytest.raises(StoreUnavailableError):
-            bench.take(tenant_of(3))
 
 
 def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
