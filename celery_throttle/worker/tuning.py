@@ -99,9 +99,9 @@ QUOTA_CACHE_SIZE = 1024
 #: Requirements of which the demand is counted; beyond, all are counted anew.
 DEMAND_CACHE_SIZE = 4096
 
-#: Requests decided, and tasks parked, in one round trip of `NextRound`; the bytes of their messages
-#: from which on no other is added; and the time until the next round: the ends of tasks are noted
-#: in between.
+#: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
+#: messages from which on no other is added; and the time until the next round: the ends of tasks
+#: are noted in between.
 DECISION_BATCH_SIZE = 8
 DECISION_BATCH_BYTES = 1_000_000
 NEXT_ROUND_SECONDS = 0.0001

@@ -295,7 +295,7 @@ class ConnectionParts:
             backoff=worker.backoff,
             pool=pool,
             outcomes=worker.outcomes,
-            admit_again=self.admit_again,
+            readmit=self.admit_again,
             call_later=timers.call_after,
             call_soon=timers.call_soon,
             report_ungated=worker.status.report_ungated,
@@ -378,4 +378,4 @@ class ConnectionParts:
         try:
             self._consumer.on_task_request(request)
         except Exception as error:  # noqa: BLE001  # of a result backend that is told of a revoked task
-            self.gate.retry_later(request, error)
+            self.gate.delay(request, error)

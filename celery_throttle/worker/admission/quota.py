@@ -198,7 +198,7 @@ def _is_certain(request: Any) -> bool:
     return (
         issubclass(type(request), PassesGate)
         and request.throttle_state.claim is None
-        and request.throttle_state.status not in (Status.SCHEDULED, Status.ADMITTED)
+        and request.throttle_state.status not in (Status.BOOKED, Status.IN_STRATEGY)
         and request.expires is None
         and request.id not in state.revoked
         and not state.revoked_stamps

@@ -22,7 +22,7 @@ from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.task_state import TaskState
+from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import GATHER_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
@@ -240,7 +240,7 @@ class Pool:
             backoff=Backoff(NOWHERE),
             pool=Free(),
             outcomes=NOWHERE,
-            admit_again=self.bring,
+            readmit=self.bring,
             call_later=lambda *timer: self.timers.append(timer),
             call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
@@ -249,7 +249,7 @@ class Pool:
         bench.quota = self.gate._quota
 
     def bring(self, request: Any) -> None:
-        if self.gate.admit(request):
+        if self.gate.admit(request) is Status.ADMITTED:
             self.started.append(request)
 
 
@@ -277,7 +277,8 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     (request,) = bench.requests(task, range(1))
     claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
     row = [7, 1, 0, 0, b"", b"", b"pool", 1, [b"entries", b"waits"]]
-    request.throttle_state.claim = claims.receive(row).claim
+    request.message.claim = claims.receive(row).claim
+    request.throttle_state = TaskState(request)
     pool.bring(request)
     assert pool.started == [request]
     pool.gate.end(request)
