@@ -51,7 +51,7 @@ class Claim:
     claims: ClaimHolder
     token: int  #: number of the claim among the worker's claims
     #: Whether the units were taken with the task. If not (the task has expired, was revoked, or can
-    #: never pass), the gate decides as about any message.
+    #: never pass), the gate decides, as for any message.
     has_units: bool
     wait: Wait | None  #: in its line; None if the units were not taken
     slots: Sequence[SlotKeys]  #: those that were taken with the task

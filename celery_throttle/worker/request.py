@@ -20,7 +20,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_throttle.fanout.outcomes import DONE, FAILED
 from celery_throttle.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.messages.publishing import remove_broker_headers
-from celery_throttle.tasks.context import TaskThrottled
+from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.failure import fail
@@ -73,7 +73,7 @@ class GatedRequest(PassesGate):
         gate = gate_of(self.app)  # type: ignore[attr-defined]  # mixed in
         is_running = self.throttle_state.status is Status.RUNNING
         if isinstance(error, TaskThrottled) and gate is not None and is_running:
-            gate.step_out(self, error.met)
+            gate.step_out(self, error.requested)
             return None
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above

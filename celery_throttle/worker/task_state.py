@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import check_name
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.tasks.context import Item
+from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, Wait
@@ -141,14 +141,14 @@ class TaskState:
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
     broker_wait: BrokerWait | None = None  #: its wait at the broker, as long as it lasts
-    requested: Sequence[Item] = ()  #: the limits that its runs requested in the body
+    requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
     required_by: TaskLimits | None = None  #: the limits by which it was read
     #: The limits that it declares together with those it requested, once they were joined; see
     #: `admission/requested_limits.py`.
-    joined: tuple[TaskLimits | None, Sequence[Item], int] | None = None
+    joined: tuple[TaskLimits | None, Sequence[Item]] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0

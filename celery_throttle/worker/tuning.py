@@ -112,9 +112,6 @@ WAIT_IN_PLACE_SECONDS = 0.0003
 #: Time until a request comes to the gate again for which the server replied an error.
 RETRY_SECONDS = 1.0
 
-#: Limits and keys that the body of one task may request.
-MAX_REQUESTED_LIMITS = 20
-
 # Tasks that wait.
 
 #: A task that is expected to wait for less is not shown as waiting in the result backend: another

@@ -75,7 +75,6 @@ class WorkerParts:
         self.connection: ConnectionParts | None = None
         throttle, settings = self.throttle, self.throttle.settings
         store, keys, plans, lease = throttle.store, throttle.keys, throttle.plans, settings.lease
-        _ = throttle.swallowed  # made before the pool forks, so that its processes share it
         name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self.timers = make_timers(consumer)
         self.claims = Claims(store, keys, name, self._on_settled)

@@ -8,22 +8,15 @@ When Celery loses the broker it drops them, and the broker delivers them once mo
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from celery_throttle.errors import StoreError
-from celery_throttle.operations.plan import Plan
-from celery_throttle.store.client import Store
-from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.task_state import Status
-
-T = TypeVar("T")
 
 #: Calls a function after some seconds, with arguments.
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
@@ -124,40 +117,3 @@ class DecisionBatch:
             if self._expected:
                 args = (self._decide_some,)
                 self.call_later(tuning.NEXT_ROUND_SECONDS, self.backoff.run_or_queue, args)
-
-
-def run_together(store: Store, backoff: Backoff, plans: Sequence[Plan[T]]) -> list[T | Exception]:
-    """Run several plans, each of their calls in one round trip; they must not sleep.
-
-    Returns the result or error of each plan, in their order.
-    """
-    results: dict[int, T | Exception] = {}
-    replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
-    while replies:
-        calls: dict[int, Call] = {}
-        for index, reply in replies.items():
-            plan = plans[index]
-            resume = plan.throw if isinstance(reply, StoreError) else plan.send
-            try:
-                step = resume(reply)
-                assert isinstance(step, Call)  # noqa: S101  # see above
-                calls[index] = step
-            except StopIteration as end:
-                results[index] = end.value
-            except Exception as error:  # noqa: BLE001  # the others go on
-                results[index] = error
-        replies = dict(zip(calls, _run_calls(store, backoff, list(calls.values())), strict=True))
-    return [results[index] for index in range(len(plans))]
-
-
-def _run_calls(store: Store, backoff: Backoff, calls: Sequence[Call]) -> Sequence[Any]:
-    """Return the reply to each call, or its error."""
-    if not calls:
-        return ()
-    began = time.monotonic()
-    try:
-        return store.run_all(calls)
-    except StoreError as error:
-        return [error] * len(calls)
-    finally:
-        backoff.record_calls(began)

@@ -22,28 +22,20 @@ from celery_throttle import signals
 from celery_throttle.errors import (
     StoreError,
     StoreUnavailableError,
-    ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.plan import Plan
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.context import Item
-from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.tasks.step_out import Item
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.batching import (
-    CallLater,
-    DecisionBatch,
-    QuotaBatch,
-    run_together,
-)
+from celery_throttle.worker.admission.batching import CallLater, DecisionBatch, QuotaBatch
+from celery_throttle.worker.admission.booking import Booking
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
-    add_requested,
     has_limits,
     limits_of,
     requirement_of,
+    set_requested,
 )
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.fan_out_outcomes import FanOutOutcomes
@@ -54,7 +46,7 @@ from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
+from celery_throttle.worker.waiting.policy import WaitingPolicy
 
 
 @dataclass(eq=False, repr=False)
@@ -81,11 +73,17 @@ class Gate:
 
     def __post_init__(self) -> None:
         throttle, backoff, pool = self.throttle, self.backoff, self.pool
-        self._gathered = QuotaBatch(self.readmit, self.call_later, pool.queued_requests)
-        self._deferred = DecisionBatch(self._decide_batch, self.call_later, backoff, self.call_soon)
         self._recovery = Recovery(throttle.store, self.outage, self.delayed, self.refresh_rules)
-        self._quota = Quota(
-            throttle, backoff, lambda: chain(self._gathered, pool.queued_requests())
+        self._deferred = DecisionBatch(self._decide_batch, self.call_later, backoff, self.call_soon)
+        gathered = QuotaBatch(self.readmit, self.call_later, pool.queued_requests)
+        self._booking = Booking(
+            throttle,
+            self.waiting,
+            self.outage,
+            self.delayed,
+            backoff,
+            Quota(throttle, backoff, lambda: chain(gathered, pool.queued_requests())),
+            gathered,
         )
         self._stopped = False
         # Without an event loop, requests come here in several threads or greenlets.
@@ -141,54 +139,13 @@ class Gate:
         requirement = requirement_of(limits, request)
         if not self.pool.enter(request):
             return task.queue()
-        status = self._book_or_wait(request, limits, requirement)
-        return self._start_booked(request) if status is Status.BOOKED else status
-
-    def _book_or_wait(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
-        """Take the units of a request that has a process, or else let it wait."""
         if self.outage.is_on:
-            return self._decide_in_outage(request, limits, requirement)
-        if (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
-            return self._deferred.add(request)
-        # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
-        if self.waiting.in_lines and not limits.slots and not may_be_parked(request):
-            status = self._use_quota(request, requirement)
-            if status is not None:
-                return status
-        return self._take_or_park(request, limits, requirement, may_run=True)
-
-    def _use_quota(self, request: Any, requirement: Requirement) -> Status | None:
-        """Use cached quota, or take some; None if there is none."""
-        quota, task = self._quota, request.throttle_state
-        wait = quota.use(requirement)
-        if wait is None and quota.is_in_demand(requirement) and self._gathered.has_room():
-            return self._gathered.add(request)
-        if wait is None:
-            wait = quota.take(requirement)
-        return None if wait is None else task.book(wait)
-
-    def _take_or_park(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Status:
-        """Take the units of a request, or else let it wait, in one call."""
-        plan = self._park(request, limits, requirement, may_run=may_run)
-        (status,) = self._run([request], [plan])
-        if isinstance(status, Exception):
-            raise status
-        return status
-
-    def _decide_in_outage(
-        self, request: Any, limits: TaskLimits, requirement: Requirement
-    ) -> Status:
-        """Decide without the server. A task that may be in a line must not run here as well."""
-        task: TaskState = request.throttle_state
-        parked = self.waiting.in_lines and may_be_parked(request)
-        wait = None if parked else self.outage.wait(requirement, waited=task.waited_in_outage)
-        task.waited_in_outage = bool(wait)
-        if wait != 0.0:
-            return self.delayed.add(request, wait)
-        self.waiting.hold_slots(request, limits, requirement)
-        return task.book(0.0)
+            status = self._booking.book_in_outage(request, limits, requirement)
+        elif (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
+            status = self._deferred.add(request)
+        else:
+            status = self._booking.book(request, limits, requirement)
+        return self._start_booked(request) if status is Status.BOOKED else status
 
     def _start_booked(self, request: Any) -> Status:
         """Start a request that has its units, at its time."""
@@ -214,7 +171,8 @@ class Gate:
             return
         results: Sequence[Status | Exception | None] = [None] * len(requests)
         if not self.outage.is_on:
-            results = self._take_or_park_batch(requests)
+            with self._deciding:
+                results = self._booking.book_or_park_all(requests, self.pool.count_free())
         for request, result in zip(requests, results, strict=True):
             status = self._decide(request, partial(self._conclude, result))
             if status is Status.BOOKED:
@@ -224,29 +182,12 @@ class Gate:
         """Return whether a request was revoked, expired or was dropped; then end it."""
         try:
             revoked = request not in state.reserved_requests or request.revoked()
-        except Exception as error:  # noqa: BLE001  # of a result backend that is told
+        except Exception as error:  # noqa: BLE001  # of a result backend, say
             self._recovery.delay(request, error)
             return True
         if revoked:
             self.end(request)
         return bool(revoked)
-
-    def _take_or_park_batch(self, requests: Sequence[Any]) -> Sequence[Status | Exception]:
-        free = self.pool.count_free()
-        with self._deciding:
-            plans = [
-                self._park_one(request, may_run=index < free)
-                for index, request in enumerate(requests)
-            ]
-            return self._run(requests, plans)
-
-    def _park_one(self, request: Any, *, may_run: bool) -> Plan[Status]:
-        limits = limits_of(self.throttle, request)
-        if limits is None:  # they were removed meanwhile
-            task: TaskState = request.throttle_state
-            return task.book(0.0)
-        requirement = requirement_of(limits, request)
-        return (yield from self._park(request, limits, requirement, may_run=may_run))
 
     def _conclude(self, result: Status | Exception | None, request: Any) -> Status:
         """Return the status of one request of a batch; decide once more if it has no reply."""
@@ -257,16 +198,16 @@ class Gate:
         return result
 
     def _decide_alone(self, request: Any) -> Status:
-        """Decide about one request of a batch by itself."""
+        """Decide about one request of a batch, without the others."""
         limits = limits_of(self.throttle, request)
         if limits is None:
             task: TaskState = request.throttle_state
             return task.book(0.0)
         requirement = requirement_of(limits, request)
         if self.outage.is_on:
-            return self._decide_in_outage(request, limits, requirement)
+            return self._booking.book_in_outage(request, limits, requirement)
         may_run = self.pool.has_room()
-        return self._take_or_park(request, limits, requirement, may_run=may_run)
+        return self._booking.book_or_park(request, limits, requirement, may_run=may_run)
 
     def _park_at_stop(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
@@ -274,7 +215,7 @@ class Gate:
             limits = limits_of(self.throttle, request)
             if limits is not None:
                 requirement = requirement_of(limits, request)
-                self._take_or_park(request, limits, requirement, may_run=False)
+                self._booking.book_or_park(request, limits, requirement, may_run=False)
             elif not self.delayed.send_back(request):
                 fail(request, StoreUnavailableError("its queue cannot be reached"))
         except StoreError as error:
@@ -282,33 +223,6 @@ class Gate:
                 fail(request, error)
         except Exception as error:  # noqa: BLE001  # of a result backend, say
             self._recovery.fail_or_delay(request, error)
-
-    # Calls.
-
-    def _park(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Plan[Status]:
-        """Take the units of a request, or else let it wait; see :class:`WaitingPolicy`."""
-        status = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
-        if status is Status.BOOKED:
-            self._quota.forget_refusal(requirement)
-        return status
-
-    def _run(
-        self, requests: Sequence[Any], plans: Sequence[Plan[Status]]
-    ) -> Sequence[Status | Exception]:
-        """Run the plans of requests together, and acknowledge those that are parked now."""
-        results = run_together(self.throttle.store, self.backoff, plans)
-        parked = [index for index, result in enumerate(results) if result is Status.PARKED]
-        began = time.monotonic()
-        try:
-            self.waiting.leave([requests[index] for index in parked])
-        except StoreError as error:
-            for index in parked:
-                requests[index].throttle_state.in_doubt = True
-                results[index] = error
-            self.backoff.record_calls(began)
-        return results
 
     # The ends of tasks, and of the worker.
 
@@ -354,11 +268,7 @@ class Gate:
         state.task_reserved(request)
         self.pool.uncounted.add(request)
         self.pool.on_exit()
-        try:
-            add_requested(self.throttle, request, requested)
-        except ThrottleError as error:
-            self._recovery.fail_or_delay(request, error)
-            return
+        set_requested(request, requested)
         self._deferred.add(request)
         if self._stopped:
             self._deferred.decide_all()

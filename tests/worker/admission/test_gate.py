@@ -16,7 +16,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
+from celery_throttle.worker.tuning import RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
 from celery_throttle.worker.wiring import ConnectionParts
 
@@ -210,20 +210,6 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     turn()
     assert bench.tries == 1
     assert bench.left == [request]
-
-
-def test_a_task_that_meets_more_limits_than_it_may_fails(bench: Bench) -> None:
-    request: Any = bench.request(lambda: None)
-    failed: list[Any] = []
-    request.on_failure = lambda info, **_: failed.append(info.exception)
-    request.acknowledge = lambda: None
-    request.throttle_state.admit()
-    request.throttle_state.run()
-    bench.gate.step_out(
-        request, [("api", str(number), 1) for number in range(MAX_REQUESTED_LIMITS + 1)]
-    )
-    assert "has met 21 limits" in str(failed[0])
-    assert not bench.turns
 
 
 def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:

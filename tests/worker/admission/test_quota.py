@@ -246,7 +246,7 @@ class Pool:
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
-        bench.quota = self.gate._quota
+        bench.quota = self.gate._booking.quota
 
     def bring(self, request: Any) -> None:
         if self.gate.admit(request) is Status.ADMITTED:
