@@ -108,13 +108,13 @@ class Gate:
 
     def _decide(self, request: Any, decide: Callable[[Any], Status]) -> Status:
         """Decide, and let the pool know whether the request waits in this worker."""
-        uncounted = self.pool.uncounted
+        idle_requests = self.pool.idle_requests
         with self.deciding:
-            if uncounted:
-                uncounted.discard(request)
+            if idle_requests:
+                idle_requests.discard(request)
             status = decide(request)
             if status.is_waiting_here and request in state.reserved_requests:
-                uncounted.add(request)
+                idle_requests.add(request)
         return status
 
     def _decide_returned(self, request: Any) -> Status:
@@ -236,8 +236,8 @@ class Gate:
         """Record that a task has ended, in whatever way, or was not started after all."""
         request.throttle_state.end()
         self.slots.end(request)
-        if self.pool.uncounted:
-            self.pool.uncounted.discard(request)
+        if self.pool.idle_requests:
+            self.pool.idle_requests.discard(request)
         self.pool.on_exit()
 
     def report_outcome(self, request: Any) -> None:
@@ -272,7 +272,7 @@ class Gate:
         # They belong to that run: a revoke would terminate the run that has its process now.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
-        self.pool.uncounted.add(request)
+        self.pool.idle_requests.add(request)
         self.pool.on_exit()
         set_requested(request, requested)
         self._deferred.add(request)
@@ -296,7 +296,7 @@ class Gate:
         self._stopped = True
         self._deferred.decide_all()
         self.delayed.forget()
-        for request in list(self.pool.uncounted):
+        for request in list(self.pool.idle_requests):
             claim = request.throttle_state.claim
             if claim is not None:
                 claim.requeue()

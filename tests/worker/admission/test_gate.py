@@ -74,7 +74,7 @@ class Bench:
             backoff=backoff,
             outcomes=nothing,
             pool=SimpleNamespace(
-                uncounted=WeakSet(),
+                idle_requests=WeakSet(),
                 count_free=lambda: 100,
                 enter=lambda _: True,
                 has_room=lambda: True,

@@ -193,7 +193,7 @@ class Free:
     drops_tasks = runs_inline = False
 
     def __init__(self) -> None:
-        self.uncounted: WeakSet[Any] = WeakSet()
+        self.idle_requests: WeakSet[Any] = WeakSet()
 
     def count_processes(self) -> int:
         return 1
