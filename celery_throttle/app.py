@@ -254,9 +254,7 @@ class Throttle(RemovalMethods):
     ) -> bool:
         """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
         run = current_run(self)
-        if run is not None:
-            run.resend(requirement, acquisition, stop, most)
-        return run is None
+        return run is None or run.resend(requirement, acquisition, stop, most)
 
     def check(self) -> None:
         """Check the settings, the routes, the rules file and the limits of all tasks.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from celery_throttle.backend import Backend
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.errors import LimitValueError, StoreError, shown
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -22,7 +22,7 @@ from celery_throttle.limits.key import LimitRef, RefLike, are_cacheable, parse_r
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.plan import Clock, Plan, Sleep
 from celery_throttle.operations.settle import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -155,15 +155,19 @@ class LimiterCore:
 
     def run_plan(self, plan: Plan[T]) -> T:
         """Execute a plan, blocking."""
+        resume: Callable[[Any], Call | Sleep] = plan.send
         result: Any = None
         while True:
             try:
-                step = plan.send(result)
+                step = resume(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            result = None
+            resume, result = plan.send, None
             if isinstance(step, Call):
-                result = self.store.run(step)
+                try:
+                    result = self.store.run(step)
+                except StoreError as error:
+                    resume, result = plan.throw, error
             elif self.clock is not None:
                 self.clock.advance(step.seconds)
             else:
@@ -175,15 +179,19 @@ class LimiterCore:
 
     async def arun_plan(self, plan: Plan[T]) -> T:
         """:meth:`run_plan` for asyncio."""
+        resume: Callable[[Any], Call | Sleep] = plan.send
         result: Any = None
         while True:
             try:
-                step = plan.send(result)
+                step = resume(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            result = None
+            resume, result = plan.send, None
             if isinstance(step, Call):
-                result = await self.store.arun(step)
+                try:
+                    result = await self.store.arun(step)
+                except StoreError as error:
+                    resume, result = plan.throw, error
             elif self.clock is not None:
                 self.clock.advance(step.seconds)
             else:

@@ -1,7 +1,9 @@
 """Plans: operations on limits without I/O, written once for blocking code and for asyncio.
 
 A plan is a generator. It yields a :class:`~celery_throttle.store.script.Call` to run on the server,
-or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter_core` executes plans.
+or a :class:`Sleep`, and returns its result. If a call has no reply, its ``StoreError`` is raised in
+the plan. :mod:`celery_throttle.limiter_core` executes plans; a worker's gate executes several plans
+in one round trip, see ``worker/admission/booking.py``.
 """
 
 from __future__ import annotations
@@ -33,18 +35,6 @@ class Sleep:
 
 
 Plan = Generator[Call | Sleep, Any, T]
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """A step of an attempt: waits until this many replicas have all that was written before."""
-
-    replicas: int
-
-
-#: A worker's plan to admit or park one task. It does not sleep, and it handles errors: where there
-#: is no reply, a ``StoreError`` is raised in it.
-Attempt = Generator[Call | Confirm, Any, T]
 
 
 class Clock(Protocol):

@@ -24,11 +24,14 @@ from celery_throttle.tasks.declared import Declared
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.broker import broker_identity
 from celery_throttle.tasks.settings import Settings, Spec
-from celery_throttle.tasks.swallowed_waits import SwallowedWaits
+from celery_throttle.tasks.step_out import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits, read_templates
 
 #: A state that says nothing: the result backend stores no state of a task that waits.
 _NO_STATE = "PENDING"
+
+#: Time between two warnings of one kind about tasks of one name, by whichever process.
+_WARNING_SECONDS = 86_400.0
 
 
 class AppLimits(Limiter):
@@ -175,7 +178,15 @@ class AppLimits(Limiter):
     @cached_property
     def swallowed(self) -> SwallowedWaits:
         """Warns of tasks that catch the error with which they should step out."""
-        return SwallowedWaits(self.app)
+        return SwallowedWaits(self.app, self._begin_warning)
+
+    def _begin_warning(self, task_name: str) -> bool:
+        """Return whether no process has warned of a task today, as far as the server can tell."""
+        plan = self.observer.begin_once(f"swallowed {task_name}", _WARNING_SECONDS)
+        try:
+            return self.run_plan(plan)
+        except StoreError:
+            return True
 
     def bind_task(self, task: type[Task]) -> None:
         """Forget the limits of a task that is defined, or defined anew."""

@@ -1,9 +1,12 @@
 """Limits that a task requests in its body: instead of waiting there, it steps into its line.
 
-The task leaves its process, and runs once more from its beginning when the limit that it met has
-room. That run begins with the units of the task's own limits, and of those that were requested in
-its body before: a limit requested in the body is served first from units the run already has. No
-import of the worker's parts: this runs in the pool's processes.
+The task leaves its process, and runs once more from its beginning when the limits that refused have
+room. That run begins with the units of the task's own limits, and of those that refused: a limit
+requested in the body is served first from units the run already has.
+
+Only a run that has not sent a request steps out, so that nothing is paid twice: each call that took
+what it asked for counts as a request. Other calls wait in place, or fail. No import of the worker's
+parts: this runs in the pool's processes.
 """
 
 from __future__ import annotations
@@ -14,24 +17,17 @@ from typing import Any
 
 from celery._state import get_current_worker_task
 from celery.app.task import Context
-from celery.exceptions import Ignore
 
-from celery_throttle.errors import CostError, Throttled
-from celery_throttle.limits.cost import MILLION, to_units
+from celery_throttle.errors import Throttled
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Concurrency
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.tasks import waiting_log
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.step_out import Item, TaskThrottled
 
-#: A name and key, and millionths of a unit of it; sent between processes.
-Item = tuple[str, str | None, int]
-
-#: Longest wait in seconds of a run in place, for units that no run can begin with.
+#: Longest wait in seconds of a run that does not step out.
 MAX_WAIT_IN_PLACE_SECONDS = 60.0
 
 #: Field of a task's request in which a worker passes units to the run, as items; empty for those of
@@ -47,32 +43,6 @@ def declare_units_field() -> None:
     """Let Celery know the field: it takes unknown ones for headers, and sends them on."""
     if not hasattr(Context, UNITS_FIELD):
         setattr(Context, UNITS_FIELD, None)
-
-
-class TaskThrottled(Throttled, Ignore):
-    """A limit refused within a task, which steps into its line. Celery only logs this error.
-
-    Attributes:
-        limit: See :class:`Throttled`; so for ``key``, ``retry_after`` and ``paused``.
-        met: The limits that were requested, and refused.
-    """
-
-    def __init__(
-        self,
-        limit: str,
-        key: str | None,
-        retry_after: float | None,
-        met: Sequence[Item],
-        paused: float = 0.0,
-    ) -> None:
-        super().__init__(limit, key, retry_after, paused)
-        self.met = tuple(met)
-        self.args = (limit, key, retry_after, self.met, paused)
-
-    @property
-    def description(self) -> str:
-        """Text for Celery's log: that the task waits, and for which limit."""
-        return f"waits for {self._subject}"
 
 
 def current_run(throttle: AppLimits) -> Run | None:
@@ -115,8 +85,11 @@ class Run:
         self.refusal: TaskThrottled | None = None
         self._throttle = throttle
         self._refusals = refusals
-        self._units = [(str(name), key, int(cost)) for name, key, cost in units]
-        self._unused = list(self._units)
+        self._unused = [(str(name), key, int(cost)) for name, key, cost in units]
+        #: Names and keys of the units that the run began with.
+        self._begun_with = {item[:2] for item in self._unused}
+        self._taken = 0  # calls that took what they asked for: each sends a request
+        self._acquiring = 0  # calls under way
 
     def taking(
         self,
@@ -129,10 +102,12 @@ class Run:
         """Use units that the run has, and acquire the rest.
 
         Raises:
-            TaskThrottled: the limits refuse, or do not have room within ``max_wait`` seconds.
+            TaskThrottled: the limits refuse, and the run steps out.
+            Throttled: the limits refuse, and the run cannot wait so long.
         """
         has, lacks = self._use(requirement)
         if not lacks:
+            self._taken += 1
             return Acquisition(
                 requirement,
                 Decision.allowance(requirement.units),
@@ -143,63 +118,73 @@ class Run:
         rest = Requirement(
             tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks)
         )
+        self._acquiring += 1
         try:
-            taken = yield from self._acquire(rest, lacks, max_wait, mode, holder)
-        except BaseException as error:
+            taken = yield from self._acquire(requirement, rest, max_wait, mode, holder)
+        except BaseException:
             self._unused += has
-            if isinstance(error, Throttled):
-                raise self._refusal(error, lacks) from None
             raise
+        finally:
+            self._acquiring -= 1
+        self._taken += 1
         return taken._replace(
             requirement=requirement, marks=_marks(requirement, rest, taken.marks), task_items=has
         )
 
-    def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
-        """Return the error with which the run steps out; a task that swallows it gets a warning."""
-        waiting_log.describe(TaskThrottled)
-        self.refusal = TaskThrottled(error.limit, error.key, error.retry_after, met, error.paused)
-        self._throttle.swallowed.watch()
-        return self.refusal
-
-    def resend(
-        self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int
-    ) -> None:
-        """Step out because an API refused a request; the next run takes the units anew.
-
-        Nothing happens if the runs of this task have done so ``most`` times for these limits.
-
-        Raises:
-            TaskThrottled: the run steps out.
-        """
-        label = " ".join(map(self._throttle.keys.field, requirement.refs))
-        if self._refusals.get(label, 0) >= most:
-            return
-        given = () if taken is None else [item[:2] for item in taken.task_items]
-        met = [item for item in items_of(requirement) if item[:2] not in given]
-        ref, endless = requirement.refs[0], stop == inf
-        error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
-        raise self._refusal(error, [*met, (REFUSALS, label, 1)])
-
     def _acquire(
         self,
+        requirement: Requirement,
         rest: Requirement,
-        lacks: Sequence[Item],
         max_wait: float,
         mode: str,
         holder: Holder | None,
     ) -> Plan[Acquisition]:
-        """Acquire units; wait in place for those that no run can begin with.
+        """Acquire the ``rest`` of a requirement. If the limits refuse, step out or wait in place.
 
-        A paused limit is not waited for in place: that may take long, so the task steps out.
+        A run that waited for these limits before, or begins with units of them anyway, does not
+        step out: the next run could not do better.
         """
         acquire = self._throttle.plans.acquire
-        longest = self._max_wait_in_place(lacks)
         try:
             return (yield from acquire(rest, max_wait, mode=mode, holder=holder))
         except Throttled as error:
-            if error.retry_after is None or error.retry_after > longest:
+            anew = self._begun_with.isdisjoint((ref.name, ref.key) for ref in rest.refs)
+            if anew and self._taken == 0 and self._acquiring == 1:
+                raise self._step_out(error, items_of(requirement)) from None
+            if error.retry_after is None or error.retry_after > MAX_WAIT_IN_PLACE_SECONDS:
                 raise
         return (yield from acquire(rest, MAX_WAIT_IN_PLACE_SECONDS, mode=mode, holder=holder))
+
+    def resend(
+        self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int
+    ) -> bool:
+        """Decide what becomes of a request that its API refused, and that may be sent again.
+
+        The run steps out, and the next run takes the units anew. A run that has sent other
+        requests waits in place. The runs of a task step out ``most`` times for these limits.
+
+        Returns:
+            Whether to wait in place for ``stop`` seconds and send the request again.
+
+        Raises:
+            TaskThrottled: the run steps out.
+        """
+        if self._taken > (taken is not None) or self._acquiring:
+            return stop <= MAX_WAIT_IN_PLACE_SECONDS
+        label = " ".join(map(self._throttle.keys.field, requirement.refs))
+        if self._refusals.get(label, 0) >= most:
+            return False
+        ref, endless = requirement.refs[0], stop == inf
+        error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
+        raise self._step_out(error, [*items_of(requirement), (REFUSALS, label, 1)])
+
+    def _step_out(self, error: Throttled, requested: Sequence[Item]) -> TaskThrottled:
+        """Return the error with which the run steps out; a task that swallows it gets a warning."""
+        self._throttle.swallowed.watch()
+        self.refusal = TaskThrottled(
+            error.limit, error.key, error.retry_after, requested, error.paused
+        )
+        return self.refusal
 
     def give_back(self, items: Iterable[Item]) -> None:
         """Take back slots that the task's body released: the task holds them until its end."""
@@ -220,26 +205,6 @@ class Run:
                 self._unused.remove(found)
                 has.append(found)
         return has, lacks
-
-    def _max_wait_in_place(self, lacks: Sequence[Item]) -> float:
-        """Return the longest wait in seconds that the run makes in place; 0 if it steps out.
-
-        Raises:
-            CostError: no run can begin with all of the units, nor wait for them in place.
-        """
-        longest = 0.0
-        for name, key, cost in lacks:
-            had = sum(one[2] for one in self._units if one[:2] == (name, key))
-            for limit in self._throttle.limits.get(name, ()) if had else ():
-                if isinstance(limit.rate, Concurrency):
-                    longest = MAX_WAIT_IN_PLACE_SECONDS
-                elif had + cost > limit.burst * MILLION:
-                    count = limit.lowest or limit.rate.count
-                    natural = limit.rate.period_us / count / 1e6 * cost / MILLION
-                    if natural > MAX_WAIT_IN_PLACE_SECONDS:
-                        raise _too_much(name, limit, had + cost)
-                    longest = max(longest, 2 * natural + 0.1)
-        return longest
 
     def _has_slots(self, item: Item) -> bool:
         return bool(find_slot_indexes(item[:1], self._throttle.limits))
@@ -266,12 +231,4 @@ def _marks(requirement: Requirement, rest: Requirement, marks: Sequence[int]) ->
         [number for ref in requirement.refs for number in by_ref.get(ref, (0, 0))]
         if marks
         else marks
-    )
-
-
-def _too_much(name: str, limit: Limit, cost: int) -> CostError:
-    return CostError(
-        f"a run of a task needs {to_units(cost)} units of limit {name!r} ({limit}) at once; "
-        f"allowed: at most {limit.burst}, its burst, or a rate that emits the rest in "
-        f"{MAX_WAIT_IN_PLACE_SECONDS:g} s"
     )

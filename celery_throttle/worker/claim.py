@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import NamedTuple, Protocol
 
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.worker.slots import SlotKeys
-from celery_throttle.worker.wait import Wait
+
+
+class Wait(NamedTuple):
+    """A wait that is over."""
+
+    ref: LimitRef  #: the limit that the task waited for last
+    position: int  #: in the line when the task joined it, from 1; 0 without a line
+    seconds: float
+
+
+class ClaimStatus(Enum):
+    """How far the task of a claim has come in this worker."""
+
+    BOOKED = "booked"  # it waits for its start
+    DELIVERED = "delivered"  # Celery has the message
+    STARTED = "started"  # the pool has the task
+    #: The task left this worker: requeued, or into quarantine. Nothing in this worker may run it.
+    RETURNED = "returned"
 
 
 class ClaimHolder(Protocol):
@@ -31,23 +50,29 @@ class Claim:
 
     claims: ClaimHolder
     token: int  #: number of the claim among the worker's claims
-    #: Whether the quota was taken with the task. If not (the task has expired, was revoked, or can
-    #: never pass), the gate decides as about any message.
-    admitted: bool
-    wait: Wait | None  #: in its line; None if the quota was not taken
+    #: Whether the units were taken with the task. If not (the task has expired, was revoked, or can
+    #: never pass), the gate decides, as for any message.
+    has_units: bool
+    wait: Wait | None  #: in its line; None if the units were not taken
     slots: Sequence[SlotKeys]  #: those that were taken with the task
     #: Time of day after which the task must not start: other workers may have requeued it.
     start_by: float
-    delivered: bool = False  #: whether Celery got the message
-    started: bool = False  #: whether the pool has the task
-    #: Whether the task left this worker unstarted: requeued, or into quarantine. Then nothing in
-    #: this worker may run it.
-    returned: bool = False
+    status: ClaimStatus = ClaimStatus.BOOKED
 
     @property
     def name(self) -> str:
         """A name that no other claim of any worker has."""
         return f"{self.claims.worker} {self.token}"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the pool has the task, or had it."""
+        return self.status is ClaimStatus.STARTED
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether the task left this worker; see :class:`ClaimStatus`."""
+        return self.status is ClaimStatus.RETURNED
 
     def start(self) -> bool:
         """Record that the pool gets the task; False if it must not start in this worker."""

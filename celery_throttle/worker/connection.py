@@ -54,7 +54,7 @@ class BrokerConnection:
         self.routing = Routing(consumer)
         self.prefetch = make_prefetch(consumer)
         self.republisher = Republisher(consumer, self.routing)
-        self.pool = make_pool(consumer, timers, self.admit_again)
+        self.pool = make_pool(consumer, timers, self.readmit)
         self.scheduler = Scheduler(consumer, timers, self.pool, [each.claims for each in shards])
         #: Without an event loop, requests come to the gates in several threads or greenlets.
         self.deciding = threading.RLock()
@@ -64,7 +64,7 @@ class BrokerConnection:
         """Return the gate of the shard that decides about a request."""
         return self._links[self._shard_of(request)].gate
 
-    def admit_again(self, request: Any) -> None:
+    def readmit(self, request: Any) -> None:
         """Bring a request to the gate once more."""
         # Celery drops reserved requests when it loses the broker, which delivers them again.
         if request not in state.reserved_requests:
@@ -73,7 +73,7 @@ class BrokerConnection:
         try:
             self.consumer.on_task_request(request)
         except Exception as error:  # noqa: BLE001  # of a result backend, as for a revoked task
-            self.gate_for(request).retry_later(request, error)
+            self.gate_for(request).delay(request, error)
 
     def stats(self, shard: Shard) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows of the gate of a shard."""
@@ -104,12 +104,12 @@ class ShardLink:
         self.shard = shard
         self._consumer = consumer = connection.consumer
         timers, pool, throttle = connection.timers, connection.pool, shard.throttle
-        admit_again = connection.admit_again
+        readmit = connection.readmit
         self._pool = pool
         #: Whether tasks are polled for: from :meth:`open` until :meth:`close`.
         self._is_open = False
         self._outcome_alarm = Alarm(timers, shard.outcomes.report)
-        delayed = DelayedTasks(timers, connection.republisher, connection.prefetch, admit_again)
+        delayed = DelayedTasks(timers, connection.republisher, connection.prefetch, readmit)
         waiting = self._make_waiting(delayed, connection.routing)
         self.gate = Gate(
             throttle,
@@ -120,7 +120,7 @@ class ShardLink:
             backoff=shard.backoff,
             pool=pool,
             outcomes=shard.outcomes,
-            admit_again=admit_again,
+            readmit=readmit,
             call_later=timers.call_after,
             call_soon=timers.call_soon,
             report_ungated=shard.status.report_ungated,

@@ -18,9 +18,9 @@ from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.operations.fan_outs import DONE, FAILED
-from celery_throttle.tasks.context import TaskThrottled
 from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import remove_broker_headers
+from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
@@ -58,7 +58,7 @@ class GatedRequest(PassesGate):
                 self.delivery_info["redelivered"] = True  # type: ignore[attr-defined]  # see above
         self.throttle_state = TaskState(self)
         admitted = getattr(message, "admitted_request", None)
-        if admitted is not None:
+        if admitted is not None and admitted.throttle_state.status is Status.IN_STRATEGY:
             self.throttle_state = admitted.throttle_state
         elif getattr(message, "received", False):
             self.throttle_state.waited = True
@@ -71,10 +71,9 @@ class GatedRequest(PassesGate):
         if isinstance(error, ExceptionWithTraceback):  # as a pool's process sends it
             error = error.exc
         gate = gate_of(self)
-        if isinstance(error, TaskThrottled) and gate is not None:
-            state.task_ready(self)
-            _end(self)
-            gate.step_out(self, error.met)
+        is_running = self.throttle_state.status is Status.RUNNING
+        if isinstance(error, TaskThrottled) and gate is not None and is_running:
+            gate.step_out(self, error.requested)
             return None
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]  # see above
@@ -126,14 +125,13 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         if gate is None:
             return inner(self, pool, **kwargs)
         task = self.throttle_state
-        is_admitted = task.status is Status.ADMITTED
-        if is_admitted:
-            task.return_to_gate(0.0)
+        in_strategy = task.status is Status.IN_STRATEGY
+        if in_strategy:
             gate.slots.move(self.message.admitted_request, self)
         if self.revoked():
             _end(self)  # it may have a slot already
             raise TaskRevokedError(self.id)
-        if not is_admitted and not gate.admit(self):
+        if not in_strategy and gate.admit(self) is not Status.ADMITTED:
             raise StoppedAtGateError(self.id)
         if task.strategy is not None:
             gate.pool.lend(partial(_give_to_strategy, self, task.strategy))
@@ -165,12 +163,12 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     Then the acknowledgement of the message is all that this worker sees of the task's end.
     """
     task, gate = request.throttle_state, gate_of(request)
-    task.admit()
+    task.enter_strategy()
     state.task_ready(request)
     request.message.admitted_request = request
 
     def end(outcome: str) -> None:
-        if task.status is Status.ADMITTED and gate is not None:
+        if task.status is Status.IN_STRATEGY and gate is not None:
             gate.end_ungated(request, outcome)
 
     def acknowledge(*args: Any, **options: Any) -> None:
@@ -184,7 +182,7 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     try:
         strategy(acknowledge, reject)
     except Exception as error:
-        if task.status is not Status.ADMITTED:
+        if task.status is not Status.IN_STRATEGY:
             raise
         _end(request)
         fail(request, error)

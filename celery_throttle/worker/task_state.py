@@ -2,22 +2,30 @@
 
 Each request has one :class:`TaskState`. It has one of these statuses::
 
-    RECEIVED, CLAIMED ──┬── gather ────► GATHERED ───┐
-                        ├── defer ─────► DEFERRED ───┤ decided again
-                        ├── delay ─────► DELAYED ────┘
-                        ├── schedule ──► SCHEDULED ──┐ its time comes
-                        ├── run ───────► RUNNING ◄───┘
-                        ├── admit ─────► ADMITTED ── run ──► RUNNING
-                        └── park ──────► PARKED          (left the worker)
+    RECEIVED ──┬── queue ───► QUEUED ────┐
+               ├── gather ──► GATHERED ──┤
+               ├── defer ───► DEFERRED ──┤ return_to_gate
+               ├── delay ───► DELAYED ───┴───► RECEIVED
+               ├── book ────► BOOKED ────┐ its start comes
+               ├── admit ───► ADMITTED ◄─┘
+               └── park ────► PARKED            (left the worker)
 
-    RUNNING ────────────┬── end ───────► ENDED           (left the worker)
-                        └── step_out ──► STEPPED_OUT ──► as RECEIVED
+    CLAIMED ────── admit ───► ADMITTED
+
+    ADMITTED ──┬── run ───────────────────────► RUNNING
+               └── enter_strategy ► IN_STRATEGY ── run ──► RUNNING
+
+    RUNNING ───┬── step_out ► STEPPED_OUT ── defer ──► DEFERRED
+               └── end ─────► ENDED             (left the worker)
+
+What the diagram leaves out: a task may end before it runs; an error delays any task that does not
+run yet; a delayed task may be sent back to its queue, which parks it; a booked task that missed its
+start is decided about once more. Other transitions are refused.
 
 A task with its own strategy is admitted before the strategy gets the message. The strategy may make
 another request of the message, which then has the same state.
 
-A task that steps out has met a limit in its body: it waits for that limit as well, then runs once
-more. May import nothing but the claims and waits of this worker.
+A task steps out if a limit refuses in its body: it waits for that limit, then runs once more.
 """
 
 from __future__ import annotations
@@ -26,14 +34,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.tasks.context import Item
+from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
-from celery_throttle.worker.claim import Claim
-from celery_throttle.worker.wait import BrokerWait, Wait
+from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import Claim, Wait
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
 REQUESTED_HEADER = "throttle_requested"
@@ -43,26 +51,77 @@ BROKER_WAIT_BEGIN_HEADER = "throttle_broker_wait_begin"
 
 
 class Status(Enum):
-    """Where a task is; the diagram above shows the transitions."""
+    """Where a task is, which is also what a decision of the gate says.
 
-    RECEIVED = "received"  # its message came from the broker
-    CLAIMED = "claimed"  # its message came from a line, under a claim
-    GATHERED = "gathered"  # waits some milliseconds, to ask the server together with others
+    The diagram above shows the transitions.
+    """
+
+    RECEIVED = "received"  # at the gate, without units
+    CLAIMED = "claimed"  # its message came from a line, together with its units
+    QUEUED = "queued"  # waits for a process of the pool
+    GATHERED = "gathered"  # waits some milliseconds, so that one call takes quota for several
     DEFERRED = "deferred"  # waits for the next round of the worker's loop
     DELAYED = "delayed"  # waits in this worker, where there is no line for it
-    SCHEDULED = "scheduled"  # its units are taken for a start at most 20 ms ahead
-    ADMITTED = "admitted"  # it passed the gate, and its own strategy has the message
+    BOOKED = "booked"  # its units are taken for a start at most 20 ms ahead
+    ADMITTED = "admitted"  # it passed the gate, and starts now
+    IN_STRATEGY = "in its strategy"  # its own strategy has the message
     RUNNING = "running"  # the pool has it
-    STEPPED_OUT = "stepped out"  # it met a limit in its body, and is to run once more
+    STEPPED_OUT = "stepped out"  # a limit refused in its body, and it is to run once more
     PARKED = "parked"  # it waits in its line, or was sent back to its queue
     ENDED = "ended"
+
+    @property
+    def is_waiting_here(self) -> bool:
+        """Whether the task waits in this worker and is not on its way to a process."""
+        return self in _WAITING_HERE
+
+
+# Tuples are searched by identity, which is faster than by the hash of a member.
+_WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
+_RETURNING = (
+    Status.RECEIVED,
+    Status.QUEUED,
+    Status.GATHERED,
+    Status.DEFERRED,
+    Status.DELAYED,
+    Status.BOOKED,
+)
+_DELAYABLE = (*_RETURNING, Status.CLAIMED, Status.STEPPED_OUT)
+_ADMISSIBLE = (Status.BOOKED, Status.RECEIVED, Status.CLAIMED)
+
+
+class TransitionError(RuntimeError):
+    """A task cannot come from its status into another one: a mistake in this package."""
+
+
+class BrokerWait(NamedTuple):
+    """A wait at the broker. It is a header of the message, as a list."""
+
+    began: float  #: seconds since the epoch, by the clock of the worker that refused the task first
+    name: str  #: of the limit that refused it
+    key: str | None
+
+    @classmethod
+    def read(cls, header: Any) -> BrokerWait | None:
+        """Read a header; None if it is malformed."""
+        try:
+            began, name, key = header
+            wait = cls(float(began), check_name(name), key)
+        except (TypeError, ValueError):
+            return None
+        return wait if isinstance(key, (str, type(None))) else None
+
+    def end(self) -> Wait:
+        """Return the wait, which is over now."""
+        return Wait(LimitRef(self.name, self.key), 0, max(0.0, time.time() - self.began))
 
 
 class TaskState:
     """The state of one task in this worker.
 
     Headers of ours are taken out of the message of its request. What most tasks leave as it is
-    costs them nothing here.
+    costs them nothing here. Each method that moves the task returns its new status, and raises
+    :class:`TransitionError` where the diagram has no such transition.
     """
 
     #: The claim under which this worker holds it; None if its message is the broker's.
@@ -74,29 +133,32 @@ class TaskState:
     #: Gives the message to the task's own strategy, with functions that acknowledge and reject it;
     #: None if the task has Celery's strategy, or its own has the message.
     strategy: Callable[[Any, Any], None] | None = None
+    #: Its wait in a line, until it starts.
+    wait: Wait | None = None
     waited = False  #: whether it has waited since it was received, in this worker or elsewhere
     in_doubt = False  #: whether a call failed that may have parked the task
     waited_in_outage = False  #: whether it has waited for its share of a limit during an outage
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
     broker_wait: BrokerWait | None = None  #: its wait at the broker, as long as it lasts
-    requested: Sequence[Item] = ()  #: the limits that its runs requested in the body
+    requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
     required_by: TaskLimits | None = None  #: the limits by which it was read
     #: The limits that it declares together with those it requested, once they were joined; see
     #: `admission/requested_limits.py`.
-    joined: tuple[TaskLimits | None, Sequence[Item], int] | None = None
+    joined: tuple[TaskLimits | None, Sequence[Item]] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0
 
     def __init__(self, request: Any) -> None:
         headers = request.request_dict
-        claim = getattr(request.message, "claim", None)
+        claim: Claim | None = getattr(request.message, "claim", None)
         if claim is not None:
-            self.claim, self.status = claim, Status.CLAIMED
+            self.claim, self.wait = claim, claim.wait
+            self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
         if BROKER_WAIT_HEADER in headers:
             self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER))
         if BROKER_WAIT_BEGIN_HEADER in headers:
@@ -106,18 +168,86 @@ class TaskState:
         if REFUSALS_HEADER in headers:
             self.refusals = _read_counts(headers.pop(REFUSALS_HEADER))
 
-    def gather(self) -> None:
-        """The task asks the server together with others, some milliseconds later."""
-        self.status = Status.GATHERED
+    def _move(self, status: Status, *sources: Status) -> Status:
+        """Move the task into a status, from one of some others."""
+        if self.status not in sources:
+            raise TransitionError(
+                f"a task that is {self.status.value} cannot become {status.value}"
+            )
+        self.status = status
+        return status
 
-    def defer(self) -> None:
-        """The task is decided in the next round of the worker's loop."""
-        self.status = Status.DEFERRED
+    # At the gate.
 
-    def delay(self, broker_wait_until: int = 0) -> None:
+    def return_to_gate(self) -> Status:
+        """The task comes to the gate: with its units, or as it was received.
+
+        Units that were taken for a start more than 20 ms ago are lost.
+        """
+        if self.status is Status.CLAIMED:
+            return self.status
+        latest = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
+        if self.status is Status.BOOKED and time.monotonic() <= latest:
+            return self.status
+        return self._move(Status.RECEIVED, *_RETURNING)
+
+    def queue(self) -> Status:
+        """The task waits for a process."""
+        return self._move(Status.QUEUED, Status.RECEIVED)
+
+    def gather(self) -> Status:
+        """One call takes quota for this and other tasks, some milliseconds later."""
+        return self._move(Status.GATHERED, Status.RECEIVED)
+
+    def defer(self) -> Status:
+        """The next round of the worker's loop decides about the task."""
+        return self._move(Status.DEFERRED, Status.RECEIVED, Status.STEPPED_OUT)
+
+    def delay(self, broker_wait_until: int = 0) -> Status:
         """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
-        self.status = Status.DELAYED
         self.broker_wait_until = broker_wait_until
+        return self._move(Status.DELAYED, *_DELAYABLE)
+
+    def book(self, seconds: float) -> Status:
+        """The units of the task are taken for a start in some seconds."""
+        self._starts_at = time.monotonic() + seconds
+        return self._move(Status.BOOKED, Status.RECEIVED)
+
+    def seconds_to_start(self) -> float:
+        """Return the seconds until the start of a booked task."""
+        return max(0.0, self._starts_at - time.monotonic())
+
+    def admit(self) -> Status:
+        """The task passes the gate."""
+        return self._move(Status.ADMITTED, *_ADMISSIBLE)
+
+    def park(self) -> Status:
+        """The task waits elsewhere, and has left this worker."""
+        return self._move(Status.PARKED, Status.RECEIVED, Status.DELAYED)
+
+    # After the gate.
+
+    def enter_strategy(self) -> Status:
+        """The task's own strategy gets the message."""
+        self.strategy = None
+        return self._move(Status.IN_STRATEGY, Status.ADMITTED)
+
+    def run(self) -> Status:
+        """The pool gets the task."""
+        return self._move(Status.RUNNING, Status.ADMITTED, Status.IN_STRATEGY)
+
+    def step_out(self) -> Status:
+        """A run of the task is over, as a limit refused. What was taken for that run is used up."""
+        self.waited = True
+        return self._move(Status.STEPPED_OUT, Status.RUNNING)
+
+    def end(self) -> Status:
+        """The task has left its process, or was not started after all."""
+        if self.status is not Status.PARKED:
+            self.status = Status.ENDED
+        return self.status
+
+    # Waits.
 
     def wait_at_broker(self, ref: LimitRef) -> None:
         """The task waits at the broker from now on, if it does not already."""
@@ -126,51 +256,10 @@ class TaskState:
     def end_wait(self) -> Wait | None:
         """The task starts. Return its wait, if it has waited."""
         at_broker, self.broker_wait = self.broker_wait, None
-        if self.claim is not None and self.claim.admitted:
-            return self.claim.wait
-        return None if at_broker is None else at_broker.end()
-
-    def schedule(self, seconds: float) -> None:
-        """The units of the task are taken for a start in some seconds."""
-        self.status = Status.SCHEDULED
-        self._starts_at = time.monotonic() + seconds
-
-    def return_to_gate(self, horizon: float) -> float | None:
-        """The task comes to the gate. Return the seconds until its start, if units are taken.
-
-        None if they are not, or if the task should have started more than ``horizon`` seconds ago:
-        then its units are lost.
-        """
-        scheduled = self.status is Status.SCHEDULED
-        self.status = Status.RECEIVED if self.claim is None else Status.CLAIMED
-        if not scheduled:
-            return None
-        now = time.monotonic()
-        return max(0.0, self._starts_at - now) if now <= self._starts_at + horizon else None
-
-    def admit(self) -> None:
-        """The task has passed the gate, and its own strategy gets the message."""
-        self.status, self.strategy = Status.ADMITTED, None
-
-    def run(self) -> None:
-        """The pool gets the task."""
-        self.status = Status.RUNNING
-
-    def step_out(self) -> None:
-        """A run of the task is over, as it met a limit. What was taken for that run is used up."""
-        self.status = Status.STEPPED_OUT
-        self.waited = True
-        if self.claim is not None:
-            self.claim.admitted, self.claim.slots = False, ()
-
-    def park(self) -> None:
-        """The task waits elsewhere, and has left this worker."""
-        self.status = Status.PARKED
-
-    def end(self) -> None:
-        """The task has left its process, or was not started after all."""
-        if self.status is not Status.PARKED:
-            self.status = Status.ENDED
+        in_line, self.wait = self.wait, None
+        if in_line is None and at_broker is not None:
+            return at_broker.end()
+        return in_line
 
     def message_headers(self) -> dict[str, Any]:
         """Return the headers that go with the message when it waits, for the next run."""

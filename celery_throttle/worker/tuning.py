@@ -93,18 +93,15 @@ GATHER_SECONDS = 0.004
 #: Requests that one call takes units for at most, beside the one that has a process.
 QUOTA_BATCH_SIZE = 7
 
-#: If the server's last reply took longer than this, no units are taken ahead: they would come late.
-MAX_ROUND_TRIP_SECONDS = BOOKING_HORIZON_SECONDS / 4
-
 #: Requirements of which the gate remembers units, and that they were refused.
 QUOTA_CACHE_SIZE = 1024
 
 #: Requirements of which the demand is counted; beyond, all are counted anew.
 DEMAND_CACHE_SIZE = 4096
 
-#: Requests decided, and tasks parked, in one round trip of `NextRound`; the bytes of their messages
-#: from which on no other is added; and the time until the next round: the ends of tasks are noted
-#: in between.
+#: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
+#: messages from which on no other is added; and the time until the next round: the ends of tasks
+#: are noted in between.
 DECISION_BATCH_SIZE = 8
 DECISION_BATCH_BYTES = 1_000_000
 NEXT_ROUND_SECONDS = 0.0001
@@ -114,9 +111,6 @@ WAIT_IN_PLACE_SECONDS = 0.0003
 
 #: Time until a request comes to the gate again for which the server replied an error.
 RETRY_SECONDS = 1.0
-
-#: Limits and keys that the body of one task may request.
-MAX_REQUESTED_LIMITS = 20
 
 # Tasks that wait.
 

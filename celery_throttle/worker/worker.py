@@ -61,7 +61,6 @@ class ThrottleWorker:
         self.name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self.timers = make_timers(consumer)
         self._throttle: AppLimits = consumer.app.throttle
-        _ = self._throttle.swallowed  # made before the pool forks, so that its processes share it
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         self._shard_map = shard_map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,14 +60,16 @@ def expected(limit: Limit, state: State, block: Block, now: int) -> Reply:
         return [0]
     if wait > 0 or block.times == 1 or queue:
         return [1, 1, int(wait == 0), wait]
-    if not isinstance(state, Meter):
-        fits = min(block.times, state.remaining_and_reset(limit, now)[0] // block.cost)
-        return [1, fits, fits, 0]
     p, q = limit.ticks
+    a_second = math.floor(1e12 * q / (block.cost * p))
+    times = min(block.times, max(1, a_second))
+    if not isinstance(state, Meter):
+        fits = min(times, state.remaining_and_reset(limit, now)[0] // block.cost)
+        return [1, fits, fits, 0]
     step, free = ceil_div(block.cost * p, MILLION), limit.burst * p - state.used(now)
     booked = (free + block.ahead * q) // step
     later = ceil_div((free // step + 1) * step - free, q)
-    return [1, min(block.times, booked), min(block.times, free // step), later]
+    return [1, min(times, booked), min(times, free // step), later]
 
 
 @shown(150, RATES, blocks)
@@ -167,6 +170,31 @@ def test_a_block_is_good_until_its_window_ends(sides: Sides, ahead: int) -> None
         assert replies[1] == [0]
     else:  # one in the next window, of which the rest is to be asked for again
         assert replies[1] == [1, 1, 0, 10_000, 0, ahead]
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "units"),
+    [
+        ("5/s burst 200", 1, 5),
+        ("5/s burst 200", 2, 2),
+        ("1/h burst 200", 1, 1),
+        ("36000/h using fixed-window", 1, 10),
+        ("600/m using sliding-window", 1, 10),
+        ("600/m using sliding-log", 0.5, 20),
+    ],
+)
+def test_a_block_is_no_larger_than_what_the_limit_gives_in_a_second(
+    sides: Sides, limit: str, cost: float, units: int
+) -> None:
+    """What a worker that ends has not used is lost: of a long burst, that may be most of it."""
+    replies: list[Reply] = []
+
+    def ask(side: Side, _trace: list[Step]) -> Plan[None]:
+        reply = yield from asked(side, round(cost * MILLION), 200, MAX_BOOKING_US)
+        replies.append(reply)
+
+    sides.show(ask, [Limit.parse(limit)], [])
+    assert replies[0][:3] == [1, units, units]
 
 
 def test_no_block_has_slots(sides: Sides) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ import requests
 from celery import Celery, Task
 from celery.signals import task_retry
 
-from celery_throttle import Throttle, Throttled
+from celery_throttle import Limiter, Throttle, Throttled
 from celery_throttle.clients.requests import ThrottledAdapter
 
 BROKER = os.environ.get("CELERY_BROKER_URL", "redis://localhost/0")
@@ -237,14 +236,6 @@ def hands_on(self: Task, number: int) -> None:
 
 
 @task()
-def suppresses(self: Task, number: int) -> None:
-    """It does not need the call."""
-    with suppress(Throttled):
-        throttle["never"].acquire(max_wait=0)
-    note(self, number)
-
-
-@task()
 def resends(self: Task, number: int, url: str, times: int = 2) -> int:
     """Its client sends what was refused again."""
     note(self, number, "begin")
@@ -275,8 +266,7 @@ def ends(self: Task, number: int) -> None:
     """Meets a limit that has room a moment later, while its worker ends."""
     note(self, number, "begin")
     time.sleep(1)
-    for _ in range(3):
-        throttle["quick"].acquire(max_wait=0)
+    throttle["quick"].acquire(2, max_wait=0)
     note(self, number)
 
 
@@ -286,7 +276,7 @@ def loses(self: Task, number: int, pid: int) -> None:
     note(self, number, "begin")
     first = store().llen("inside") == 1
     if first:
-        throttle["loss"].acquire()
+        Limiter(STORE, {"loss": "2/s outage open"})["loss"].acquire()
     try:
         throttle["loss"].acquire(max_wait=0)
     except Throttled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,23 +14,24 @@ from celery import Celery, _state
 from celery.app.task import Context
 from celery.exceptions import Ignore
 
-from celery_throttle import CostError, LimitValueError, Throttle, Throttled
+from celery_throttle import StoreUnavailableError, Throttle, Throttled
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.tasks.context import UNITS_FIELD, Item, TaskThrottled, current_run
+from celery_throttle.tasks.context import UNITS_FIELD, current_run
+from celery_throttle.tasks.step_out import Item, TaskThrottled
 from celery_throttle.worker.admission.requested_limits import (
-    add_requested,
     limits_of,
     pass_units,
     requirement_of,
+    set_requested,
 )
 from celery_throttle.worker.task_state import TaskState
-from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS
 
 LIMITS = {
     "api": "1/h burst 3",
     "one": "1/h",
     "pool": "1 at once",
     "fast": "1000/s",
+    "slow": "5/s burst 2",
 }
 
 
@@ -80,7 +82,7 @@ def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) 
         throttle.acquire(["one", ("api", "k")], {"api": 2}, max_wait=0)
     error: TaskThrottled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as it comes to the worker
     assert issubclass(TaskThrottled, Ignore)
-    assert error.met == (unit("one"), unit("api", 2, "k"))
+    assert error.requested == (unit("one"), unit("api", 2, "k"))
     assert (error.limit, error.key) == ("one", None)
     assert (error.retry_after or 0) > 3500
 
@@ -107,14 +109,69 @@ def test_of_several_it_asks_for_what_it_lacks(throttle: Throttle) -> None:
         assert throttle["api"].peek(0).remaining == 2
 
 
-def test_what_it_lacks_is_refused_it_keeps_the_rest(throttle: Throttle) -> None:
+def test_a_refused_run_waits_for_the_whole_requirement_and_keeps_its_units(
+    throttle: Throttle,
+) -> None:
     throttle["one"].acquire()
     with Running(throttle, unit("api")):
         with pytest.raises(TaskThrottled) as caught:
             throttle.acquire(["one", "api"], max_wait=0)
-        assert caught.value.met == (unit("one"),)
+        assert caught.value.requested == (unit("one"), unit("api"))
         throttle["api"].acquire(max_wait=0)
         assert throttle["api"].peek(0).remaining == 3
+
+
+def test_a_run_keeps_its_units_if_the_server_fails(
+    throttle: Throttle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> Any:
+        raise StoreUnavailableError("gone")
+
+    throttle.register()
+    with Running(throttle, unit("api")):
+        with monkeypatch.context() as lost:
+            lost.setattr(throttle.store, "run", fail)
+            with pytest.raises(StoreUnavailableError):
+                throttle.acquire(["one", "api"], max_wait=0)
+        throttle["api"].acquire(max_wait=0)
+        assert throttle["api"].peek(0).remaining == 3
+
+
+def test_a_run_that_has_sent_a_request_does_not_step_out(throttle: Throttle) -> None:
+    """It waits in place, or fails: with units from the server, or those that it began with."""
+    throttle["one"].acquire()
+    throttle["slow"].acquire(2)
+    for units in ([], [unit("api")]):
+        with Running(throttle, *units):
+            throttle["api"].acquire(max_wait=0)
+            began = time.monotonic()
+            throttle["slow"].acquire(max_wait=0)
+            assert time.monotonic() - began > 0.1
+            with pytest.raises(Throttled) as caught:
+                throttle["one"].acquire(max_wait=0)
+            assert type(caught.value) is Throttled
+
+
+def test_a_run_steps_out_for_a_limit_once(throttle: Throttle) -> None:
+    """The next run began with units of it; if it needs others, it waits for them in place."""
+    throttle["slow"].acquire(2)
+    with Running(throttle, unit("slow")):
+        assert throttle["slow"].acquire(2, max_wait=0)
+    throttle["one"].acquire()
+    with Running(throttle, unit("one", 0.5)):
+        with pytest.raises(Throttled) as caught:
+            throttle["one"].acquire(max_wait=0)
+        assert type(caught.value) is Throttled
+
+
+async def test_a_run_with_another_call_under_way_does_not_step_out(throttle: Throttle) -> None:
+    await throttle["one"].aacquire()
+    with Running(throttle):
+        calls = (throttle[name].aacquire(max_wait=0) for name in ("one", "one"))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        # The last call is alone by then.
+        assert [type(result) for result in results] == [Throttled, TaskThrottled]
+    await throttle.store.aclose()
 
 
 def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None:
@@ -146,8 +203,8 @@ async def test_for_asyncio(throttle: Throttle) -> None:
         await throttle["one"].aacquire(max_wait=0)
         async with throttle["pool"].slot():
             pass
-        with pytest.raises(TaskThrottled):
-            await _refused(throttle)
+    with Running(throttle), pytest.raises(TaskThrottled):
+        await _refused(throttle)
     await throttle.store.aclose()
 
 
@@ -156,7 +213,7 @@ async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttl
         calls = (throttle.aacquire(["api", ("one", "a")], max_wait=0) for _ in range(3))
         results = await asyncio.gather(*calls, return_exceptions=True)
     names = sorted(type(result).__name__ for result in results)
-    assert names == ["Decision", "TaskThrottled", "TaskThrottled"]
+    assert names == ["Decision", "Throttled", "Throttled"]
     await throttle.store.aclose()
 
 
@@ -218,60 +275,41 @@ def joined(throttle: Throttle) -> Any:
     return request
 
 
-def test_a_task_needs_what_it_met_as_well(throttle: Throttle, joined: Any) -> None:
-    """No slot twice, and no more than a burst: what goes beyond it cannot be given."""
-    add_requested(throttle, joined, [unit("api"), unit("api"), unit("one"), unit("pool", key="k")])
+def test_a_task_waits_for_the_limits_that_refused_as_well(throttle: Throttle, joined: Any) -> None:
+    """Not for more of a limit that it declares: it has that from its start."""
+    set_requested(joined, [unit("api", 2), unit("one"), unit("pool", key="k")])
     limits = limits_of(throttle, joined)
     assert limits is not None
     requirement = requirement_of(limits, joined)
     both = zip(requirement.refs, requirement.costs, strict=True)
     costs = {throttle.keys.field(ref): cost // MILLION for ref, cost in both}
-    assert costs == {"one": 1, "pool": 1, "api": 3, "pool:k": 1}
+    assert costs == {"one": 1, "pool": 1, "api": 2, "pool:k": 1}
     assert [requirement.refs[place].name for place in limits.slots] == ["pool", "pool"]
     pass_units(joined)
     given = [(name, key, cost // MILLION) for name, key, cost in joined.request_dict[UNITS_FIELD]]
-    assert given == [
-        ("one", None, 1),
-        ("pool", None, 1),
-        ("api", None, 2),
-        ("api", None, 1),
-        ("pool", "k", 1),
-    ]
+    assert given == [("one", None, 1), ("pool", None, 1), ("api", None, 2), ("pool", "k", 1)]
 
 
-def test_what_it_meets_again_and_again_is_not_remembered(throttle: Throttle, joined: Any) -> None:
-    for _ in range(100):
-        add_requested(throttle, joined, [unit("one")])
-        add_requested(throttle, joined, [unit("pool")])
-    assert joined.throttle_state.requested == (unit("api", 2),)
+def test_a_task_waits_for_the_limits_of_its_last_run_only(throttle: Throttle, joined: Any) -> None:
+    assert joined.throttle_state.requested == (unit("api", 2), unit("pool"))
+    for key in ("a", "b"):
+        set_requested(joined, [unit("api", key=key)])
+        assert joined.throttle_state.message_headers() == {
+            "throttle_requested": (unit("api", key=key),)
+        }
+        limits = limits_of(throttle, joined)
+        assert limits is not None
+        refs = requirement_of(limits, joined).refs
+        assert [throttle.keys.field(ref) for ref in refs] == ["one", "pool", f"api:{key}"]
 
 
-def test_a_task_meets_only_so_many(throttle: Throttle, joined: Any) -> None:
-    add_requested(
-        throttle,
-        joined,
-        [unit("api", key=str(number)) for number in range(MAX_REQUESTED_LIMITS - 1)],
-    )
-    assert (
-        len(joined.throttle_state.message_headers()["throttle_requested"]) == MAX_REQUESTED_LIMITS
-    )
-    with pytest.raises(LimitValueError, match=r"'joined' has met 21 limits .* 'fast' the last"):
-        add_requested(throttle, joined, [unit("fast")])
-
-
-def test_what_no_run_could_have_is_an_error(throttle: Throttle) -> None:
-    with Running(throttle, unit("one")):
-        throttle["one"].acquire(max_wait=0)
-        with pytest.raises(CostError, match=r"needs 2 units of limit 'one' \(1/h\) at once"):
-            throttle["one"].acquire(max_wait=0)
-
-
-def test_a_pause_is_not_waited_for_in_place(throttle: Throttle) -> None:
+def test_a_long_pause_is_not_waited_for_in_place(throttle: Throttle) -> None:
     with Running(throttle, unit("fast")):
         throttle["fast"].acquire(max_wait=0)
-        throttle["fast"].pause(30)
-        with pytest.raises(TaskThrottled):
+        throttle["fast"].pause(300)
+        with pytest.raises(Throttled) as caught:
             throttle["fast"].acquire(max_wait=0)
+        assert type(caught.value) is Throttled
 
 
 def test_an_estimate_of_which_a_part_was_given_is_settled(throttle: Throttle) -> None:

@@ -133,7 +133,7 @@ def test_the_log_says_what_it_waits_for(
 ) -> None:
     worker = begin(pool=pool)
     inside.throttle["slow"].pause(3600)
-    site.send(inside.two, *range(8))
+    site.send(inside.hands_on, *range(8))
     site.send(inside.again, 8)
     wait_until(lambda: "waits for limit 'slow'" in worker.log(), "a task that waits")
     inside.throttle["slow"].resume()
@@ -141,7 +141,7 @@ def test_the_log_says_what_it_waits_for(
     wait_until(lambda: worker.log().count("succeeded in") == 9, "all are logged")
     log = worker.log()
     waits = re.findall(r"Task tests\.apps\.inside\.(\w+)\[[\w-]+\] waits for limit '(\w+)'", log)
-    assert ("two", "slow") in waits
+    assert ("hands_on", "slow") in waits
     assert "ignored" not in log
 
 
@@ -161,8 +161,10 @@ def test_the_task_sees_nothing_of_it(site: Site, begin: Callable[..., Worker]) -
 
 
 @pytest.mark.thorough
-def test_limits_that_are_met_one_after_the_other(site: Site, begin: Callable[..., Worker]) -> None:
-    """It has the units of all of them, its own included, in its last run."""
+def test_limits_that_are_requested_one_after_the_other(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    """A run begins with those of its own and of its first request; it waits for others in place."""
     begin()
     began = time.time()
     site.send(inside.two, *range(15))
@@ -228,7 +230,7 @@ def test_a_worker_that_ends_loses_none_that_wait(
 ) -> None:
     worker = begin()
     inside.throttle["slow"].pause(3600)
-    site.send(inside.two, *range(8))
+    site.send(inside.hands_on, *range(8))
     deadline = time.monotonic() + 30
     while site.client.hlen(inside.throttle.keys.queue("redis/0/celery").messages) < 8:
         assert time.monotonic() < deadline
@@ -317,7 +319,7 @@ def warnings_in(worker: Worker) -> list[str]:
 
 
 @pytest.mark.pools("prefork", "threads", "gevent")
-def test_who_swallows_a_wait_is_named_once_a_minute(
+def test_a_task_that_swallows_a_wait_is_named_once(
     site: Site, begin: Callable[..., Worker], pool: str
 ) -> None:
     worker = begin(pool=pool, concurrency=2)
@@ -335,18 +337,18 @@ def test_who_swallows_a_wait_is_named_once_a_minute(
         assert "'except Throttled: raise'" in line
 
 
-def test_who_catches_it_by_its_name_or_hands_it_on_is_not_named(
+def test_a_task_that_passes_the_wait_on_is_not_named(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
     worker = begin()
     inside.throttle["never"].acquire()
     site.send(inside.catches, *range(5))
-    site.send(inside.suppresses, *range(5))
     site.send(inside.hands_on, *range(8))
     site.wait(5, "caught")
-    site.wait(13)
-    assert len(site.notes("begin")) > 8  # some stepped aside
-    assert warnings_in(worker) == []
+    site.wait(8)
+    assert len(site.notes("begin")) > 8  # some stepped out
+    (line,) = warnings_in(worker)
+    assert "tests.apps.inside.catches[" in line  # it may mean to, but nothing tells
 
 
 # What the API refused is sent again.

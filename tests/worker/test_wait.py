@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.worker.wait import BrokerWait
+from celery_throttle.worker.task_state import BrokerWait
 
 
 @pytest.mark.parametrize("key", [None, "42"])

@@ -1,10 +1,8 @@
-"""Requests that wait a moment in the gate, so that several ask the server in one round trip.
+"""Requests that wait a moment at the gate, so that one round trip decides about several.
 
-:class:`Batch` gathers requests that take quota, :class:`NextRound` those that are decided, and so
-parked, together.
-
-To Celery they stay reserved, unacknowledged and without a process. When Celery loses the broker it
-drops them, and the broker delivers them once more.
+:class:`QuotaBatch` gathers requests for a call that takes quota, :class:`DecisionBatch` those for a
+call that decides, and so parks. To Celery they stay reserved, unacknowledged and without a process.
+When Celery loses the broker it drops them, and the broker delivers them once more.
 """
 
 from __future__ import annotations
@@ -18,59 +16,63 @@ from typing import Any
 
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.task_state import Status
 
 #: Calls a function after some seconds, with arguments.
 CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
 
 
 @dataclass(eq=False, repr=False)
-class Batch:
-    """Gathers requests that come fast, but one by one, so that they ask in one call."""
+class QuotaBatch:
+    """Gathers requests that come fast, but one by one, so that one call takes their quota."""
 
-    admit_again: Callable[[Any], None]
+    #: Brings a request to the gate once more.
+    readmit: Callable[[Any], None]
     call_later: CallLater
-    #: Returns the requests that wait for a process; those ask together already.
+    #: Returns the requests that wait for a process; one call takes quota for those already.
     waiting: Callable[[], Iterable[Any]]
 
     def __post_init__(self) -> None:
         self._requests: deque[Any] = deque()
-        self._admitting = False
+        self._readmitting = False
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._requests)
 
-    def add(self, request: Any) -> bool:
-        """Gather a request; False if it should ask now."""
-        if self._admitting or any(self.waiting()):
-            return False
-        request.throttle_state.gather()
+    def has_room(self) -> bool:
+        """Return whether to gather a request now; otherwise its quota is to be taken at once."""
+        return not self._readmitting and not any(self.waiting())
+
+    def add(self, request: Any) -> Status:
+        """Gather a request for some milliseconds."""
+        status: Status = request.throttle_state.gather()
         self._requests.append(request)
         if len(self._requests) > tuning.QUOTA_BATCH_SIZE:
-            self._admit_all()
+            self._readmit_all()
         elif len(self._requests) == 1:
-            self.call_later(tuning.GATHER_SECONDS, self._admit_all, ())
-        return True
+            self.call_later(tuning.GATHER_SECONDS, self._readmit_all, ())
+        return status
 
-    def _admit_all(self) -> None:
-        self._admitting = True
+    def _readmit_all(self) -> None:
+        self._readmitting = True
         try:
             while self._requests:
-                self.admit_again(self._requests.popleft())
+                self.readmit(self._requests.popleft())
         finally:
-            self._admitting = False
+            self._readmitting = False
 
 
 @dataclass(eq=False, repr=False)
-class NextRound:
-    """Decides requests in the next round of the worker's loop.
+class DecisionBatch:
+    """Decides about requests in the next round of the worker's loop.
 
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
-    first in line. So do all requests while the server is slow, and tasks that met a limit in their
-    bodies, from whatever thread they ended in.
+    first in line. So do all requests while the server is slow, and tasks that a limit refused in
+    their bodies, from whatever thread they ended in.
     """
 
-    #: Decides some requests; those that may run come to the gate once more.
+    #: Decides about some requests; those that may run come to the gate once more.
     decide: Callable[[Sequence[Any]], None]
     call_later: CallLater
     backoff: Backoff
@@ -82,17 +84,18 @@ class NextRound:
         self._lock = threading.Lock()
         self._expected = False
 
-    def add(self, request: Any) -> None:
+    def add(self, request: Any) -> Status:
         """Add a request to the next round. Thread-safe."""
-        request.throttle_state.defer()
+        status: Status = request.throttle_state.defer()
         with self._lock:
             self._requests.append(request)
             first, self._expected = not self._expected, True
         if first:
             self.call_soon(self.backoff.run_or_queue, self._decide_some)
+        return status
 
     def decide_all(self) -> None:
-        """Decide at once the requests that nobody else has: there are no more rounds."""
+        """Decide at once about the requests that nobody else has: there are no more rounds."""
         while self._requests:
             with suppress(IndexError):  # another thread was faster
                 request = self._requests.popleft()

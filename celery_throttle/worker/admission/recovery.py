@@ -22,6 +22,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.task_state import Status
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 logger = get_logger(__name__)
@@ -43,25 +44,24 @@ class Recovery:
         self._refresh_rules = refresh_rules
         self._logged_at = -tuning.ERROR_LOG_SECONDS
 
-    def decided(self, request: Any, decide: Callable[[Any], bool]) -> bool:
-        """Return whether a request may run now, as ``decide`` says; False after an error."""
+    def run(self, request: Any, decide: Callable[[Any], Status]) -> Status:
+        """Return the decision about a request; after an error it is delayed, or has failed."""
         try:
             return self._decide(request, decide)
         except Exception as error:  # noqa: BLE001  # of a result backend, say: other tasks go on
-            self.failed(request, error)
-        return False
+            return self.fail_or_delay(request, error)
 
-    def failed(self, request: Any, error: Exception) -> None:
-        """Fail a request whose limits are wrong; after any other error retry it later."""
+    def fail_or_delay(self, request: Any, error: Exception) -> Status:
+        """Fail a request whose limits are wrong; delay it after any other error."""
         try:
             if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
                 fail(request, error)
-                return
+                return _end(request)
         except Exception as another:  # noqa: BLE001  # as above
             error = another
-        self.retry_later(request, error)
+        return self.delay(request, error)
 
-    def retry_later(self, request: Any, error: Exception) -> None:
+    def delay(self, request: Any, error: Exception) -> Status:
         """Bring a request to the gate again later; its message stays unacknowledged."""
         now = time.monotonic()
         if now - self._logged_at > tuning.ERROR_LOG_SECONDS:
@@ -69,9 +69,10 @@ class Recovery:
             trace = None if isinstance(error, StoreError) else error
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
         if request in state.reserved_requests:
-            self._delayed.add(request, tuning.RETRY_SECONDS)
+            return self._delayed.add(request, tuning.RETRY_SECONDS)
+        return _end(request)  # Celery has dropped it
 
-    def _decide(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+    def _decide(self, request: Any, decide: Callable[[Any], Status]) -> Status:
         """Decide; once more over a new connection; then without the server, in an outage.
 
         If a limit is unknown, a newer rules file may have removed it: then decide by that file.
@@ -89,3 +90,8 @@ class Recovery:
         except StoreUnavailableError as error:
             self._outage.begin(error)
         return decide(request)
+
+
+def _end(request: Any) -> Status:
+    status: Status = request.throttle_state.end()
+    return status

@@ -1,6 +1,6 @@
-"""The limits of a request: those that its task declares, and those that its runs requested.
+"""The limits of a request: those that its task declares, and those that refused its last run.
 
-Limits that a task requested in its body go with its message as a header, which is taken out before
+Limits that refused in the body of a task go with its message as a header, which is taken out before
 the task sees it: the next run waits for them, and has their units. Celery's tasks behind
 ``chunks``, ``map`` and ``starmap`` call another task for each element. They declare what all these
 calls take together.
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from celery_throttle.errors import LimitValueError, ThrottleError
-from celery_throttle.limits.cost import MILLION
+from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import (
     MAX_LIMITS_PER_TASK,
@@ -22,9 +21,9 @@ from celery_throttle.limits.requirement import (
     find_slot_indexes,
 )
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, Item, items_of
+from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, items_of
+from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
-from celery_throttle.worker import tuning
 from celery_throttle.worker.task_state import TaskState
 
 #: Celery's tasks that call another task for each element, and the arguments of such a call.
@@ -49,34 +48,21 @@ def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
     return state.requirement
 
 
-def add_requested(throttle: AppLimits, request: Any, items: Iterable[Item]) -> None:
-    """Add limits that a run has requested. Units that no run can begin with are left out.
-
-    Raises:
-        LimitValueError: the runs of the task requested too many.
-    """
+def set_requested(request: Any, items: Iterable[Item]) -> None:
+    """Set the limits that refused the last run, in place of those of the run before."""
     state: TaskState = request.throttle_state
-    more: list[Item] = []
+    requested: list[Item] = []
     for name, key, cost in items:
         if name == REFUSALS:
             count = state.refusals.get(str(key), 0)
             state.refusals = {**state.refusals, str(key): count + cost}
         else:
-            more.append((name, key, cost))
-    state.requested = (*state.requested, *more)
-    state.joined = None
-    _, units, own_count = _joined(throttle, request)
-    state.requested = requested = tuple(units[own_count:])
-    if len(requested) > tuning.MAX_REQUESTED_LIMITS:
-        raise LimitValueError(
-            f"task {request.task.name!r} has met {len(requested)} limits in its body, "
-            f"{requested[-1][0]!r} the last; allowed: {tuning.MAX_REQUESTED_LIMITS}, or let its "
-            "clients wait in place (max_wait)"
-        )
+            requested.append((name, key, cost))
+    state.requested, state.joined = tuple(requested), None
 
 
 def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
-    """Return the limits of a request: those of its task, and those that its runs requested.
+    """Return the limits of a request: those of its task, and those that refused its last run.
 
     Raises:
         ThrottleError: they are wrong, or a key or a cost of an element is.
@@ -95,7 +81,7 @@ def has_limits(throttle: AppLimits, request: Any) -> bool:
 
 
 def pass_units(request: Any) -> None:
-    """Tell the run that begins which units it has, so it need not take them in its body."""
+    """Pass the units of a run to it, so it need not take them in its body."""
     state: TaskState = request.throttle_state
     throttle: AppLimits = request.app.throttle
     units: Sequence[Item] = ()
@@ -134,41 +120,34 @@ def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, lis
     return of_element, items
 
 
-def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Sequence[Item], int]:
-    """Join what a task declares and what its runs requested.
+def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Sequence[Item]]:
+    """Join what a task declares and what its last run requested.
 
-    A run cannot begin with more requested units than the burst, so it waits for the rest in place.
+    A limit and key that the task declares counts as declared only: no run begins with more of it.
 
     Returns:
-        The limits, if there are any; the units for the next run, those that the task declares
-        first; and the number of these.
+        The limits, if there are any; and the units for the next run.
     """
     state: TaskState = request.throttle_state
     if state.joined is not None:
         return state.joined
     declared, items = _declared(throttle, request)
-    costs: dict[LimitRef, int] = {}
+    own = {item[:2] for item in items}
+    check_ref_count(tuple(own), MAX_LIMITS_PER_TASK)
     units: list[Item] = []
-    own_count = 0
-    for index, (name, key, cost) in enumerate((*items, *state.requested)):
-        is_own = index < len(items)
-        ref = LimitRef(name, key)
-        limits = throttle.limits.get(name, ())
-        total = costs.get(ref, 0) + cost
+    costs: dict[LimitRef, int] = {}
+    for item in (*items, *(item for item in state.requested if item[:2] not in own)):
+        ref = LimitRef(*item[:2])
         # A task holds one slot of a limit, however often it requests it.
-        again = ref in costs and find_slot_indexes([name], throttle.limits)
-        too_much = not is_own and any(total > limit.burst * MILLION for limit in limits)
-        if ref in costs and (again or too_much):
+        if ref in costs and find_slot_indexes([ref.name], throttle.limits):
             continue
-        costs[ref] = total
-        units.append((name, key, cost))
-        own_count += is_own
-    refs = tuple(costs)
+        costs[ref] = costs.get(ref, 0) + item[2]
+        units.append(item)
     joined = None
-    if refs:
-        check_ref_count(units[:own_count], MAX_LIMITS_PER_TASK)
+    if costs:
+        refs = tuple(costs)
         slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
         requirement = Requirement(refs, tuple(costs.values()))
         joined = replace(declared or TaskLimits.none(), fixed=requirement, slots=slots)
-    state.joined = joined, units, own_count
+    state.joined = joined, units
     return state.joined

@@ -22,11 +22,10 @@ from celery_throttle.operations.claim import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claim
+from celery_throttle.worker.claim import Claim, ClaimStatus, Wait
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.slots import ReportQueue, read_slot_keys
-from celery_throttle.worker.wait import Wait
 
 logger = get_logger(__name__)
 
@@ -73,11 +72,11 @@ class Claims:
 
     def booked(self) -> list[Claim]:
         """Return the claims whose tasks the pool does not have yet."""
-        return [claim for claim in self if not claim.started]
+        return [claim for claim in self if not claim.is_started]
 
     def started(self) -> list[Claim]:
         """Return the claims whose tasks the pool has, or had."""
-        return [claim for claim in self if claim.started]
+        return [claim for claim in self if claim.is_started]
 
     def reserve_tokens(self, count: int = 1) -> int:
         """Reserve some tokens, and return the first of them."""
@@ -98,7 +97,7 @@ class Claims:
         claim = Claim(
             self,
             token,
-            admitted=kind == 1,
+            has_units=kind == 1,
             wait=wait,
             slots=read_slot_keys(*slots) if slots else (),
             start_by=start_by,
@@ -107,14 +106,22 @@ class Claims:
         shown_id = task_id.decode("utf-8", "backslashreplace")
         return ClaimedTask(claim, starts / MICROSECONDS, packed, shown_id)
 
+    def deliver(self, claim: Claim) -> bool:
+        """Record that Celery gets the message; False if the task has left this worker."""
+        with self._lock:
+            if not claim.is_returned:
+                claim.status = ClaimStatus.DELIVERED
+            return not claim.is_returned
+
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""
         with self._lock:
-            if not claim.started and time.time() > claim.start_by:
+            if not claim.is_started and time.time() > claim.start_by:
                 self._begin_requeue(claim)
-            claim.started = not claim.returned
+            if not claim.is_returned:
+                claim.status = ClaimStatus.STARTED
         self._starts.count(None, time.monotonic())
-        return claim.started
+        return claim.is_started
 
     def recent_starts(self) -> int:
         """Return how many claims were started in 20 ms recently."""
@@ -125,22 +132,23 @@ class Claims:
         with self._lock:
             if self._held.pop(claim.token, None) is None:
                 return
-            self.settled.append(claim.token if claim.started else -claim.token)
+            self.settled.append(claim.token if claim.is_started else -claim.token)
         self.on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
         with self._lock:
             for claim in claims:
-                if not (claim.started and unless_started):
+                if not (claim.is_started and unless_started):
                     self._begin_requeue(claim)
         self.requeue_pending()
 
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
         if self._held.pop(claim.token, None) is not None:
-            claim.returned = True
-            self._to_requeue.append(claim.token if claim.delivered else -claim.token)
+            delivered = claim.status is not ClaimStatus.BOOKED
+            self._to_requeue.append(claim.token if delivered else -claim.token)
+            claim.status = ClaimStatus.RETURNED
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""
@@ -191,7 +199,7 @@ class Claims:
         with self._lock:
             if self._held.pop(claim.token, None) is None:
                 return
-            claim.returned = True
+            claim.status = ClaimStatus.RETURNED
         try:
             self.store.run(quarantine_call(self.keys, self.worker, claim.token, label))
         except StoreError:  # then it goes back to its line

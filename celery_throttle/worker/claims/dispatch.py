@@ -57,11 +57,11 @@ class Dispatcher:
             step(*args)
         except Exception:  # of a result backend, say, in which a revoked task is stored
             logger.exception("A task from a line could not be handed over")
-            if not claim.started:
+            if not claim.is_started:
                 self.quarantine.put_until_heartbeat(claim)
 
     def _read(self, task: ClaimedTask) -> None:
-        if task.claim.returned:  # the worker stops
+        if task.claim.is_returned:  # the worker stops
             return
         consumer = self.consumer
         try:
@@ -103,14 +103,13 @@ class Dispatcher:
     def _deliver(self, delivery: _Delivery) -> None:
         claim, message, starts_at = delivery
         consumer = self.consumer
-        if claim.returned:
-            return
         if time.monotonic() > starts_at + tuning.BOOKING_HORIZON_SECONDS:
             self._requeue(claim)  # a task has kept the loop busy
             return
+        if not self.claims.deliver(claim):
+            return
         task = consumer.app.tasks[read_task_name(message)]
         payload = None if "task" in message.headers else message.payload
-        claim.delivered = True
         try:
             consumer.strategies[task.name](
                 message,
@@ -127,7 +126,7 @@ class Dispatcher:
             self._record_failure(message)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             # Malformed in a way that would end the worker if the message came from the broker.
-            if claim.started:
+            if claim.is_started:
                 raise
             consumer.on_invalid_task(payload, message, error)
             self._record_failure(message)

@@ -27,7 +27,7 @@ class WorkerPool(Protocol):
     runs_inline: bool
 
     #: Reserved requests that the pool does not count: those that are neither in it nor about to be.
-    uncounted: WeakSet[Any]
+    idle_requests: WeakSet[Any]
 
     def count_processes(self) -> int:
         """Return the number of processes, free or not."""
@@ -96,7 +96,7 @@ class _PreforkPool:
         self._hub, self._wrapper = controller.hub, controller.pool
         self._semaphore = semaphore = controller.semaphore
         self._task_is_ending = False
-        self.uncounted: WeakSet[Any] = WeakSet()
+        self.idle_requests: WeakSet[Any] = WeakSet()
         semaphore.value = max(0, semaphore.initial_value - len(state.active_requests))
         semaphore.release = self._on_task_end
         self._pool._putlock = SimpleNamespace(  # noqa: SLF001  # through which the pool reports its processes
@@ -205,11 +205,11 @@ class _CountedPool:
         self._is_granted = False
         self._is_checking = False
         self._is_serving = False
-        self.uncounted: WeakSet[Any] = WeakSet()
+        self.idle_requests: WeakSet[Any] = WeakSet()
 
     def _count_tasks(self) -> int:
         """Return the number of tasks that are in the pool or about to be."""
-        return len(state.reserved_requests) - len(self.uncounted)
+        return len(state.reserved_requests) - len(self.idle_requests)
 
     def _count_not_begun(self) -> int:
         """Return how many of these have not begun."""

@@ -12,8 +12,9 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.stored import shown_ref
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import Wait
 from celery_throttle.worker.hooks.task_events import send_parked, send_receipt
-from celery_throttle.worker.wait import Wait
+from celery_throttle.worker.task_state import Status
 
 logger = get_logger(__name__)
 
@@ -82,7 +83,7 @@ def _show(request: Any, fields: dict[str, Any]) -> None:
         logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
-def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> None:
+def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:
     """Discard a task that may not wait, if ``throttle_on_max_wait`` says so.
 
     Raises:
@@ -92,3 +93,5 @@ def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> None:
         raise error
     # As if it was revoked: the result says so, and a chord goes on.
     request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
+    status: Status = request.throttle_state.end()
+    return status

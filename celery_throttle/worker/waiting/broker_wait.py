@@ -6,19 +6,25 @@ of its own, see ``broker_wait.lua``. It keeps that time however often it goes ba
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.plan import Attempt
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late
+from celery_throttle.worker.waiting.policy import (
+    WaitingPolicy,
+    keys_full_error,
+    too_late_error,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -31,30 +37,32 @@ class BrokerWaitPolicy(WaitingPolicy):
 
     def park(
         self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Attempt[float | None]:
+    ) -> Plan[Status]:
         """See :class:`WaitingPolicy`; the task waits for its time."""
-        known = request.throttle_state.broker_wait_until
-        holder = self.slots.holder(self.token(), request.id)
+        task: TaskState = request.throttle_state
+        refs, holder = requirement.refs, self._holder(request)
+        known = task.broker_wait_until
         call = self._call(limits, requirement, holder, known, may_run=may_run)
-        outcome, about = yield from self._ask(call, requirement, holder)
+        outcome, fields = yield from self._ask(request, call, requirement, holder)
         if outcome == b"admitted":
-            self.slots.hold(request, holder, read_slot_keys(about[1:]))
-            return float(about[0] / MICROSECONDS)
+            self.slots.hold(request, holder, read_slot_keys(fields[1:]))
+            return task.book(fields[0] / MICROSECONDS)
         if outcome == b"late":
-            turn_away(request, limits, late(limits, requirement.refs, about))
-            return None
+            return turn_away(request, limits, too_late_error(limits, refs, fields))
         if outcome == b"crowded":
-            turn_away(request, limits, crowded(requirement.refs, about))
-            return None
-        wait_us, until, index, expected_us = about
-        wait, ref = wait_us / MICROSECONDS, requirement.refs[index - 1]
-        request.throttle_state.wait_at_broker(ref)
+            return turn_away(request, limits, keys_full_error(refs, fields))
+        wait_us, until, index, expected_us = fields
+        wait, ref = wait_us / MICROSECONDS, refs[index - 1]
+        task.wait_at_broker(ref)
         early = tuning.BROKER_WAIT_EARLY_SECONDS
-        self.delayed.add(request, max(early, wait - early), until)
+        status = self.delayed.add(request, max(early, wait - early), until)
         if not known:
             expected = wait_to_seconds(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
-        return None
+        return status
+
+    def leave(self, requests: Sequence[Any]) -> None:
+        """See :class:`WaitingPolicy`; a task whose message went back to its queue has left."""
 
     def _call(
         self,

@@ -21,7 +21,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.hooks.task_events import send_receipt
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.task_state import BROKER_WAIT_HEADER
+from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, Status
 from celery_throttle.worker.waiting.prefetch import Prefetch
 from celery_throttle.worker.waiting.republish import Republisher
 
@@ -44,7 +44,7 @@ class DelayedTasks:
     republisher: Republisher
     prefetch: Prefetch
     #: Brings a request to the gate once more.
-    admit_again: Callable[[Any], None]
+    readmit: Callable[[Any], None]
 
     def __post_init__(self) -> None:
         self._delays: dict[Any, _Delay] = {}
@@ -52,9 +52,10 @@ class DelayedTasks:
     def __len__(self) -> int:
         return len(self._delays)
 
-    def add(self, request: Any, seconds: float | None, broker_wait_until: int = 0) -> None:
+    def add(self, request: Any, seconds: float | None, broker_wait_until: int = 0) -> Status:
         """Delay a request for some seconds; None: until the end of the outage.
 
+        Returns ``DELAYED``, or ``PARKED`` if the message went back to its queue.
         ``broker_wait_until``: when it may run (us, by the server's clock), if the server said so.
         """
         task = request.throttle_state
@@ -71,15 +72,17 @@ class DelayedTasks:
             self._wait(request, self.republisher.unacked_seconds, self._renew)
         else:
             self._wait(request, seconds, self._end)
+        status: Status = task.status
+        return status
 
-    def admit_all(self) -> None:
+    def readmit_all(self) -> None:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
         for request, delay in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
             if delay.timer is not None:
                 self.timers.cancel(delay.timer)
             self._end(request)
         if self._delays:
-            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.admit_all)
+            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.readmit_all)
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""
@@ -99,7 +102,7 @@ class DelayedTasks:
 
     def _end(self, request: Any) -> None:
         self._remove(request)
-        self.admit_again(request)
+        self.readmit(request)
 
     def _renew(self, request: Any) -> None:
         self._remove(request)

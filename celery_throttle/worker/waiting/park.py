@@ -1,6 +1,6 @@
 """Parking: a task that may not run now joins its line and leaves the worker.
 
-One call parks one task; the gate may send several calls in one round trip, see ``NextRound``.
+One call parks one task; the gate may send several calls in one round trip, see ``DecisionBatch``.
 
 Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (a parked
 task is in Redis, and nowhere in this worker).
@@ -22,7 +22,7 @@ from celery_throttle.limits.duration import to_us, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.park import WaitingTask, park_call
-from celery_throttle.operations.plan import Attempt, Confirm
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
@@ -30,8 +30,14 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.task_events import send_receipt
 from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.policy import WaitingPolicy, crowded, late, may_be_parked
+from celery_throttle.worker.waiting.policy import (
+    WaitingPolicy,
+    keys_full_error,
+    may_be_parked,
+    too_late_error,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -47,29 +53,28 @@ class ParkingPolicy(WaitingPolicy):
 
     def park(
         self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Attempt[float | None]:
+    ) -> Plan[Status]:
         """See :class:`WaitingPolicy`; the task waits in its line."""
-        refs, holder = requirement.refs, self.slots.holder(self.token(), request.id)
+        task: TaskState = request.throttle_state
+        refs, holder = requirement.refs, self._holder(request)
         call = self._park_call(request, limits, requirement, holder, may_run=may_run)
-        outcome, about = yield from self._ask(call, requirement, holder)
+        outcome, fields = yield from self._ask(request, call, requirement, holder)
         if outcome == b"admitted":
-            self.slots.hold(request, holder, read_slot_keys(about))
-            return 0.0
+            self.slots.hold(request, holder, read_slot_keys(fields))
+            return task.book(0.0)
         if outcome == b"late":
-            turn_away(request, limits, late(limits, refs, about))
-        elif outcome == b"full":
-            ref, most = refs[about[0] - 1], about[1]
+            return turn_away(request, limits, too_late_error(limits, refs, fields))
+        if outcome == b"full":
+            ref, most = refs[fields[0] - 1], fields[1]
             error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
-            turn_away(request, limits, error)
-        elif outcome == b"crowded":
-            turn_away(request, limits, crowded(refs, about))
-        else:
-            yield from self._leave(request)
-            if outcome == b"parked":
-                self._announce(request, limits, refs, about)
-            elif request.throttle_state.in_doubt:  # a call before, which failed, has parked it
-                send_receipt(request, waits=True)
-        return None
+            return turn_away(request, limits, error)
+        if outcome == b"crowded":
+            return turn_away(request, limits, keys_full_error(refs, fields))
+        if outcome == b"parked":
+            self._announce(request, limits, refs, fields)
+        elif task.in_doubt:  # a call before, which failed, has parked it
+            send_receipt(request, waits=True)
+        return Status.PARKED
 
     def _park_call(
         self,
@@ -108,14 +113,16 @@ class ParkingPolicy(WaitingPolicy):
             temporary=self.routing.is_temporary(queue),
         )
 
-    def _leave(self, request: Any) -> Attempt[None]:
-        """Acknowledge a task to the broker, once it is safe in Redis."""
-        if self.throttle.settings.replicas:
-            yield Confirm(self.throttle.settings.replicas)
-        request.throttle_state.park()
-        state.task_ready(request)
-        request.acknowledge()
-        self._acknowledging.append((time.monotonic(), identity(request)))
+    def leave(self, requests: Sequence[Any]) -> None:
+        """See :class:`WaitingPolicy`."""
+        settings, store = self.throttle.settings, self.throttle.store
+        if requests and settings.replicas:
+            store.confirm(settings.replicas)
+        for request in requests:
+            request.throttle_state.park()
+            state.task_ready(request)
+            request.acknowledge()
+            self._acknowledging.append((time.monotonic(), identity(request)))
 
     def acknowledged(self) -> list[str]:
         """Return the identities of parked messages that are acknowledged by now, each once.
@@ -128,9 +135,9 @@ class ParkingPolicy(WaitingPolicy):
         return done
 
     def _announce(
-        self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], about: Sequence[int]
+        self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], fields: Sequence[int]
     ) -> None:
-        position, expected_us, index, wait_us = about
+        position, expected_us, index, wait_us = fields
         wait = wait_to_seconds(wait_us)
         if wait is not None:  # else the resume wakes a worker
             self.parked(wait)

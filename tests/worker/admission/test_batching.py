@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.admission.batching import NextRound
+from celery_throttle.worker.admission.batching import DecisionBatch
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
@@ -22,7 +22,7 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
     def call_later(_: float, function: Callable[..., None], args: tuple[Any, ...] = ()) -> None:
         calls.append(lambda: function(*args))
 
-    next_round = NextRound(
+    batch = DecisionBatch(
         lambda requests: rounds.append(len(requests)),
         call_later,
         Backoff(ThreadTimers()),
@@ -31,7 +31,7 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
     for _ in range(20):
         state = SimpleNamespace(defer=lambda: None)
         message = SimpleNamespace(body=b"x" * size)
-        next_round.add(SimpleNamespace(throttle_state=state, message=message))
+        batch.add(SimpleNamespace(throttle_state=state, message=message))
     while calls:
         calls.pop()()
     assert sum(rounds) == 20

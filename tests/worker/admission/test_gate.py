@@ -16,8 +16,8 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.request import GatedRequest
-from celery_throttle.worker.task_state import TaskState
-from celery_throttle.worker.tuning import MAX_REQUESTED_LIMITS, RETRY_SECONDS
+from celery_throttle.worker.task_state import Status, TaskState
+from celery_throttle.worker.tuning import RETRY_SECONDS
 from celery_throttle.worker.waiting.park import identity
 
 
@@ -30,6 +30,8 @@ class Request(GatedRequest):
         self.throttle_state = TaskState(self)
         self.parks = parks
         self.is_revoked: Callable[[], bool] = lambda: False
+
+    def acknowledge(self) -> None: ...
 
     def revoked(self) -> bool:
         return self.is_revoked()
@@ -50,6 +52,7 @@ class Bench:
         self.tries = 0
         self.brought: list[Any] = []
         self.put_off: list[tuple[Any, float]] = []
+        self.left: list[Any] = []
         self.ended: list[Any] = []
         nothing: Any = SimpleNamespace(is_on=False)
         self.turns: list[Callable[[], None]] = []
@@ -60,16 +63,18 @@ class Bench:
         )
         self.gate = Gate(
             self.throttle,
-            SimpleNamespace(in_lines=True, park=self._park),  # type: ignore[arg-type]  # as far as it is used
+            SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
+                in_lines=True, park=self._park, leave=self.left.extend
+            ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
-                add=lambda request, seconds: self.put_off.append((request, seconds))
+                add=self._put_off
             ),
             backoff=backoff,
             outcomes=nothing,
             pool=SimpleNamespace(
-                uncounted=WeakSet(),
+                idle_requests=WeakSet(),
                 count_free=lambda: 100,
                 enter=lambda _: True,
                 has_room=lambda: True,
@@ -77,7 +82,7 @@ class Bench:
                 on_exit=lambda: None,
                 runs_inline=False,
             ),
-            admit_again=self.brought.append,
+            readmit=self.brought.append,
             call_later=lambda _, call, args: call(*args),
             call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
@@ -87,12 +92,18 @@ class Bench:
     def _park(self, request: Request, *_: Any, **__: Any) -> Any:
         self.tries += 1
         yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
-        return request.parks()
+        wait = request.parks()
+        return Status.PARKED if wait is None else request.throttle_state.book(wait)
+
+    def _put_off(self, request: Any, seconds: float) -> Status:
+        self.put_off.append((request, seconds))
+        task: TaskState = request.throttle_state
+        return task.delay()
 
     def decide(self, *requests: Request) -> None:
         for request in requests:
             state.reserved_requests.add(request)
-            assert not self.gate.admit(request)
+            assert self.gate.admit(request) is Status.DEFERRED
         (turn,) = self.turns
         turn()
 
@@ -175,7 +186,7 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         consumer=SimpleNamespace(on_task_request=on_task_request), gate_for=lambda _: bench.gate
     )
     for request in (dropped, broken, kept):
-        BrokerConnection.admit_again(connection, request)
+        BrokerConnection.readmit(connection, request)
     assert started == [kept]
     assert bench.ended == [dropped]
     assert bench.put_off == [(broken, RETRY_SECONDS)]
@@ -186,28 +197,19 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
 ) -> None:
     """Neither what was taken with its claim, nor the process that ran it: that has others now."""
     request: Any = bench.request(lambda: None)
-    claim = SimpleNamespace(admitted=True, slots=["slot"], name="worker 7")
-    request.throttle_state.claim = claim
+    request.message.claim = SimpleNamespace(has_units=True, wait=None, slots=["slot"], name="w 7")
+    request.throttle_state = TaskState(request)
+    assert request.throttle_state.admit() is Status.ADMITTED
+    request.throttle_state.run()
     request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
     bench.gate.step_out(request, [("api", None, 1_000_000)])
-    assert (claim.admitted, claim.slots) == (False, ())
+    assert request.throttle_state.status is Status.DEFERRED
     assert (request.time_start, request.worker_pid, request._apply_result) == (None, None, None)
     assert request in state.reserved_requests
     (turn,) = bench.turns
     turn()
     assert bench.tries == 1
-
-
-def test_a_task_that_meets_more_limits_than_it_may_fails(bench: Bench) -> None:
-    request: Any = bench.request(lambda: None)
-    failed: list[Any] = []
-    request.on_failure = lambda info, **_: failed.append(info.exception)
-    request.acknowledge = lambda: None
-    bench.gate.step_out(
-        request, [("api", str(number), 1) for number in range(MAX_REQUESTED_LIMITS + 1)]
-    )
-    assert "has met 21 limits" in str(failed[0])
-    assert not bench.turns
+    assert bench.left == [request]
 
 
 def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:

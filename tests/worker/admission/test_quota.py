@@ -10,7 +10,7 @@ from weakref import WeakSet
 import pytest
 from celery import Celery
 
-from celery_throttle import StoreUnavailableError, Throttle, UnknownLimitError
+from celery_throttle import Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
@@ -22,7 +22,7 @@ from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.task_state import TaskState
+from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import GATHER_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
@@ -54,7 +54,7 @@ class Bench:
             "tenant": "1/m",
             "bulk": "100/s burst 200",
             "never": "1/h",
-            "deep": "1/h burst 200",
+            "deep": "1000000/d using fixed-window",
             "both": ["1/h burst 200", "1000/d using fixed-window"],
             "window": "1000/s using fixed-window",
         }
@@ -63,28 +63,23 @@ class Bench:
         self.waiting: list[Any] = []
         self.quota = Quota(self.throttle, Backoff(NOWHERE), lambda: self.waiting)
         self.calls = 0
-        for name in ("begin", "run"):
-            monkeypatch.setattr(self.throttle.store, name, self._counted(name))
-
-    def _counted(self, name: str) -> Callable[[Any], Any]:
-        make = getattr(self.throttle.store, name)
+        run = self.throttle.store.run
 
         def counted(call: Any) -> Any:
             self.calls += 1
-            return make(call)
+            return run(call)
 
-        return counted
+        monkeypatch.setattr(self.throttle.store, "run", counted)
 
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task."""
-        wait = self.quota.in_hand(requirement)
+        wait = self.quota.use(requirement)
         return self.quota.take(requirement) if wait is None else wait
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
         for _ in range(4 * BATCH):
             assert self.take(one("bulk")) == 0.0
-        self.quota._ahead = None
         self.calls = 0
 
     def requests(self, task: Any, tenants: range) -> list[Request]:
@@ -143,9 +138,8 @@ def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
     assert bench.take(one("deep")) == 0.0
     assert bench.quota._blocks[halves] is held
     used = 30 / 2 + 1
-    left = held.left(bench.now) / 2 + (held.then.units / 2 if held.then else 0)
-    bench.quota._ahead = None
-    assert 200 - bench.throttle["deep"].peek(0).remaining >= used + left
+    left = held.left(bench.now) / 2
+    assert 1_000_000 - bench.throttle["deep"].peek(0).remaining >= used + left
 
 
 def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
@@ -156,7 +150,7 @@ def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
     for block in bench.quota._blocks.values():
         assert block.good_for <= HORIZON
     bench.now += HORIZON + 0.001
-    assert bench.quota._block(window, bench.now) is None
+    assert bench.quota.use(window) is None
 
 
 def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> None:
@@ -179,56 +173,6 @@ def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) ->
     assert bench.calls == 2
 
 
-def test_the_next_call_is_sent_before_a_task_needs_it(bench: Bench, task: Any) -> None:
-    bench.make_busy()
-    requests = bench.requests(task, range(20))
-    for number in range(20):
-        bench.waiting = requests[number + 1 : number + 6]
-        assert bench.take(tenant_of(number)) == 0.0
-    assert 4 <= bench.calls <= 8
-    ahead = bench.quota._ahead
-    bench.waiting = []
-    bench.now += 1
-    taken = [bench.take(tenant_of(tenant)) for tenant in range(20)]
-    assert taken == [None] * 20, ahead
-
-
-def test_what_was_asked_ahead_is_not_used_after_20_ms(bench: Bench, task: Any) -> None:
-    bench.make_busy()
-    bench.waiting = bench.requests(task, range(1, 4))
-    assert bench.take(tenant_of(0)) == 0.0
-    bench.waiting = bench.requests(task, range(4, 8))
-    assert bench.take(tenant_of(1)) == 0.0
-    assert bench.quota._ahead is not None
-    bench.waiting = []
-    bench.now += HORIZON + 0.001
-    # Its unit was taken at the server, so there is none left; that it was lost harms nobody.
-    assert bench.take(tenant_of(4)) is None
-
-
-def test_a_call_ahead_that_fails_is_left_to_the_task_itself(
-    bench: Bench, task: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.make_busy()
-    bench.waiting = bench.requests(task, range(1, 3))
-    assert bench.take(tenant_of(0)) == 0.0
-    bench.waiting = bench.requests(task, range(3, 8))
-
-    def fail(*_: Any) -> Any:
-        raise StoreUnavailableError("gone")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(bench.throttle.store, "begin", fail)
-        assert bench.take(tenant_of(1)) == 0.0
-    assert bench.take(tenant_of(2)) == 0.0
-    assert bench.quota._ahead is not None
-    with monkeypatch.context() as broken:
-        for name in ("finish", "run"):
-            broken.setattr(bench.throttle.store, name, fail)
-        with pytest.raises(StoreUnavailableError):
-            bench.take(tenant_of(3))
-
-
 def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
     never = one("never")
     assert bench.take(never) == 0.0
@@ -249,7 +193,7 @@ class Free:
     drops_tasks = runs_inline = False
 
     def __init__(self) -> None:
-        self.uncounted: WeakSet[Any] = WeakSet()
+        self.idle_requests: WeakSet[Any] = WeakSet()
 
     def count_processes(self) -> int:
         return 1
@@ -294,16 +238,16 @@ class Pool:
             backoff=Backoff(NOWHERE),
             pool=Free(),
             outcomes=NOWHERE,
-            admit_again=self.bring,
+            readmit=self.bring,
             call_later=lambda *timer: self.timers.append(timer),
             call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
-        bench.quota = self.gate._quota
+        bench.quota = self.gate._booking.quota
 
     def bring(self, request: Any) -> None:
-        if self.gate.admit(request):
+        if self.gate.admit(request) is Status.ADMITTED:
             self.started.append(request)
 
 
@@ -331,7 +275,8 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     (request,) = bench.requests(task, range(1))
     claims = Claims(bench.throttle.store, bench.throttle.keys, "worker", lambda: None)
     row = [7, 1, 0, 0, b"", b"", b"pool", 1, [b"entries", b"waits"]]
-    request.throttle_state.claim = claims.receive(row).claim
+    request.message.claim = claims.receive(row).claim
+    request.throttle_state = TaskState(request)
     pool.bring(request)
     assert pool.started == [request]
     pool.gate.end(request)

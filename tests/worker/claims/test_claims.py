@@ -81,7 +81,7 @@ def test_a_claim_is_either_started_or_requeued(claims: Claims) -> None:
         lambda: started.extend(claim for claim in held if claim.start()),
         lambda: claims.requeue(claims.booked(), unless_started=True),
     )
-    assert [claim for claim in held if not claim.returned] == started
+    assert [claim for claim in held if not claim.is_returned] == started
     assert claims.started() == started
 
 
@@ -128,7 +128,7 @@ def test_a_claim_does_not_start_when_others_may_have_requeued_it(
     assert started.start()
     late.start_by = started.start_by = time.time() - 1
     assert not late.start()
-    assert late.returned
+    assert late.is_returned
     assert started.start()
     claims.requeue_pending()
     assert lines.waiting() == ["0"]

@@ -6,7 +6,8 @@
 --       2   how far ahead (us) a start may be booked
 --       3   how many tasks
 --       4   '1' if any requirement has a key
---       then per task: how many times its cost is wanted, how many requirements it has;
+--       then per task: how many times its cost is wanted, how many requirements it has. No more is taken than the
+--       limit gives in one second: what the worker does not use is lost;
 --       then the requirements
 -- Reply per task
 --       {1, times, at once, wait of the first later one (us), interval (ns), lifetime (us)}   taken so many times: some
@@ -27,6 +28,7 @@ local backlogs = read_many('MGET', nil, KEYS, #KEYS - count, #KEYS - 1)
 
 -- How many times a single limit admits its cost: in all, at once, and the wait (us) of the first later one.
 local function times_of(limit, wanted)
+  wanted = math.min(wanted, math.max(1, math.floor(1e12 * limit.q / (limit.cost * limit.p))))
   if limit.tag == LEAKY_QUEUE then
     return 1, 1, 0
   elseif limit.tag < LEAKY_QUEUE then

@@ -1,4 +1,4 @@
-"""Attempts that ask in one round trip: each has its own reply or error."""
+"""Plans that run together, in one round trip: each has its own reply or error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from celery_throttle.errors import CostError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest
-from celery_throttle.operations.plan import Attempt, Confirm
+from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.admission.pipeline import Pipeline
+from celery_throttle.worker.admission.booking import run_together
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from tests.servers.server import Server
@@ -29,26 +29,29 @@ def limiter(own_server: Server) -> Limiter:
 WRONG = Call(script("admit"), ["ct:limits"])
 
 
-def together(limiter: Limiter, attempts: list[Attempt[bool]]) -> list[bool | Exception]:
-    return Pipeline(limiter.store, Backoff(ThreadTimers())).run(attempts)
+def together(limiter: Limiter, plans: list[Plan[bool]]) -> list[bool | Exception]:
+    return run_together(limiter.store, Backoff(ThreadTimers()), plans)
 
 
-def alone(limiter: Limiter, attempt: Attempt[bool]) -> bool:
-    return Pipeline(limiter.store, Backoff(ThreadTimers())).run_one(attempt)
+def alone(limiter: Limiter, plan: Plan[bool]) -> bool:
+    (result,) = together(limiter, [plan])
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-def take(limiter: Limiter) -> Attempt[bool]:
+def take(limiter: Limiter) -> Plan[bool]:
     requirement = Requirement((LimitRef("api", None),), (1_000_000,))
     (reply,) = yield limiter.plans.gate_call([GateRequest(requirement)], 0)
     return bool(reply[0] == ReplyStatus.ALLOWED)
 
 
-def fail() -> Attempt[bool]:
+def fail() -> Plan[bool]:
     yield WRONG
     return True
 
 
-def tell_of_it() -> Attempt[bool]:
+def tell_of_it() -> Plan[bool]:
     try:
         yield WRONG
     except StoreError:
@@ -56,23 +59,17 @@ def tell_of_it() -> Attempt[bool]:
     return True
 
 
-def raise_its_own(limiter: Limiter) -> Attempt[bool]:
+def raise_its_own(limiter: Limiter) -> Plan[bool]:
     yield from take(limiter)
     raise CostError("no")
 
 
-def break_down(limiter: Limiter) -> Attempt[bool]:
+def break_down(limiter: Limiter) -> Plan[bool]:
     yield from take(limiter)
     raise ConnectionError("of something else")
 
 
-def confirm(limiter: Limiter, replicas: int) -> Attempt[bool]:
-    yield from take(limiter)
-    yield Confirm(replicas)
-    return True
-
-
-def at_once() -> Attempt[bool]:
+def at_once() -> Plan[bool]:
     return True
     yield WRONG
 
@@ -97,8 +94,8 @@ def test_in_one_round_trip(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_has_its_own_error(limiter: Limiter) -> None:
     broken = break_down(limiter)
-    attempts = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), broken]
-    first, refused, told, own, last = together(limiter, attempts)
+    plans = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), broken]
+    first, refused, told, own, last = together(limiter, plans)
     assert (first, told) == (True, False)
     assert isinstance(last, ConnectionError)
     assert isinstance(refused, StoreError)
@@ -129,14 +126,3 @@ def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
     limiter.store.breaker._retry_at = 0.0
     assert together(limiter, [take(limiter), take(limiter)]) == [True, True]
     assert not limiter.store.breaker.is_open
-
-
-def test_replicas_confirm_once_for_all(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(limiter.store, "confirm", asked.append)
-    assert together(limiter, [confirm(limiter, 1), confirm(limiter, 1)]) == [True, True]
-    assert asked == [1]
-    monkeypatch.undo()
-    for result in together(limiter, [confirm(limiter, 1), confirm(limiter, 1)]):
-        assert isinstance(result, StoreError)
-        assert "only 0 of 1 replicas" in str(result)

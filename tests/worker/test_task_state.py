@@ -1,0 +1,139 @@
+"""The states of a task in a worker: what the diagram shows, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.worker.claim import Claim, Wait
+from celery_throttle.worker.task_state import Status, TaskState, TransitionError
+
+#: The method that moves a task into each status.
+MOVES: dict[Status, Callable[[TaskState], Status]] = {
+    Status.QUEUED: TaskState.queue,
+    Status.GATHERED: TaskState.gather,
+    Status.DEFERRED: TaskState.defer,
+    Status.DELAYED: TaskState.delay,
+    Status.BOOKED: lambda task: task.book(0.0),
+    Status.ADMITTED: TaskState.admit,
+    Status.IN_STRATEGY: TaskState.enter_strategy,
+    Status.RUNNING: TaskState.run,
+    Status.STEPPED_OUT: TaskState.step_out,
+    Status.PARKED: TaskState.park,
+}
+
+#: The statuses into which a task may come from each status, apart from its return to the gate.
+DIAGRAM: dict[Status, set[Status]] = {
+    Status.RECEIVED: {
+        Status.QUEUED,
+        Status.GATHERED,
+        Status.DEFERRED,
+        Status.DELAYED,
+        Status.BOOKED,
+        Status.ADMITTED,
+        Status.PARKED,
+    },
+    Status.CLAIMED: {Status.ADMITTED, Status.DELAYED},
+    Status.QUEUED: {Status.DELAYED},
+    Status.GATHERED: {Status.DELAYED},
+    Status.DEFERRED: {Status.DELAYED},
+    Status.DELAYED: {Status.DELAYED, Status.PARKED},
+    Status.BOOKED: {Status.ADMITTED, Status.DELAYED},
+    Status.ADMITTED: {Status.IN_STRATEGY, Status.RUNNING},
+    Status.IN_STRATEGY: {Status.RUNNING},
+    Status.RUNNING: {Status.STEPPED_OUT},
+    Status.STEPPED_OUT: {Status.DEFERRED, Status.DELAYED},
+    Status.PARKED: set(),
+    Status.ENDED: set(),
+}
+
+
+def task_state(claim: Claim | None = None) -> TaskState:
+    message = SimpleNamespace() if claim is None else SimpleNamespace(claim=claim)
+    return TaskState(SimpleNamespace(request_dict={}, message=message))
+
+
+def claim(wait: Wait | None) -> Claim:
+    holder: Any = SimpleNamespace(worker="worker")
+    return Claim(holder, 7, has_units=wait is not None, wait=wait, slots=(), start_by=0.0)
+
+
+@pytest.mark.parametrize("status", list(Status), ids=str)
+def test_no_transition_but_those_of_the_diagram(status: Status) -> None:
+    for into, move in MOVES.items():
+        task = task_state()
+        task.status = status
+        if into in DIAGRAM[status]:
+            assert move(task) is into
+            assert task.status is into
+        else:
+            with pytest.raises(TransitionError) as caught:
+                move(task)
+            assert str(caught.value) == f"a task that is {status.value} cannot become {into.value}"
+            assert task.status is status
+
+
+@pytest.mark.parametrize("status", list(Status), ids=str)
+def test_a_task_returns_to_the_gate_unless_it_passed_or_left(status: Status) -> None:
+    task = task_state()
+    task.status = status
+    passed = (
+        Status.ADMITTED,
+        Status.IN_STRATEGY,
+        Status.RUNNING,
+        Status.STEPPED_OUT,
+        Status.PARKED,
+        Status.ENDED,
+    )
+    if status in passed:
+        with pytest.raises(TransitionError):
+            task.return_to_gate()
+    else:
+        expected = status if status is Status.CLAIMED else Status.RECEIVED
+        assert task.return_to_gate() is expected
+
+
+def test_a_task_that_was_parked_does_not_end_here() -> None:
+    task = task_state()
+    task.park()
+    assert task.end() is Status.PARKED
+    other = task_state()
+    assert other.end() is Status.ENDED
+    assert other.end() is Status.ENDED
+
+
+def test_booked_units_are_kept_for_20_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(
+        "celery_throttle.worker.task_state.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
+    task = task_state()
+    task.book(0.01)
+    assert task.seconds_to_start() == pytest.approx(0.01)
+    now[0] += 0.029
+    assert task.return_to_gate() is Status.BOOKED
+    assert task.seconds_to_start() == 0.0
+    now[0] += 0.002
+    assert task.return_to_gate() is Status.RECEIVED
+
+
+def test_a_claim_with_units_is_used_once() -> None:
+    """The run that it was made for has the units; after a step out the gate decides anew."""
+    wait = Wait(LimitRef("api", None), 3, 1.5)
+    task = task_state(claim(wait))
+    assert task.return_to_gate() is Status.CLAIMED
+    task.admit()
+    assert task.end_wait() is wait
+    task.run()
+    task.step_out()
+    task.defer()
+    assert task.return_to_gate() is Status.RECEIVED
+    assert task.end_wait() is None
+
+
+def test_a_claim_without_units_is_decided_at_the_gate() -> None:
+    assert task_state(claim(None)).return_to_gate() is Status.RECEIVED
