@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         WaitTooLongError,
     )
     from celery_throttle.forecasts.solver import Forecast
+    from celery_throttle.handle import LimitHandle
     from celery_throttle.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
     from celery_throttle.limits.decision import Decision
@@ -65,6 +66,7 @@ _MODULES = {
     "KeysFullError": "errors",
     "Limit": "limits.limit",
     "LimitError": "errors",
+    "LimitHandle": "handle",
     "LimitSyntaxError": "errors",
     "LimitValueError": "errors",
     "Limiter": "limiter",
@@ -106,6 +108,7 @@ __all__ = [
     "KeysFullError",
     "Limit",
     "LimitError",
+    "LimitHandle",
     "LimitSyntaxError",
     "LimitValueError",
     "Limiter",

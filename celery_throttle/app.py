@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.bulk.removal.handle import ThrottleHandle
 from celery_throttle.bulk.removal.methods import RemovalMethods
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_definitions
-from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.plan import Plan
+from celery_throttle.limits.reference import ItemLike
+from celery_throttle.limits.requirement import LimitsLike, parse_definitions
 from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.context import current_run, declare_units_field
+from celery_throttle.tasks.context import Run, current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.task import ThrottledTask
 
@@ -134,6 +134,16 @@ class Throttle(RemovalMethods):
         _make_default_base(app)
         app.steps["consumer"].add("celery_throttle.worker.bootstep:ThrottleStep")
 
+    def __getitem__(self, item: ItemLike) -> ThrottleHandle:
+        """Return the handle of a limit, or of one key of it: ``throttle["mail", 42]``.
+
+        It also has the methods for the tasks that wait for the limit.
+
+        Args:
+            item: The name of the limit, or a pair of name and key; see :class:`Limiter`.
+        """
+        return self._find_handle(item, ThrottleHandle)
+
     @property
     def line_publisher(self) -> LinePublisher | None:
         """Sends tasks to the end of their lines, with ``throttle_publish = "line"``.
@@ -225,38 +235,12 @@ class Throttle(RemovalMethods):
         found.progress()
         return found
 
-    def acquire_plan(
-        self,
-        requirement: Requirement,
-        max_wait: float | None,
-        *,
-        mode: str = "take",
-        holder: Holder | None = None,
-    ) -> Plan[Acquisition]:
-        """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
+    def current_run(self) -> Run | None:
+        """Return the run of a task of the app that makes this call, if it may step out.
 
-        A refusal that would raise Throttled lets the task step into its line. Without ``max_wait``
-        the call takes units anew: it uses none that the run began with.
+        :meta private:
         """
-        run = None if max_wait is None else current_run(self)
-        if run is None or max_wait is None:
-            return super().acquire_plan(requirement, max_wait, mode=mode, holder=holder)
-        return run.taking(requirement, max_wait, mode=mode, holder=holder)
-
-    def return_slots(self, acquisition: Acquisition) -> None:
-        """See :meth:`Limiter.return_slots`."""
-        run = current_run(self) if acquisition.task_items else None
-        if run is not None:
-            run.give_back(acquisition.task_items)
-
-    def may_resend(
-        self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
-    ) -> bool:
-        """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
-        run = current_run(self)
-        if run is not None:
-            run.resend(requirement, acquisition, stop, most)
-        return run is None
+        return current_run(self)
 
     def check(self) -> None:
         """Check the settings, the routes, the rules file and the limits of all tasks.

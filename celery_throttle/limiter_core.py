@@ -1,18 +1,17 @@
 """The core of a limiter: requirements, and the execution of plans on its server.
 
-Reservations, slots, handles and the clients of APIs build on it.
+Reservations, slots, handles and the clients of APIs build on it, so it is below them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from celery_throttle.backend import Backend
-from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -20,8 +19,9 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.reference import RefLike, are_cacheable, parse_refs
+from celery_throttle.limits.reference import RefLike, parse_ref, parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
@@ -31,9 +31,36 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
 
 T = TypeVar("T")
+M = TypeVar("M", float, float | None)
+
+#: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
+AcquirePlan = Callable[[Requirement, M], Plan[Acquisition]]
 
 #: The number of requirements, or handles, that a limiter caches.
 CACHE_SIZE = 1024
+
+
+class TaskRun(Protocol):
+    """The run of a task in a worker: it has units already, and may step into a line.
+
+    See :mod:`celery_throttle.tasks.context`.
+    """
+
+    def acquire(
+        self, requirement: Requirement, max_wait: float, *, mode: str, holder: Holder | None
+    ) -> Plan[Acquisition]:
+        """Use units that the run has, and take the rest, or step out."""
+
+    def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
+        """Use units that the run has, and take the rest, or return the refusal."""
+
+    def give_back(self, items: Sequence[tuple[str, str | None, int]]) -> None:
+        """Take back slots that the run had."""
+
+    def resend(
+        self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int
+    ) -> None:
+        """Step out because an API refused a request; return if the run has done so too often."""
 
 
 class LimiterCore:
@@ -67,6 +94,28 @@ class LimiterCore:
         """The plans of forecasts."""
         return self.backend.forecasts
 
+    @property
+    def observer(self) -> Observer:
+        """The plans that read the status."""
+        return self.backend.observer
+
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin; empty without an app."""
+        return ""
+
+    def task_name(self, packed: bytes) -> str | None:  # noqa: ARG002  # an app's limiter knows
+        """Return the name of the task of a message in a line; None if it is not known."""
+        return None
+
+    def task_arguments(self, packed: bytes) -> tuple[str, ...]:  # noqa: ARG002  # as above
+        """Return the texts of the arguments of a message in a line; none if they are not known."""
+        return ()
+
+    def stored_state(self, task_id: str) -> str | None:  # noqa: ARG002  # as above
+        """Return the state of a task in the result backend; None if it has none."""
+        return None
+
     @cached_property
     def lease_renewer(self) -> LeaseRenewer:
         """Renews the leases of held slots."""
@@ -81,18 +130,15 @@ class LimiterCore:
 
     def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
         """Return the requirement of a call, cached if possible; ``least``: 0 if a cost may be 0."""
-        kind = type(limits)
-        listed = kind is list or kind is tuple
-        if type(cost) is not int or not listed or not are_cacheable(limits):
+        if type(cost) is not int or not least or not isinstance(limits, (list, tuple)):
             return make_requirement(parse_refs(limits), cost, least)
-        cache_key = (cost, *limits)
+        cache_key = (cost, *(item if type(item) is str else parse_ref(item) for item in limits))
         requirement = self._requirements.get(cache_key)
         if requirement is None:
-            requirement = make_requirement(parse_refs(limits), cost, least)
-            if least:
-                if len(self._requirements) >= CACHE_SIZE:
-                    self._requirements.clear()
-                self._requirements[cache_key] = requirement
+            requirement = make_requirement(parse_refs(limits), cost)
+            if len(self._requirements) >= CACHE_SIZE:
+                self._requirements.clear()
+            self._requirements[cache_key] = requirement
         return requirement
 
     def require_up_to(self, limits: Iterable[RefLike], most: Cost) -> Requirement:
@@ -100,37 +146,68 @@ class LimiterCore:
         to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
         return self.require(limits, most, least=0)
 
-    def take(self, requirement: Requirement, max_wait: float | None) -> Decision:
-        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`.
+    def current_run(self) -> TaskRun | None:
+        """Return the run of a task of the app that makes this call, if it may step out."""
+        return None
 
-        Each ``acquire()`` ends here. The fast path does not call :meth:`acquire_plan`.
-        """
-        call = self.plans.cached_call(requirement) if max_wait is None else None
-        if call is not None:
-            decision = self.plans.read_decision(requirement, self.store.run(call))
-            if decision is not None:
-                return decision
-        return self.run_plan(self.acquire_plan(requirement, max_wait)).decision
+    def take(self, requirement: Requirement, max_wait: float) -> Decision:
+        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`."""
+        return self._take(requirement, max_wait, self.acquire_plan).checked().decision
 
-    async def atake(self, requirement: Requirement, max_wait: float | None) -> Decision:
+    async def atake(self, requirement: Requirement, max_wait: float) -> Decision:
         """:meth:`take` for asyncio."""
-        call = self.plans.cached_call(requirement) if max_wait is None else None
+        return (await self._atake(requirement, max_wait, self.acquire_plan)).checked().decision
+
+    def try_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """Take units; see :meth:`~celery_throttle.limiter.Limiter.try_acquire`."""
+        return self._take(requirement, max_wait, self.try_acquire_plan).decision
+
+    async def atry_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """:meth:`try_take` for asyncio."""
+        return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
+
+    def _take(
+        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+    ) -> Acquisition:
+        call = self._direct_call(requirement, max_wait)
+        taken = None
         if call is not None:
-            decision = self.plans.read_decision(requirement, await self.store.arun(call))
-            if decision is not None:
-                return decision
-        return (await self.arun_plan(self.acquire_plan(requirement, max_wait))).decision
+            taken = self.plans.read_acquisition(requirement, self.store.run(call))
+        return self.run_plan(make_plan(requirement, max_wait)) if taken is None else taken
+
+    async def _atake(
+        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+    ) -> Acquisition:
+        call = self._direct_call(requirement, max_wait)
+        taken = None
+        if call is not None:
+            taken = self.plans.read_acquisition(requirement, await self.store.arun(call))
+        return await self.arun_plan(make_plan(requirement, max_wait)) if taken is None else taken
+
+    def _direct_call(self, requirement: Requirement, max_wait: float | None) -> Call | None:
+        """Return the call that takes units without a plan: the hot path."""
+        if max_wait != 0 or self.current_run() is not None:
+            return None
+        return self.plans.cached_call(requirement)
 
     def acquire_plan(
         self,
         requirement: Requirement,
-        max_wait: float | None,
+        max_wait: float,
         *,
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Acquisition]:
-        """Return the plan that takes units, estimates and slots, with or without a wait."""
-        return self.plans.acquire(requirement, max_wait, mode=mode, holder=holder)
+        """Return the plan that takes units, estimates or slots, or raises Throttled."""
+        source = self.current_run() or self.plans
+        return source.acquire(requirement, max_wait, mode=mode, holder=holder)
+
+    def try_acquire_plan(
+        self, requirement: Requirement, max_wait: float | None
+    ) -> Plan[Acquisition]:
+        """Return the plan that takes units, or returns the refusal."""
+        source = self.current_run() or self.plans
+        return source.try_acquire(requirement, max_wait)
 
     def reserve_plan(self, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
         """Return the plan that takes an estimate."""
@@ -139,20 +216,23 @@ class LimiterCore:
 
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""
+        run = self.current_run() if acquisition.task_items else None
+        if run is not None:
+            run.give_back(acquisition.task_items)
 
     def may_resend(
-        self,
-        requirement: Requirement,  # noqa: ARG002  # for tasks only
-        acquisition: Acquisition | None,  # noqa: ARG002  # for tasks only
-        stop: float,  # noqa: ARG002  # for tasks only
-        most: int,  # noqa: ARG002  # for tasks only
+        self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
     ) -> bool:
         """Whether a request that its API refused may be sent again from here, after a wait.
 
-        The ``acquisition`` is None during an outage of the server. The API asked for no more
-        requests for ``stop`` seconds; it may be sent again ``most`` times.
+        A task in a worker joins its line instead. The ``acquisition`` is None during an outage of
+        the server. The API asked for no more requests for ``stop`` seconds; it may be sent again
+        ``most`` times.
         """
-        return True
+        run = self.current_run()
+        if run is not None:
+            run.resend(requirement, acquisition, stop, most)
+        return run is None
 
     def run_plan(self, plan: Plan[T]) -> T:
         """Execute a plan, blocking."""
@@ -189,40 +269,3 @@ class LimiterCore:
                 self.clock.advance(step.seconds)
             else:
                 await asyncio.sleep(step.seconds)
-
-
-class HandleCore:
-    """The limiter and the reference of a :class:`celery_throttle.handle.LimitHandle`.
-
-    :meta private:
-    """
-
-    __slots__ = ("limiter", "ref")
-
-    def __init__(self, limiter: LimiterCore, ref: LimitRef) -> None:
-        self.limiter = limiter
-        self.ref = ref
-
-
-#: A handle such as ``limiter["stripe"]``, or a sequence of handles of one limiter.
-LimitHandles = HandleCore | Sequence[HandleCore]
-
-
-def check_handles(limits: LimitHandles) -> list[HandleCore]:
-    """Return the handles as a list; LimitValueError unless there are some, all of one limiter."""
-    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
-    handles: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # checked below
-    if not handles:
-        raise LimitValueError("no limit is given; allowed: one, or a list of them")
-    for handle in handles:
-        if not isinstance(handle, HandleCore):
-            raise LimitValueError(
-                f"{shown(handle)} is not a limit of a limiter; allowed: such as throttle['name'], "
-                "or a list of them"
-            )
-        if handle.limiter is not handles[0].limiter:
-            raise LimitValueError(
-                f"{handle.ref.name!r} is of another limiter than {handles[0].ref.name!r}; allowed: "
-                "limits of one"
-            )
-    return handles

@@ -13,6 +13,7 @@ from celery_throttle.cli.options import author_options, json_option, yes_option
 from celery_throttle.cli.preview import preview_text
 from celery_throttle.cli.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
+from celery_throttle.limiter_rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits, format_limits
 from celery_throttle.observe.text import count
@@ -105,7 +106,7 @@ def apply(
     if not as_json:
         _show_changes(file, changes, previews)
     confirm("Put these rules in force?", yes=yes or not changes)
-    throttle.apply_rules(rules, file, by=by, reason=reason)
+    apply_rules(throttle, rules, file, by=by, reason=reason)
     if as_json:
         echo_json({"file": file, "changes": changes, "previews": previews})
     else:

@@ -8,7 +8,7 @@ import of the worker's parts: this runs in the pool's processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -118,7 +118,7 @@ class Run:
         self._units = [(str(name), key, int(cost)) for name, key, cost in units]
         self._unused = list(self._units)
 
-    def taking(
+    def acquire(
         self,
         requirement: Requirement,
         max_wait: float,
@@ -131,6 +131,25 @@ class Run:
         Raises:
             TaskThrottled: the limits refuse, or do not have room within ``max_wait`` seconds.
         """
+
+        def acquire_rest(rest: Requirement) -> Plan[Acquisition]:
+            try:
+                return (yield from self._acquire(rest, max_wait, mode, holder))
+            except Throttled as error:
+                raise self._refusal(error, items_of(rest)) from None
+
+        return self._take(requirement, acquire_rest)
+
+    def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
+        """Use units that the run has, and acquire the rest, or return the refusal."""
+        return self._take(
+            requirement, lambda rest: self._throttle.plans.try_acquire(rest, max_wait)
+        )
+
+    def _take(
+        self, requirement: Requirement, acquire_rest: Callable[[Requirement], Plan[Acquisition]]
+    ) -> Plan[Acquisition]:
+        """Use units that the run has, and acquire the rest; if that fails, keep them unused."""
         has, lacks = self._use(requirement)
         if not lacks:
             return Acquisition(
@@ -144,14 +163,18 @@ class Run:
             tuple(LimitRef(*item[:2]) for item in lacks), tuple(item[2] for item in lacks)
         )
         try:
-            taken = yield from self._acquire(rest, lacks, max_wait, mode, holder)
-        except BaseException as error:
+            taken = yield from acquire_rest(rest)
+        except BaseException:
             self._unused += has
-            if isinstance(error, Throttled):
-                raise self._refusal(error, lacks) from None
             raise
+        if taken.refusing is not None:
+            self._unused += has
+            return taken
         return taken._replace(
-            requirement=requirement, marks=_marks(requirement, rest, taken.marks), task_items=has
+            requirement=requirement,
+            decision=taken.decision._replace(granted=requirement.units),
+            marks=_marks(requirement, rest, taken.marks),
+            task_items=has,
         )
 
     def _refusal(self, error: Throttled, met: Sequence[Item]) -> TaskThrottled:
@@ -183,7 +206,6 @@ class Run:
     def _acquire(
         self,
         rest: Requirement,
-        lacks: Sequence[Item],
         max_wait: float,
         mode: str,
         holder: Holder | None,
@@ -193,7 +215,7 @@ class Run:
         A paused limit is not waited for in place: that may take long, so the task steps out.
         """
         acquire = self._throttle.plans.acquire
-        longest = self._max_wait_in_place(lacks)
+        longest = self._max_wait_in_place(items_of(rest))
         try:
             return (yield from acquire(rest, max_wait, mode=mode, holder=holder))
         except Throttled as error:

@@ -36,17 +36,8 @@ _CACHE_SIZE = 1000
 class TaskMethods(Protocol):
     """The methods for waiting tasks that a Throttle adds to a Limiter; see there."""
 
-    def count_waiting(self, limit: Any) -> Any:
-        """Count the tasks that wait for a limit."""
-
-    def drain(self, limit: Any, **options: Any) -> Any:
-        """Send waiting tasks back to the broker."""
-
-    def move(self, limit: Any, queue: str, **options: Any) -> Any:
-        """Send waiting tasks to another queue."""
-
-    def drop(self, limit: Any, **options: Any) -> Any:
-        """Discard waiting tasks."""
+    def __getitem__(self, item: Any) -> Any:
+        """Return the handle of a limit, with the methods for its waiting tasks."""
 
     def fan_out_named(self, name: str) -> Any:
         """Return the handle of a fan-out."""

@@ -286,7 +286,7 @@ def loses(self: Task, number: int, pid: int) -> None:
     note(self, number, "begin")
     first = store().llen("inside") == 1
     if first:
-        throttle["loss"].acquire()
+        throttle["loss"].try_acquire()
     try:
         throttle["loss"].acquire(max_wait=0)
     except Throttled:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # 
 NAMES = public_names.find_all()
 
 #: The first line of the other twin, which names the one with the arguments.
-_TWIN = re.compile(r"The asyncio twin of :meth:`(\w+)`")
+_TWIN = re.compile(r"The asyncio twin of :(?:meth|func):`(\w+)`")
 
 
 def _own_doc(value: Any) -> str:
@@ -86,8 +87,8 @@ def test_a_docstring_names_all_arguments(name: str) -> None:
         doc = _own_doc(one.value)
         twin = _TWIN.match(doc)
         if twin is not None:
-            assert one.owner is not None
-            doc = _own_doc(inspect.getattr_static(one.owner, twin[1]))
+            scope = one.owner or importlib.import_module(one.value.__module__)
+            doc = _own_doc(inspect.getattr_static(scope, twin[1]))
         if one.owner is not None:
             doc += _docs_of_class(one.owner)
     missing = [argument for argument in _arguments(one.value) if not _names(doc, argument)]

@@ -137,7 +137,7 @@ def test_headers_may_be_left_off(make_site: MakeSite, limiter: Limiter) -> None:
 
 def test_a_policy_that_is_not_in_force_is_not_told(make_site: MakeSite, limiter: Limiter) -> None:
     site = make_site(limiter["web"])
-    limiter.define("web", "10/m burst 7")
+    limiter["web"].define("10/m burst 7")
     assert site.ask().about("RateLimit-Policy", *TOLD) == [None, '"web";r=6;t=6', "7", "6", "6"]
 
 

@@ -68,16 +68,16 @@ def unit(name: str, units: float = 1, key: str | None = None) -> Item:
 
 def test_outside_a_task_and_where_no_worker_takes_it_back(throttle: Throttle) -> None:
     assert current_run(throttle) is None
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, plain=True), pytest.raises(Throttled) as caught:
         throttle["one"].acquire(max_wait=0)
     assert type(caught.value) is Throttled
 
 
 def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle), pytest.raises(TaskThrottled) as caught:
-        throttle.acquire(["one", ("api", "k")], {"api": 2}, max_wait=0)
+        throttle.acquire(["one", throttle["api", "k"]], {"api": 2}, max_wait=0)
     error: TaskThrottled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as it comes to the worker
     assert issubclass(TaskThrottled, Ignore)
     assert error.met == (unit("one"), unit("api", 2, "k"))
@@ -86,9 +86,9 @@ def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) 
 
 
 def test_without_max_wait_a_refusal_is_a_decision(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle):
-        assert not throttle["one"].acquire()
+        assert not throttle["one"].try_acquire()
 
 
 def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:
@@ -101,14 +101,14 @@ def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:
 
 
 def test_of_several_it_asks_for_what_it_lacks(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, unit("one")):
         throttle.acquire(["one", "api"], max_wait=0)
         assert throttle["api"].peek(0).remaining == 2
 
 
 def test_what_it_lacks_is_refused_it_keeps_the_rest(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, unit("api")):
         with pytest.raises(TaskThrottled) as caught:
             throttle.acquire(["one", "api"], max_wait=0)
@@ -128,7 +128,7 @@ def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None
 def test_a_slot_it_holds_beside_one_that_it_asks_for(throttle: Throttle) -> None:
     with Running(throttle, unit("pool")):
         for _ in range(2):
-            with throttle.slot(["pool", ("pool", "other")]):
+            with throttle.slot(["pool", throttle["pool", "other"]]):
                 assert throttle["pool", "other"].peek(0).remaining == 0
             assert throttle["pool", "other"].peek(0).remaining == 1
         assert throttle["pool"].peek(0).remaining == 1
@@ -153,7 +153,7 @@ async def test_for_asyncio(throttle: Throttle) -> None:
 
 async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttle) -> None:
     with Running(throttle, unit("api")):
-        calls = (throttle.aacquire(["api", ("one", "a")], max_wait=0) for _ in range(3))
+        calls = (throttle.aacquire(["api", throttle["one", "a"]], max_wait=0) for _ in range(3))
         results = await asyncio.gather(*calls, return_exceptions=True)
     names = sorted(type(result).__name__ for result in results)
     assert names == ["Decision", "TaskThrottled", "TaskThrottled"]
@@ -162,7 +162,7 @@ async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttl
 
 async def _refused(throttle: Throttle) -> None:
     limit = throttle["one", "other"]
-    await limit.aacquire()
+    await limit.atry_acquire()
     await limit.aacquire(max_wait=0)
 
 
@@ -275,14 +275,14 @@ def test_a_pause_is_not_waited_for_in_place(throttle: Throttle) -> None:
 
 
 def test_an_estimate_of_which_a_part_was_given_is_settled(throttle: Throttle) -> None:
-    throttle.acquire(["api", ("api", "k")])
+    throttle.try_acquire(["api", throttle["api", "k"]])
     with Running(throttle, unit("api")):
-        reserved = throttle.reserve([("api", "k"), "api"], {"api": 1})
+        reserved = throttle.reserve([throttle["api", "k"], "api"], {"api": 1})
         assert throttle["api", "k"].peek(0).remaining == 1
         reserved.settle({"api": 2})
     assert throttle["api", "k"].peek(0).remaining == 0
     assert throttle["api"].peek(0).remaining == 1
     with Running(throttle, unit("api")):
-        throttle["api", "other"].acquire()
-        throttle.reserve(["api", ("api", "other")], 1).settle(0)
+        throttle["api", "other"].try_acquire()
+        throttle.reserve(["api", throttle["api", "other"]], 1).settle(0)
     assert throttle["api", "other"].peek(0).remaining == 2

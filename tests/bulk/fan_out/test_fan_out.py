@@ -103,7 +103,7 @@ def test_positions_count_the_tasks_before(app: Any, client: Any) -> None:
         signature.set(priority=5 * (index == 4)) for index, signature in enumerate(some(app, 7))
     ]
     app.throttle.fan_out(more, "nightly")
-    app.throttle.define("api", "1000/s burst 100")
+    app.throttle["api"].define("1000/s burst 100")
     keys = app.throttle.keys
     call = claim_call(keys, "w", keys.queue("redis/0/celery"), range(1, 10), lease=5)
     rows = app.throttle.store.run(call)[2:]
