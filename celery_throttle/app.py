@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.bulk.removal import removals
 from celery_throttle.bulk.removal.handle import ThrottleHandle
-from celery_throttle.bulk.removal.methods import RemovalMethods
 from celery_throttle.errors import ConfigurationError, shown
+from celery_throttle.limits.author import Author
 from celery_throttle.limits.reference import ItemLike
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
 from celery_throttle.settings import Spec, check_lease
 from celery_throttle.tasks import validation
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import Run, current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.task import ThrottledTask
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.bulk.fan_out import FanOut
     from celery_throttle.bulk.line_publisher import LinePublisher
+    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
-class Throttle(RemovalMethods):
+class Throttle(AppLimits):
     """The limits of a Celery app. The workers of the app enforce them.
 
     A ``Throttle`` is a :class:`Limiter` with the settings of the app, and has all methods of a
@@ -234,6 +238,90 @@ class Throttle(RemovalMethods):
         found = FanOut(self, name)
         found.progress()
         return found
+
+    def count_waiting(self) -> WaitingCount:
+        """Return how many tasks :meth:`drain_all`, or the like, would remove now.
+
+        Raises:
+            StoreUnavailableError: The server cannot be reached.
+        """
+        return removals.count_waiting(self, None)
+
+    def drain_all(
+        self,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Send the waiting tasks of all limits back to the broker.
+
+        Use it for a rollback, or before you uninstall this package. The result and the errors are
+        those of ``throttle["mail"].drain()``.
+
+        Args:
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.send_to_broker(self, None, None, Author.of(by, reason), progress)
+
+    def move_all(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Send the waiting tasks of all limits to another queue of the broker.
+
+        The result and the errors are those of ``throttle["mail"].move()``.
+
+        Args:
+            queue: See there.
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+
+    def drop_all(
+        self,
+        *,
+        reason: str = "dropped",
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Discard the waiting tasks of all limits. Their results have the state REVOKED.
+
+        The result and the errors are those of ``throttle["mail"].drop()``.
+
+        Args:
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.drop(self, None, reason, by, progress)
+
+    def purge(self, queues: Iterable[str] | None = None) -> int:
+        """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
+
+        ``celery purge`` discards only the messages at the broker. Tasks that workers have received
+        or claimed still run. Discarded tasks get no result; fan-outs count them as revoked.
+
+        Args:
+            queues: The names of the queues. Default: all queues of the app, ``app.amqp.queues``.
+
+        Returns:
+            The number of messages and tasks that were discarded.
+
+        Raises:
+            StoreUnavailableError: The limits server cannot be reached. What was discarded before
+                stays discarded. The errors of the broker's client are raised unchanged.
+        """
+        names = self.app.amqp.queues if queues is None else queues
+        return removals.purge(self, dict.fromkeys(names))
 
     def current_run(self) -> Run | None:
         """Return the run of a task of the app that makes this call, if it may step out.

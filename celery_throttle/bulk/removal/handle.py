@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_throttle.bulk.removal import methods
+from celery_throttle.bulk.removal import removals
 from celery_throttle.handle import LimitHandle
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
@@ -36,7 +36,7 @@ class ThrottleHandle(LimitHandle):
             UnknownLimitError: No task waits for the limit, and it is not defined.
             StoreUnavailableError: The server cannot be reached.
         """
-        return methods.count_waiting(self._app_limits, self.ref)
+        return removals.count_waiting(self._app_limits, self.ref)
 
     def drain(
         self,
@@ -73,7 +73,7 @@ class ThrottleHandle(LimitHandle):
                 errors of the broker's client are raised unchanged.
         """
         author = Author.of(by, reason)
-        return methods.send_to_broker(self._app_limits, self.ref, None, author, progress)
+        return removals.send_to_broker(self._app_limits, self.ref, None, author, progress)
 
     def move(
         self,
@@ -99,7 +99,7 @@ class ThrottleHandle(LimitHandle):
                 off. The method also raises the errors of :meth:`drain`.
         """
         author = Author.of(by, reason)
-        return methods.send_to_broker(self._app_limits, self.ref, queue, author, progress)
+        return removals.send_to_broker(self._app_limits, self.ref, queue, author, progress)
 
     def drop(
         self,
@@ -129,4 +129,4 @@ class ThrottleHandle(LimitHandle):
             StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the result backend are raised unchanged.
         """
-        return methods.drop(self._app_limits, self.ref, reason, by, progress)
+        return removals.drop(self._app_limits, self.ref, reason, by, progress)
