@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         WaitTooLongError,
     )
     from celery_throttle.forecasts.solver import Forecast
-    from celery_throttle.handle import LimitHandle
-    from celery_throttle.limiter import Limiter
+    from celery_throttle.limiter.handle import LimitHandle
+    from celery_throttle.limiter.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
     from celery_throttle.limits.decision import Decision
     from celery_throttle.limits.feedback import Feedback
@@ -66,10 +66,10 @@ _MODULES = {
     "KeysFullError": "errors",
     "Limit": "limits.limit",
     "LimitError": "errors",
-    "LimitHandle": "handle",
+    "LimitHandle": "limiter.handle",
     "LimitSyntaxError": "errors",
     "LimitValueError": "errors",
-    "Limiter": "limiter",
+    "Limiter": "limiter.limiter",
     "PublishRejectedError": "errors",
     "QueueFullError": "errors",
     "QueueNotFoundError": "errors",

@@ -146,7 +146,7 @@ class Throttle(AppLimits):
         Args:
             item: The name of the limit, or a pair of name and key; see :class:`Limiter`.
         """
-        return self._find_handle(item, ThrottleHandle)
+        return self.find_handle(item, ThrottleHandle)
 
     @property
     def line_publisher(self) -> LinePublisher | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery_throttle.leases import Slot
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.leases import Slot
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 

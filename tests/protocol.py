@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.reference import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest

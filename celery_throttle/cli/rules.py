@@ -13,7 +13,7 @@ from celery_throttle.cli.options import author_options, json_option, yes_option
 from celery_throttle.cli.preview import preview_text
 from celery_throttle.cli.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter_rules import apply_rules
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits, format_limits
 from celery_throttle.observe.text import count

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
-from celery_throttle.handle import LimitHandles
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, Rules
-from celery_throttle.leases import Slot, enter_step, exit_step
+from celery_throttle.limiter.handles import LimitHandles
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.steps import Step, Steps, arun_steps, run_steps

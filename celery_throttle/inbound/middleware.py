@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.handle import LimitHandles
 from celery_throttle.inbound.admitter import Admitter
 from celery_throttle.inbound.rules import KeySpec, RequestCost
+from celery_throttle.limiter.handles import LimitHandles
 
 App = TypeVar("App")
 

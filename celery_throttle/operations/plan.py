@@ -1,7 +1,7 @@
 """Plans: operations on limits without I/O, written once for blocking code and for asyncio.
 
 A plan is a generator. It yields a :class:`~celery_throttle.store.script.Call` to run on the server,
-or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter_core` executes plans.
+or a :class:`Sleep`, and returns its result. :mod:`celery_throttle.limiter.core` executes plans.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import click
 import redis
 
 from celery_throttle.demo.server import server_version, start_server
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef

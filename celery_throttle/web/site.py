@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from flask import request
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, parse_key
 from celery_throttle.limits.limit import check_name
 from celery_throttle.observe.details import RECORD_SECONDS

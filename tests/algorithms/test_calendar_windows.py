@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
 from celery_throttle.operations.plan import Plan

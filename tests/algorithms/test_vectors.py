@@ -15,8 +15,8 @@ import pytest
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError
-from celery_throttle.handle import LimitHandle
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.handle import LimitHandle
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit

@@ -109,15 +109,15 @@ def test_the_example_of_a_docstring(name: str) -> None:
 
 def test_the_rule_finds_names_of_all_kinds() -> None:
     assert {
-        "celery_throttle.limiter.Limiter.acquire",
-        "celery_throttle.handle.LimitHandle.pause",
+        "celery_throttle.limiter.limiter.Limiter.acquire",
+        "celery_throttle.limiter.handle.LimitHandle.pause",
         "celery_throttle.limits.limit.Limit.burst",
         "celery_throttle.observe.fan_outs.Progress",
         "celery_throttle.clients.httpx.ThrottledTransport",
         "celery_throttle.errors.Throttled",
         "celery_throttle.task_throttled",
     } <= {*NAMES}
-    assert "celery_throttle.limiter.Limiter.run_plan" not in NAMES
+    assert "celery_throttle.limiter.limiter.Limiter.run_plan" not in NAMES
 
 
 def _paths(one: PublicName) -> Iterator[str]:

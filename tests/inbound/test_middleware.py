@@ -23,7 +23,7 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.inbound import ThrottledWSGI, by_address, by_header
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked, MakeSite, make_sites
 from tests.servers.server import Server

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limiter_rules import apply_rules
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.metrics.table import METRICS
 from celery_throttle.operations.rules import pack_report

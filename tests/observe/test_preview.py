@@ -75,7 +75,7 @@ def test_a_pause(lines: Protocol, ref: LimitRef, seconds: float | None) -> None:
 )
 def test_a_definition(lines: Protocol, ref: LimitRef, text: str) -> None:
     found = preview(lines, lines.limiter.observer.preview_definition, ref, [Limit.parse(text)])
-    lines.limiter[ref.name, ref.key].define(text)
+    lines.limiter[ref].define(text)
     assert found.after is not None
     assert found.after.seconds == same(end(lines, ref))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
-from celery_throttle.limiter_rules import apply_rules
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from celery_throttle.errors import LimitValueError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.feedback import Feedback

@@ -64,10 +64,10 @@ def test_units_granted(lines: Protocol, name: str) -> None:
     handle = lines.limiter[name]
     decisions = [
         handle.try_acquire(),
-        handle.try_acquire(0.25),
+        handle.try_acquire(0.25, max_wait=None),
         handle.acquire_up_to(0.5),
         lines.limiter[name, "other"].acquire_up_to(9),
-        lines.limiter.try_acquire([lines.limiter[name, "key"]], 2),
+        lines.limiter.try_acquire([lines.limiter[name, "key"]], 2, max_wait=None),
         handle.peek(),
     ]
     granted = [decision.granted for decision in decisions]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError, UnknownLimitError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
@@ -69,7 +70,7 @@ class User:
         self.clock.advance(1)
         self.key, self._has_ended, self._end = key, False, self.clock.now + to_us(END)
         seconds = END if self._ends_by_itself else None
-        self.limiter["api", key].define(bounded, seconds=seconds)
+        self.limiter[LimitRef("api", key)].define(bounded, seconds=seconds)
 
     def step(self, kind: str, amount: Any) -> Decision | None:
         """Return the decision of an acquisition; None if its cost can never pass, or for others."""
@@ -90,7 +91,7 @@ class User:
             self._has_ended = True
             if not self._ends_by_itself:
                 self.clock.now = self._end
-                self.limiter["api", self.key].undefine()
+                self.limiter[LimitRef("api", self.key)].undefine()
         self.clock.now = until
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from celery_throttle.errors import LimitError, LimitValueError, Throttled
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.requirement import LimitsLike, parse_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -125,7 +125,7 @@ def test_several_keys_at_once_need_room_for_each(limiter: End, clock: ManualCloc
 
 
 def test_more_keys_at_once_than_there_may_ever_be_are_an_error(limiter: End) -> None:
-    keys = [("mail", key) for key in "abcd"]
+    keys = [limiter["mail", key] for key in "abcd"]
     for method in (limiter.acquire, limiter.peek, limiter.acquire_up_to, limiter.reserve):
         with pytest.raises(LimitValueError, match=r"'mail' .* allowed: at most 3 \(max-keys\)"):
             method(keys, 1)

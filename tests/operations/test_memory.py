@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.errors import ConfigurationError, Throttled, ThrottleError, UnknownLimitError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.testing import ManualClock
 from tests.servers.server import Server
 from tests.sizes import examples
@@ -114,10 +115,10 @@ class User:
         return self.limiter[limit].reset()
 
     def _define(self, name: str, key: str | None, limit: str) -> None:
-        self.limiter[name, key].define(limit)
+        self.limiter[LimitRef(name, key)].define(limit)
 
     def _undefine(self, name: str, key: str | None) -> None:
-        self.limiter[name, key].undefine()
+        self.limiter[LimitRef(name, key)].undefine()
 
     def _advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import lease_renewer
 from celery_throttle.errors import (
     CostError,
     LimitError,
@@ -23,10 +22,10 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter import lease_renewer
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.reference import ItemLike
 from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -176,7 +175,7 @@ def test_nothing_is_given_back_of_a_limit_that_has_changed(
 
 
 def test_several_limits_are_settled_together(limiter: End) -> None:
-    both: list[ItemLike] = ["tokens", ("api", "tenant")]
+    both = ["tokens", limiter["api", "tenant"]]
     reservation = limiter.reserve(both, {"tokens": 50})
     assert limiter["api", "tenant"].peek(0).remaining == 4
     inner(reservation, limiter).settle({"tokens": 20})

@@ -16,8 +16,9 @@ from celery_throttle.errors import (
     Throttled,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import (
     MAX_LIMITS_PER_NAME,
@@ -252,7 +253,7 @@ def test_slots_are_neither_given_nor_taken_away(
     limiter[name].peek(0)
     before = client.hgetall("{throttle}:limits")
     with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$") as caught:
-        limiter[name, key].define(written)
+        limiter[LimitRef(name, key)].define(written)
     assert f"limit {name!r} cannot become {written!r}" in str(caught.value)
     assert client.hgetall("{throttle}:limits") == before
 
@@ -265,7 +266,7 @@ def test_not_even_before_the_server_knows_the_limits_of_the_code(
     limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
 ) -> None:
     with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$"):
-        limiter[name, key].define(written)
+        limiter[LimitRef(name, key)].define(written)
     assert not client.hgetall("{throttle}:limits")
 
 
@@ -334,7 +335,9 @@ MANY: dict[str, Any] = {
 def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
     limiter = Limiter(any_server_url, MANY, timeout=20)
     named = [f"name{n}" for n in range(MAX_REFS_PER_CALL)]
-    refs: Any = named if what == "names" else [(what, str(n)) for n in range(MAX_REFS_PER_CALL)]
+    refs: Any = (
+        named if what == "names" else [limiter[what, str(n)] for n in range(MAX_REFS_PER_CALL)]
+    )
     assert limiter.try_acquire(refs).allowed
     assert limiter.peek(refs).allowed
     assert limiter.acquire_up_to(refs, 2).granted == 2
@@ -356,7 +359,7 @@ def test_as_many_slots_as_there_may_be(any_server_url: str) -> None:
 )
 def test_too_many(redis_url: str, what: str, more: tuple[int, ...]) -> None:
     limiter = Limiter(redis_url, MANY)
-    refs = [("keys", str(n)) for n in range(4000)]
+    refs = [limiter["keys", str(n)] for n in range(4000)]
     told = "^4000 limits and keys are named at once; allowed: at most 1000$"
     with pytest.raises(LimitValueError, match=told):
         getattr(limiter, what)(refs, *more)

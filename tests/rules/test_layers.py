@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import Limiter
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter_rules import aapply_rules, apply_rules
+from celery_throttle.limiter.rules import aapply_rules, apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
@@ -229,17 +229,17 @@ class Both:
 
     def define(self, ref: LimitRef, text: str, lasts: float | None) -> None:
         if self.knows(ref):
-            self.limiter[ref.name, ref.key].define(text, seconds=lasts)
+            self.limiter[ref].define(text, seconds=lasts)
             self.model.set[ref] = parse_limits(text, ref.name), self.ends(lasts)
 
     def weigh(self, ref: LimitRef, weight: int, lasts: float | None) -> None:
         if self.knows(ref, whole=True):
-            self.limiter[ref.name, ref.key].define(weight=weight, seconds=lasts)
+            self.limiter[ref].define(weight=weight, seconds=lasts)
             self.model.weights[ref] = weight, self.ends(lasts)
 
     def undefine(self, ref: LimitRef) -> None:
         if self.knows(ref, whole=True):
-            self.limiter[ref.name, ref.key].undefine()
+            self.limiter[ref].undefine()
             in_force = self.model.limits(ref)
             weighed = ref in self.model.weights or ref in self.model.rules.weights
             if in_force is self.model.code.get(ref) and not weighed:

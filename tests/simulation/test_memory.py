@@ -8,7 +8,7 @@ import click
 import pytest
 import redis
 
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.limit import Limit
 from celery_throttle.simulation import memory

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError, StoreUnavailableError
-from celery_throttle.limiter_rules import apply_rules
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.reference import ItemLike, parse_item
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest
@@ -181,10 +182,10 @@ def change_limits(tour: Tour) -> None:
     throttle = tour.throttle
     throttle.register()
     for key in (None, "42"):
-        throttle["api", key].define("2/h burst 200", seconds=60)
-        throttle["api", key].define("3/h burst 300", weight=3)
+        throttle[LimitRef("api", key)].define("2/h burst 200", seconds=60)
+        throttle[LimitRef("api", key)].define("3/h burst 300", weight=3)
         assert throttle["api", "42"].peek().limit == 300
-        throttle["api", key].undefine()
+        throttle[LimitRef("api", key)].undefine()
     assert throttle["api", "42"].peek().limit == 100
     tour.see(throttle.plans.register_missing([parse_item("day")]))
     rules = read_rules('[limits]\napi = "5/h burst 500"\n[weights]\napi = 3', "rules.toml")

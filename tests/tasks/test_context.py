@@ -85,10 +85,19 @@ def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) 
     assert (error.retry_after or 0) > 3500
 
 
-def test_without_max_wait_a_refusal_is_a_decision(throttle: Throttle) -> None:
-    throttle["one"].try_acquire()
-    with Running(throttle):
+def test_try_acquire_uses_the_units_of_the_run_and_steps_out_for_no_refusal(
+    throttle: Throttle,
+) -> None:
+    for limit in (throttle["one"], throttle["one", "a"]):
+        limit.acquire()
+    with Running(throttle, unit("one"), unit("api")):
+        assert not throttle.try_acquire(["one", throttle["one", "a"]])
+        decision = throttle.try_acquire(["one", "api"])
+        assert (decision.allowed, decision.granted) == (True, 1)
+        assert throttle["api"].peek(0).remaining == 3
         assert not throttle["one"].try_acquire()
+        assert throttle["api"].try_acquire(2).granted == 2
+        assert throttle["api"].peek(0).remaining == 1
 
 
 def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:

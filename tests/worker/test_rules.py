@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
-from celery_throttle.limiter_rules import apply_rules
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.bulk.removal import removals
-from celery_throttle.handle import LimitHandle
+from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.tasks.app_limits import AppLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.duration import to_us
 from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.rules.rules import Rules

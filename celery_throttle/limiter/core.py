@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.backend import Backend
 from celery_throttle.forecasts.reader import ForecastReader
-from celery_throttle.lease_renewer import LeaseRenewer
+from celery_throttle.limiter.backend import Backend
+from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.reference import RefLike, parse_ref, parse_refs
+from celery_throttle.limits.reference import ItemLike, RefLike, parse_item, parse_ref, parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
@@ -31,6 +31,7 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
 
 T = TypeVar("T")
+H = TypeVar("H")
 M = TypeVar("M", float, float | None)
 
 #: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
@@ -128,6 +129,21 @@ class LimiterCore:
     def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
         return {}
 
+    def find_handle(self, item: ItemLike, kind: Callable[[Any, LimitRef], H]) -> H:
+        """Return the handle of a name, cached, or of a name and key; ``kind`` makes it."""
+        if not isinstance(item, str):
+            return kind(self, parse_item(item))
+        handle = self._handles.get(item)
+        if handle is None:
+            if len(self._handles) >= CACHE_SIZE:
+                self._handles.clear()
+            handle = self._handles[item] = kind(self, parse_item(item))
+        return handle
+
+    @cached_property
+    def _handles(self) -> dict[str, Any]:
+        return {}
+
     def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
         """Return the requirement of a call, cached if possible; ``least``: 0 if a cost may be 0."""
         if type(cost) is not int or not least or not isinstance(limits, (list, tuple)):
@@ -151,7 +167,7 @@ class LimiterCore:
         return None
 
     def take(self, requirement: Requirement, max_wait: float) -> Decision:
-        """Take the units of a requirement; see :meth:`~celery_throttle.limiter.Limiter.acquire`."""
+        """Take the units of a requirement, or raise Throttled."""
         return self._take(requirement, max_wait, self.acquire_plan).checked().decision
 
     async def atake(self, requirement: Requirement, max_wait: float) -> Decision:
@@ -159,7 +175,7 @@ class LimiterCore:
         return (await self._atake(requirement, max_wait, self.acquire_plan)).checked().decision
 
     def try_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
-        """Take units; see :meth:`~celery_throttle.limiter.Limiter.try_acquire`."""
+        """Take the units of a requirement, or return the refusal."""
         return self._take(requirement, max_wait, self.try_acquire_plan).decision
 
     async def atry_take(self, requirement: Requirement, max_wait: float | None) -> Decision:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.leases import Reservation, Slot
-from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
@@ -17,7 +13,6 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
 from celery_throttle.observe.report import Report
 from celery_throttle.observe.values import LimitDetails, WaitingPage
-from celery_throttle.operations.plan import Plan
 
 #: Whole costs below this are cached: they recur.
 _MAX_CACHED_COST = 1000
@@ -64,8 +59,6 @@ class LimitHandle:
     def acquire(self, cost: Cost = 1, *, max_wait: float = 0.0) -> Decision:
         """Take units from the limit, or raise :class:`~celery_throttle.Throttled`.
 
-        See :meth:`~celery_throttle.Limiter.acquire`.
-
         Args:
             cost: Units to take, above 0, whole or not; default 1.
             max_wait: The most seconds to wait; default 0.
@@ -86,8 +79,6 @@ class LimitHandle:
 
     def try_acquire(self, cost: Cost = 1, *, max_wait: float | None = 0.0) -> Decision:
         """Take units from the limit, or none: the decision is false if the limit refuses.
-
-        See :meth:`~celery_throttle.Limiter.try_acquire`.
 
         Args:
             cost: See :meth:`acquire`.
@@ -110,9 +101,6 @@ class LimitHandle:
 
         Args:
             most: The most units to take, 0 or more.
-
-        Returns:
-            The decision. ``granted`` is the number of units taken.
         """
         requirement = self.limiter.require_up_to([self.ref], most)
         return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
@@ -146,7 +134,7 @@ class LimitHandle:
             max_wait: The most seconds to wait; default 0.
 
         Returns:
-            The :class:`~celery_throttle.leases.Reservation` to settle.
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
 
         Raises:
             Throttled: The limit does not allow it in that time.
@@ -236,14 +224,13 @@ class LimitHandle:
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self._waiting(first, most))
+        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        return self.limiter.run_plan(plan)
 
     async def alist_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """The asyncio twin of :meth:`list_waiting`."""
-        return await self.limiter.arun_plan(self._waiting(first, most))
-
-    def _waiting(self, first: int, most: int) -> Plan[WaitingPage]:
-        return self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        return await self.limiter.arun_plan(plan)
 
     def report(self, seconds: float = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -409,27 +396,3 @@ class LimitHandle:
         """The asyncio twin of :meth:`reset`."""
         plan = self.limiter.plans.reset(self.ref, Author.of(by, reason))
         await self.limiter.arun_plan(plan)
-
-
-#: A handle such as ``limiter["stripe"]``, or a sequence of handles of one limiter.
-LimitHandles = LimitHandle | Sequence[LimitHandle]
-
-
-def check_handles(limits: LimitHandles) -> list[LimitHandle]:
-    """Return the handles as a list; LimitValueError unless there are some, all of one limiter."""
-    several = isinstance(limits, Sequence) and not isinstance(limits, (str, bytes))
-    handles: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]  # checked below
-    if not handles:
-        raise LimitValueError("no limit is given; allowed: one, or a list of them")
-    for handle in handles:
-        if not isinstance(handle, LimitHandle):
-            raise LimitValueError(
-                f"{shown(handle)} is not a limit of a limiter; allowed: such as throttle['name'], "
-                "or a list of them"
-            )
-        if handle.limiter is not handles[0].limiter:
-            raise LimitValueError(
-                f"{handle.ref.name!r} is of another limiter than {handles[0].ref.name!r}; allowed: "
-                "limits of one"
-            )
-    return handles

@@ -7,24 +7,20 @@ The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Any, TypeVar
 
-from celery_throttle.backend import disabled_backend, make_backend
-from celery_throttle.handle import LimitHandle
-from celery_throttle.leases import Reservation, Slot
-from celery_throttle.limiter_core import CACHE_SIZE, LimiterCore
+from celery_throttle.limiter.backend import disabled_backend, make_backend
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.handle import LimitHandle
+from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.reference import ItemLike, RefLike, parse_item
+from celery_throttle.limits.reference import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.observe.values import Change, Status, TaskStatus
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
-
-H = TypeVar("H", bound=LimitHandle)
 
 
 class Limiter(LimiterCore):
@@ -94,21 +90,7 @@ class Limiter(LimiterCore):
             LimitError: The text is not a valid name of a limit.
             KeyValueError: The key has a type that is not allowed.
         """
-        return self._find_handle(item, LimitHandle)
-
-    def _find_handle(self, item: ItemLike, kind: type[H]) -> H:
-        if not isinstance(item, str):
-            return kind(self, parse_item(item))
-        handle = self._handles.get(item)
-        if handle is None:
-            if len(self._handles) >= CACHE_SIZE:
-                self._handles.clear()
-            handle = self._handles[item] = kind(self, parse_item(item))
-        return handle
-
-    @cached_property
-    def _handles(self) -> dict[str, Any]:
-        return {}
+        return self.find_handle(item, LimitHandle)
 
     def acquire(
         self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float = 0.0
@@ -228,7 +210,7 @@ class Limiter(LimiterCore):
             max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
 
         Returns:
-            The :class:`~celery_throttle.leases.Reservation` to settle.
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
 
         Raises:
             Throttled: The limits do not allow it in that time.
@@ -274,9 +256,9 @@ class Limiter(LimiterCore):
                 30. A thread renews the lease while the slot is held.
 
         Returns:
-            The :class:`~celery_throttle.leases.Slot`. The ``with`` takes the slot when it begins.
-            If the limits do not allow it in that time, the ``with`` raises :class:`Throttled`. It
-            also raises the other errors of :meth:`acquire`.
+            A :class:`~celery_throttle.limiter.leases.Slot`. The ``with`` takes the slot when it
+            begins. It raises :class:`Throttled` if the limits do not allow it in that time, and the
+            other errors of :meth:`acquire`.
 
         Raises:
             LimitValueError: ``max_wait`` or ``lease`` is out of range.
