@@ -20,7 +20,7 @@ TESTS = ("tests/tasks", "tests/worker")
 OTHER_POOLS = "solo or threads or gevent or eventlet"
 
 #: What depends most on the server: every script, and connections of each kind.
-SERVER_TESTS = ("tests/test_servers.py", "tests/test_limiter.py", "tests/operations")
+SERVER_TESTS = ("tests/test_servers.py", "tests/limiter", "tests/operations")
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])

@@ -144,12 +144,12 @@ def _side(url: str, case: Case) -> Side:
 
 def _slot(limiter: Limiter, *, release: bool = False) -> Callable[[], Decision]:
     """Return a function that acquires a slot as ``slot()`` does, without renewing its lease."""
-    requirement, plans = limiter.require([(NAME, KEY)], 1), limiter.plans
+    requirement, plans = limiter.require([limiter[NAME, KEY]], 1), limiter.plans
 
     def take() -> Decision:
         holder = f"{os.getpid()} {uuid4().hex}"
         taken = limiter.run_plan(
-            plans.acquire(requirement, None, mode="slot", holder=Holder(holder, lease=30.0))
+            plans.try_acquire(requirement, None, mode="slot", holder=Holder(holder, lease=30.0))
         )
         if release:
             limiter.run_plan(plans.release(requirement.refs, holder))

@@ -120,7 +120,7 @@ class _WaitingTasks:
         return park_call(
             self._keys,
             WaitingTask(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
-            self._limiter.require(["api", ("tenant", str(tenant))], 1),
+            self._limiter.require(["api", self._limiter["tenant", str(tenant)]], 1),
             "0",
             identity=task_id,
             remember=86_400.0,

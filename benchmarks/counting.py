@@ -18,7 +18,7 @@ from benchmarks.claimant import Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call, Script, script
 
@@ -37,7 +37,7 @@ def run(options: Options) -> Result:
     figures = []
     with Stage() as stage:
         sides = [_Side(stage, "{counted}"), _Side(stage, "{plain}", counts=False)]
-        needs: dict[str, Sequence[RefLike]] = {
+        needs: dict[str, Sequence[ItemLike]] = {
             "one limit": ["api"],
             "a key": [("api", "42")],
             "three limits": [*LIMITS],
@@ -75,10 +75,11 @@ class _Side:
     def _replace(self, call: Call) -> Call:
         return Call(self._scripts.get(call.script.name, call.script), call.keys, call.args)
 
-    def prepare_decision(self, refs: Sequence[RefLike]) -> None:
+    def prepare_decision(self, refs: Sequence[ItemLike]) -> None:
         """Make the call of the next decisions; run it once, so that its state exists."""
-        self._limiter.acquire(refs)
-        (call,) = self._limiter.require(refs, 1).calls.values()
+        limits = [self._limiter[ref] for ref in refs]
+        self._limiter.try_acquire(limits)
+        (call,) = self._limiter.require(limits, 1).calls.values()
         self._decision = self._replace(call)
 
     def decide(self) -> float:

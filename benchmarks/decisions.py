@@ -36,7 +36,7 @@ def run(options: Options) -> Result:
         _fill(stage, short, 1)
         _fill(stage, long, many)
         for line in (short, long):
-            line.limiter.define("api", NEVER_BINDS)
+            line.limiter["api"].define(NEVER_BINDS)
         timed = {"short": short.decide, "long": long.decide, "counter": _counter(stage)}
         options.say("decisions: timing")
         asked = _time(timed)
@@ -66,7 +66,7 @@ class _Line:
     def decide(self) -> float:
         """Acquire from the limit; return the seconds of the call."""
         began = time.perf_counter()
-        decision = self.limiter["api"].acquire()
+        decision = self.limiter["api"].try_acquire()
         seconds = time.perf_counter() - began
         if not decision:
             raise RuntimeError("the limit binds")

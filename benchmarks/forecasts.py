@@ -57,7 +57,7 @@ def run(options: Options) -> Result:
             ("as it is", lambda _: None),
             ("a pause of 5 s", lambda _: throttle["api"].pause(5)),
             ("a pause of the fan-out, of 5 s", lambda fan_out: fan_out.pause(5)),
-            ("a change to 80/s", lambda _: throttle.define("api", "80/s")),
+            ("a change to 80/s", lambda _: throttle["api"].define("80/s")),
         ]
         for name, change in scenes:
             options.say(f"forecasts: {seconds} s, {name}")

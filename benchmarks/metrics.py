@@ -101,7 +101,7 @@ class _Calls:
         limiter, ends = self._limiter, time.monotonic() + seconds
         while time.monotonic() < ends:
             began = time.perf_counter()
-            limiter.acquire(["api"])
+            limiter.try_acquire(["api"])
             self._decisions[is_busy].append(time.perf_counter() - began)
             limiter["api"].pause(60)  # or the task would not have to wait
             task = WaitingTask(f"{time.monotonic_ns()}", LINES, 0, 0, None, b"m" * 300)

@@ -16,7 +16,7 @@ def park_at_each(limiter: Limiter, names: list[str], tasks: int, *, of_keys: boo
                 park_call(
                     limiter.keys,
                     WaitingTask(f"{name} {number}", QUEUE, 0, 0, None, b"m" * 300),
-                    limiter.require([(name, number) if of_keys else name], 1),
+                    limiter.require([limiter[name, number] if of_keys else name], 1),
                     "0",
                 )
                 for number in range(tasks)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.tasks.messages import packing
 
@@ -123,13 +123,13 @@ class _Side:
         """Park by the call of workers that have no free process, though the limit would admit."""
         with self._stage.store.pipeline(transaction=False) as pipe:
             for number, (task_id, packed) in enumerate(composed):
-                limit: RefLike = "api"
+                limit: ItemLike = "api"
                 if self._keys:
                     limit = ("tenant", self._keys[number % len(self._keys)])
                 call = park_call(
                     self._limiter.keys,
                     WaitingTask(task_id, LINES, 9, 0, None, _as_received(packed)),
-                    self._limiter.require([limit], 1),
+                    self._limiter.require([self._limiter[limit]], 1),
                     "0",
                     identity=task_id,
                 )

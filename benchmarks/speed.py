@@ -78,14 +78,14 @@ def run(options: Options) -> Result:
 def _ours(url: str) -> Mapping[str, Side]:
     names = ("api", "a", "b", "c", "batch", "tenant")
     limiter = Limiter(url, {**dict.fromkeys(names, FREE), "rates": [FREE] * 3, "used-up": "1/d"})
-    limiter["used-up"].acquire()
+    limiter["used-up"].try_acquire()
     return {
         "allowed": Side(limiter["api"].acquire),
-        "refused": Side(limiter["used-up"].acquire, lambda decision: not decision),
+        "refused": Side(limiter["used-up"].try_acquire, lambda decision: not decision),
         "three": Side(partial(limiter.acquire, ["a", "b", "c"])),
         "three of one": Side(limiter["rates"].acquire),
         "units": Side(partial(limiter["batch"].acquire_up_to, SIXTEEN), _is_sixteen),
-        "keys": Side(partial(limiter.acquire, KEYS)),
+        "keys": Side(partial(limiter.acquire, [limiter[pair] for pair in KEYS])),
     }
 
 

@@ -67,7 +67,7 @@ def _record(url: str, definitions: dict[str, str]) -> None:
     limiter = Limiter(url, definitions, clock=clock)
     for _ in range(90):
         for name in definitions:
-            limiter[name].acquire()
+            limiter[name].try_acquire()
         limiter.run_plan(limiter.observer.record_totals())
         clock.advance(10.0)
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         WaitTooLongError,
     )
     from celery_throttle.forecasts.solver import Forecast
-    from celery_throttle.limiter import Limiter
+    from celery_throttle.limiter.handle import LimitHandle
+    from celery_throttle.limiter.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
     from celery_throttle.limits.decision import Decision
     from celery_throttle.limits.feedback import Feedback
@@ -65,9 +66,10 @@ _MODULES = {
     "KeysFullError": "errors",
     "Limit": "limits.limit",
     "LimitError": "errors",
+    "LimitHandle": "limiter.handle",
     "LimitSyntaxError": "errors",
     "LimitValueError": "errors",
-    "Limiter": "limiter",
+    "Limiter": "limiter.limiter",
     "PublishRejectedError": "errors",
     "QueueFullError": "errors",
     "QueueNotFoundError": "errors",
@@ -106,6 +108,7 @@ __all__ = [
     "KeysFullError",
     "Limit",
     "LimitError",
+    "LimitHandle",
     "LimitSyntaxError",
     "LimitValueError",
     "Limiter",

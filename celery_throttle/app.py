@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.bulk.removal.methods import RemovalMethods
+from celery_throttle.bulk.removal import removals
+from celery_throttle.bulk.removal.handle import ThrottleHandle
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.limits.requirement import LimitsLike, Requirement, parse_definitions
-from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.plan import Plan
+from celery_throttle.limits.key import ItemLike
+from celery_throttle.limits.requirement import LimitsLike, parse_definitions
+from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.context import current_run, declare_units_field
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.context import Run, current_run, declare_units_field
 from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.settings import Spec, check_lease
 from celery_throttle.tasks.task import ThrottledTask
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.bulk.fan_out import FanOut
     from celery_throttle.bulk.line_publisher import LinePublisher
+    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
-class Throttle(RemovalMethods):
+class Throttle(AppLimits):
     """The limits of a Celery app. The workers of the app enforce them.
 
     A ``Throttle`` is a :class:`Limiter` with the settings of the app, and has all methods of a
@@ -134,6 +138,16 @@ class Throttle(RemovalMethods):
         _make_default_base(app)
         app.steps["consumer"].add("celery_throttle.worker.bootstep:ThrottleStep")
 
+    def __getitem__(self, item: ItemLike) -> ThrottleHandle:
+        """Return the handle of a limit, or of one key of it: ``throttle["mail", 42]``.
+
+        It also has the methods for the tasks that wait for the limit.
+
+        Args:
+            item: The name of the limit, or a pair of name and key; see :class:`Limiter`.
+        """
+        return self.find_handle(item, ThrottleHandle)
+
     @property
     def line_publisher(self) -> LinePublisher | None:
         """Sends tasks to the end of their lines, with ``throttle_publish = "line"``.
@@ -225,36 +239,96 @@ class Throttle(RemovalMethods):
         found.progress()
         return found
 
-    def acquire_plan(
-        self,
-        requirement: Requirement,
-        max_wait: float | None,
-        *,
-        mode: str = "take",
-        holder: Holder | None = None,
-    ) -> Plan[Acquisition]:
-        """See :meth:`Limiter.acquire_plan`; within a task of a worker, see ``tasks/context.py``.
+    def count_waiting(self) -> WaitingCount:
+        """Return how many tasks :meth:`drain_all`, or the like, would remove now.
 
-        A refusal that would raise Throttled lets the task step into its line. Without ``max_wait``
-        the call takes units anew: it uses none that the run began with.
+        Raises:
+            StoreUnavailableError: The server cannot be reached.
         """
-        run = None if max_wait is None else current_run(self)
-        if run is None or max_wait is None:
-            return super().acquire_plan(requirement, max_wait, mode=mode, holder=holder)
-        return run.taking(requirement, max_wait, mode=mode, holder=holder)
+        return removals.count_waiting(self, None)
 
-    def return_slots(self, acquisition: Acquisition) -> None:
-        """See :meth:`Limiter.return_slots`."""
-        run = current_run(self) if acquisition.task_items else None
-        if run is not None:
-            run.give_back(acquisition.task_items)
+    def drain_all(
+        self,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Send the waiting tasks of all limits back to the broker.
 
-    def may_resend(
-        self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
-    ) -> bool:
-        """See :meth:`Limiter.may_resend`; a task in a worker joins its line instead."""
-        run = current_run(self)
-        return run is None or run.resend(requirement, acquisition, stop, most)
+        Use it for a rollback, or before you uninstall this package. The result and the errors are
+        those of ``throttle["mail"].drain()``.
+
+        Args:
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.send_to_broker(self, None, None, Author.of(by, reason), progress)
+
+    def move_all(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Send the waiting tasks of all limits to another queue of the broker.
+
+        The result and the errors are those of ``throttle["mail"].move()``.
+
+        Args:
+            queue: See there.
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+
+    def drop_all(
+        self,
+        *,
+        reason: str = "dropped",
+        by: str | None = None,
+        progress: ReportProgress | None = None,
+    ) -> Removal:
+        """Discard the waiting tasks of all limits. Their results have the state REVOKED.
+
+        The result and the errors are those of ``throttle["mail"].drop()``.
+
+        Args:
+            reason: See there.
+            by: See there.
+            progress: See there.
+        """
+        return removals.drop(self, None, reason, by, progress)
+
+    def purge(self, queues: Iterable[str] | None = None) -> int:
+        """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
+
+        ``celery purge`` discards only the messages at the broker. Tasks that workers have received
+        or claimed still run. Discarded tasks get no result; fan-outs count them as revoked.
+
+        Args:
+            queues: The names of the queues. Default: all queues of the app, ``app.amqp.queues``.
+
+        Returns:
+            The number of messages and tasks that were discarded.
+
+        Raises:
+            StoreUnavailableError: The limits server cannot be reached. What was discarded before
+                stays discarded. The errors of the broker's client are raised unchanged.
+        """
+        names = self.app.amqp.queues if queues is None else queues
+        return removals.purge(self, dict.fromkeys(names))
+
+    def current_run(self) -> Run | None:
+        """Return the run of a task of the app that makes this call, if it may step out.
+
+        :meta private:
+        """
+        return current_run(self)
 
     def check(self) -> None:
         """Check the settings, the routes, the rules file and the limits of all tasks.

@@ -136,7 +136,7 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/m"})
-        >>> limiter["api"].acquire(max_wait=0).allowed
+        >>> limiter["api"].acquire().allowed
         True
         >>> try:
         ...     limiter["api"].acquire(max_wait=2.0)

@@ -42,7 +42,7 @@ autodoc_type_aliases = {
     "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
-    "LimitHandles": "celery_throttle.limiter_core.LimitHandles",
+    "LimitHandles": "celery_throttle.limiter.handles.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
     "RefLike": "celery_throttle.limits.key.RefLike",
     "Refused": "celery_throttle.clients.wrapped.Refused",

@@ -44,10 +44,10 @@ def main() -> None:
         print(f"{user} signed in after {started - sent:.3f} s")
 
     # The API allows more tonight: a higher limit applies at once to all waiting tasks.
-    throttle.define("statements", "200/s")
+    throttle["statements"].define("200/s")
     print(f"at 200 a second: {job.forecast().seconds:.0f} s")
     progress = job.wait()
-    throttle.undefine("statements")
+    throttle["statements"].undefine()
     print(f"{progress.done} statements done")
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery_throttle.leases import Slot
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.leases import Slot
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.key import LimitRef
 
 
 class End:
@@ -22,6 +23,12 @@ class End:
 
     def __getitem__(self, item: Any) -> End:
         return End(self._target[item], self._loop)
+
+    @property
+    def ref(self) -> LimitRef:
+        """The limit and key of a handle."""
+        ref: LimitRef = self._target.ref
+        return ref
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         loop = self._loop

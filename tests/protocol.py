@@ -10,9 +10,9 @@ from typing import Any
 
 import redis
 
-from celery_throttle.limiter import Limiter
-from celery_throttle.limits.key import RefLike, parse_ref
-from celery_throttle.limits.requirement import Costs, LimitsLike
+from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.limits.key import ItemLike, parse_item
+from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.claim import (
     claim_call,
@@ -90,14 +90,18 @@ class Protocol:
     def now(self, now: int) -> None:
         self.clock.now = now
 
-    def gate_call(self, tasks: Sequence[tuple[Sequence[RefLike], Costs]]) -> Call:
-        wants = [GateRequest(self.limiter.require(limits, cost)) for limits, cost in tasks]
+    def require(self, limits: Sequence[ItemLike], cost: Costs = 1) -> Requirement:
+        """Return the requirement of limits, and of pairs of name and key."""
+        return self.limiter.require([parse_item(limit) for limit in limits], cost)
+
+    def gate_call(self, tasks: Sequence[tuple[Sequence[ItemLike], Costs]]) -> Call:
+        wants = [GateRequest(self.require(limits, cost)) for limits, cost in tasks]
         return self.limiter.plans.gate_call(wants, 20_000)
 
     def park(
         self,
         task_id: str,
-        limits: Sequence[RefLike],
+        limits: Sequence[ItemLike],
         *,
         queue: str = "q",
         identity: str | None = None,
@@ -113,7 +117,7 @@ class Protocol:
         may_run: bool = True,
         temporary: bool = False,
     ) -> Parked:
-        keys, requirement = self.keys, self.limiter.require(limits, cost)
+        keys, requirement = self.keys, self.require(limits, cost)
         wait = None if max_wait == FOREVER else max_wait / SECOND
         call = park_call(
             keys,
@@ -144,7 +148,7 @@ class Protocol:
         ahead: int = 0,
         lease: int = 30 * SECOND,
         settled: Sequence[int] = (),
-        released: Sequence[tuple[RefLike, str]] = (),
+        released: Sequence[tuple[ItemLike, str]] = (),
         acknowledged: Sequence[str] = (),
         registered: bool = True,
         free: int | None = None,
@@ -153,7 +157,7 @@ class Protocol:
         keys = self.keys
         first = self.tokens[worker] + 1
         self.tokens[worker] += room
-        refs = [(parse_ref(reference), holder) for reference, holder in released]
+        refs = [(parse_item(reference), holder) for reference, holder in released]
         call = claim_call(
             keys,
             worker,

@@ -43,8 +43,8 @@ def charge(order_id: int) -> None:
 def send(tasks: int) -> None:
     job = throttle.fan_out((charge.s(number) for number in range(tasks)), name="charges")
     print(job.progress().waiting, throttle.fan_out_named("charges").forecast().seconds)
-    throttle.drain("stripe")
-    throttle.drop("mail", key=42)
+    throttle["stripe"].drain()
+    throttle["mail", 42].drop()
     throttle.check()
 
 
@@ -101,12 +101,12 @@ def acquire(tenant_id: int) -> Decision | None:
         return None
     except UnknownLimitError:
         return handle.peek()
-    limiter.acquire(["search", ("tenant", tenant_id)], cost={"search": 1, "tenant": 2.5})
+    limiter.try_acquire(["search", limiter["tenant", tenant_id]], cost={"search": 1, "tenant": 2.5})
     with handle.slot(max_wait=1):
         print(decision.allowed, decision.remaining, decision.reset_after)
     limiter["search"].reserve(1000).settle(900)
     print(limiter.status(), handle.status(), handle.forecast(), handle.report())
-    limiter.define("tenant", "20/s", key=tenant_id, seconds=60, reason="sale", by="me")
+    limiter["tenant", tenant_id].define("20/s", seconds=60, reason="sale", by="me")
     handle.pause(30, reason="bounces")
     handle.resume()
     return handle.acquire_up_to(5)

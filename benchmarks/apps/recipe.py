@@ -29,7 +29,7 @@ class AcquireFirst(Task):
     def before_start(self, _task_id: str, args: Any, _kwargs: Any) -> None:
         """Acquire, and retry later if the limit refuses."""
         limit = limiter["tenant", args[0]] if args else limiter["api"]
-        decision = limit.acquire()
+        decision = limit.try_acquire()
         if not decision:
             raise self.retry(countdown=decision.retry_after)
 

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any
 
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.key import LimitRef, encode_key

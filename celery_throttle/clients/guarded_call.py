@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_throttle.clients.guard import Guard
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
-from celery_throttle.leases import Slot, enter_step, exit_step
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition

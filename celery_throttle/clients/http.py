@@ -12,7 +12,7 @@ from celery_throttle.clients.guard import Guard
 from celery_throttle.clients.guarded_call import Exchange, R
 from celery_throttle.clients.response_headers import REQUESTS, RateLimitInfo
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Requirement
 

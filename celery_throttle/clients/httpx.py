@@ -10,8 +10,8 @@ import httpx
 
 from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
-from celery_throttle.leases import run_to_end
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
+from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Costs
 from celery_throttle.store.steps import arun_steps, run_steps

@@ -11,7 +11,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from celery_throttle.clients.guarded_call import GuardedCall, call_steps
 from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import Costs
 from celery_throttle.store.steps import run_steps

@@ -14,7 +14,7 @@ from celery_throttle.clients.guard import CallCost, Guard
 from celery_throttle.clients.guarded_call import Exchange, call_steps
 from celery_throttle.clients.http import to_feedback
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.requirement import CallFunction
 from celery_throttle.store.steps import arun_steps, run_steps

@@ -17,7 +17,7 @@ from flask import Flask, Request
 from werkzeug.wrappers import Response
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.web import create_app
 from celery_throttle.web.security import check_names
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
 from celery_throttle.inbound.answers import Answer, Fields, Policies, outage, refusal
 from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, Rules
-from celery_throttle.leases import Slot, enter_step, exit_step
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
@@ -66,7 +65,7 @@ class Admitter:
     """Decides about requests. Made by :meth:`read`."""
 
     rules: Rules
-    max_wait: float | None  #: seconds; None for no wait
+    max_wait: float  #: seconds
     lease: float  #: seconds
     outage_mode: str  #: one of OUTAGE_MODES
     policies: Policies
@@ -97,12 +96,8 @@ class Admitter:
             )
         Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both
         _ = rules.limiter.store  # that of a Celery app reads the URL, which may be wrong
-        queued = any(one.algorithm == "leaky-queue" for of in rules.limits.values() for one in of)
-        # A leaky queue admits nobody before their start, so the call has to wait or be refused.
-        waits = check_duration(max_wait, "max_wait") > 0 or queued
         policies = Policies.of(rules.limits)
-        wait = max_wait if waits else None
-        return cls(rules, wait, lease, outage, policies, headers, OutageLog(outage))
+        return cls(rules, max_wait, lease, outage, policies, headers, OutageLog(outage))
 
     def adapted(self, adapt: Callable[[KeyFunction], KeyFunction]) -> Admitter:
         """Return an admitter whose key and cost functions take another kind of request."""
@@ -134,11 +129,13 @@ class Admitter:
             return Admission()
         slot = None
         if find_slot_indexes((ref.name for ref in requirement.refs), limiter.limits):
-            slot = Slot(limiter, requirement, self.max_wait or 0.0, self.lease)
+            slot = Slot(limiter, requirement, self.max_wait, self.lease)
             step = enter_step(slot)
         else:
             arguments = requirement, self.max_wait
-            step = Step(partial(limiter.take, *arguments), partial(limiter.atake, *arguments))
+            step = Step(
+                partial(limiter.try_take, *arguments), partial(limiter.atry_take, *arguments)
+            )
         try:
             decision = yield step
         except (Throttled, StoreError) as error:

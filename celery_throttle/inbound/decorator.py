@@ -19,7 +19,7 @@ from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admission, Admitter
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, check_function
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
 
 View = TypeVar("View", bound=Callable[..., Any])

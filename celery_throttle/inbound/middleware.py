@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admitter
 from celery_throttle.inbound.rules import KeySpec, RequestCost
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 
 App = TypeVar("App")
 

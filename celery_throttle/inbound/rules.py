@@ -12,7 +12,8 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
-from celery_throttle.limiter_core import LimiterCore, LimitHandles, check_handles
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.key import LimitRef, encode_key, parse_refs
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement

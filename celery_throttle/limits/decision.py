@@ -32,9 +32,9 @@ class Decision(NamedTuple):
         granted: The units that were taken: the cost, or 0. After
             :meth:`~celery_throttle.Limiter.acquire_up_to`, the units that were available. 4, then
             0.
-        delay: The time after which the request may start. Above 0 for a ``leaky-queue``, which
-            takes units for later starts; with ``max_wait``, that time has already passed. 0.0, and
-            0.0.
+        delay: The time after which the request may start, above 0 for a ``leaky-queue`` only. With
+            ``max_wait``, that time has already passed; after ``try_acquire(max_wait=None)``, the
+            caller has to wait for it. 0.0, and 0.0.
         paused: The time for which the limit ``limited_by``, or this key of it, is paused. 0.0 if it
             is not paused, and if the request is allowed: 0.0, and 0.0. After ``pause(30)`` both
             requests would be refused, with 30.0 here and as ``retry_after``. Infinity if it is

@@ -19,7 +19,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
@@ -169,49 +169,56 @@ def check_name(name: str) -> str:
     )
 
 
-#: A name, a pair of name and key, or a parsed reference.
-RefLike = str | tuple[str, Any] | LimitRef
+class HasRef(Protocol):
+    """A handle, such as ``limiter["mail", 42]``.
 
-
-def are_cacheable(limits: Iterable[RefLike]) -> bool:
-    """Whether these references are safe as parts of a dict key.
-
-    Others are not: ``1 == True``, and a LimitRef, whose key is encoded, equals a pair.
+    :meta private:
     """
-    for item in limits:
-        if type(item) is tuple and len(item) == 2:  # noqa: PLR2004  # name and key
-            if type(item[0]) is not str or type(item[1]) is not str:
-                return False
-        elif type(item) is not str:
-            return False
-    return True
+
+    @property
+    def ref(self) -> LimitRef:
+        """The name of the limit, and the encoded key."""
+
+
+#: A name, a handle such as ``limiter["mail", 42]``, or a parsed reference.
+RefLike = str | HasRef | LimitRef
+
+#: What stands in the brackets of ``limiter[...]``: a name, or a name and a key.
+ItemLike = str | tuple[str, Any]
 
 
 def parse_ref(item: RefLike) -> LimitRef:
     """Parse a reference as a caller writes it; else LimitError, or KeyValueError for its key."""
     if isinstance(item, LimitRef):
         return item
+    ref = getattr(item, "ref", None)
+    if isinstance(ref, LimitRef):
+        return ref
     if isinstance(item, tuple):
-        if len(item) != len(("name", "key")):
-            raise LimitValueError(f"{shown(item)} is not a limit; allowed: a name, or name and key")
-        name, key = item
-        return LimitRef(check_name(name), encode_key(key))
+        written = ", ".join(map(shown, item))
+        raise LimitValueError(f"{shown(item)} is not a limit; write limiter[{written}] for a key")
     if isinstance(item, str) and ":" in item:
         name, _, key = item.partition(":")
         raise LimitSyntaxError(
-            f"{shown(item)} is not a name; allowed: a name, or a pair such as {(name, key)!r}"
+            f"{shown(item)} is not a name; write limiter[{shown(name)}, {shown(key)}] for a key"
         )
-    return LimitRef(check_name(item), None)
+    return LimitRef(check_name(item), None)  # type: ignore[arg-type]  # it checks the type
 
 
-def make_ref(name: str, key: Any) -> LimitRef:
-    """Return the reference to a key of a limit; key None is the limit itself."""
-    return parse_ref(name if key is None else (name, key))
+def parse_item(item: ItemLike) -> LimitRef:
+    """Parse what stands in the brackets of ``limiter[...]``: a name, or a name and a key."""
+    if isinstance(item, LimitRef) or not isinstance(item, tuple):
+        return parse_ref(item)
+    if len(item) != 2:  # noqa: PLR2004  # name and key
+        raise LimitValueError(f"{shown(item)} is not a limit; allowed: a name, or name and key")
+    name, key = item
+    return LimitRef(check_name(name), encode_key(key))
 
 
 def parse_refs(items: Iterable[RefLike]) -> list[LimitRef]:
-    """Parse references as a caller writes them; a single text is one name."""
-    refs = [parse_ref(items)] if isinstance(items, str) else [parse_ref(item) for item in items]
+    """Parse references as a caller writes them; a single name or handle is one reference."""
+    single = isinstance(items, (str, LimitRef)) or hasattr(items, "ref")
+    refs = [parse_ref(items)] if single else [parse_ref(item) for item in items]  # type: ignore[arg-type]  # see above
     if not refs:
         raise LimitValueError("no limit was named; allowed: one or more")
     if len(set(refs)) != len(refs):

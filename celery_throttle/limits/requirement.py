@@ -67,7 +67,7 @@ class Requirement:
     """Limits and keys, and the cost of each in millionths of a unit; ``units``: the first cost.
 
     Immutable. Callers cache requirements that recur, so a requirement caches its hash and the
-    ``calls`` that were built for it, by mode and prefix.
+    ``calls`` that were built for it, by mode, longest delay and prefix.
 
     :meta private:
     """
@@ -78,7 +78,7 @@ class Requirement:
         self.refs = refs
         self.costs = costs
         self.units = to_units(costs[0])
-        self.calls: dict[tuple[str, str], Any] = {}
+        self.calls: dict[tuple[str, float | None, str], Any] = {}
         self._hash = hash((refs, costs))
 
     def __hash__(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from celery_throttle.extras import require_extra
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.metrics.source import MAX_LIMITS, FigureSource
 from celery_throttle.metrics.table import COUNTER, GAUGE, HISTOGRAM, METRICS, PREFIX, Histogram
 from celery_throttle.metrics.table import Metric as TableRow

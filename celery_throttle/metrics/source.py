@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from celery_throttle.errors import ThrottleError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.observe.figures import Figures
 from celery_throttle.observe.values import Stranded
 

@@ -58,6 +58,14 @@ class Acquisition(NamedTuple):
     #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
     task_items: Sequence[tuple[str, str | None, int]] = ()
     from_server: bool = True  #: whether a part of it was taken on the server
+    refusing: LimitRef | None = None  #: the limit that refuses; then nothing was taken
+
+    def checked(self) -> Acquisition:
+        """Return this acquisition; raise Throttled if it is a refusal."""
+        if self.refusing is not None:
+            wait, paused = self.decision.retry_after, self.decision.paused
+            raise Throttled(self.refusing.name, self.refusing.key, wait, paused)
+        return self
 
 
 class AcquireOutcome(NamedTuple):
@@ -81,16 +89,31 @@ class AcquirePlans(RulesPlans):
     def acquire(
         self,
         requirement: Requirement,
+        max_wait: float,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Acquisition]:
+        """Take units or slots; wait for them for ``max_wait`` seconds at most.
+
+        Raises:
+            Throttled: the limits do not allow it in that time. Others as
+                :func:`~celery_throttle.operations.replies.check_reply`.
+        """
+        acquisition = yield from self.try_acquire(requirement, max_wait, mode=mode, holder=holder)
+        return acquisition.checked()
+
+    def try_acquire(
+        self,
+        requirement: Requirement,
         max_wait: float | None,
         *,
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Acquisition]:
-        """Take units or slots; with ``max_wait`` (seconds), wait that long at most.
+        """Take units or slots as :meth:`acquire`, or return the refusal.
 
-        Raises:
-            Throttled: with ``max_wait``, the limits do not allow it in that time. Others as
-                :func:`~celery_throttle.operations.replies.check_reply`.
+        With ``max_wait`` None the plan does not sleep: the caller waits for ``decision.delay``.
         """
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
         while True:
@@ -101,36 +124,33 @@ class AcquirePlans(RulesPlans):
                 if max_wait is not None and decision.delay > 0:
                     yield Sleep(decision.delay)
                 return Acquisition(requirement, decision, outcome.marks)
-            if max_wait is None:
-                return Acquisition(requirement, decision, ())
             wait, by_slot = decision.retry_after, outcome.needs_slot
             if wait is None or left <= 0 or outcome.too_long or (wait > left and not by_slot):
-                raise Throttled(refusing.name, refusing.key, wait, decision.paused)
+                return Acquisition(requirement, decision, (), refusing=refusing)
             early = max(wait - self.early_seconds, _MIN_SLEEP_SECONDS)
             nap = min(wait, left, _SLOT_POLL_SECONDS) if by_slot else early
             nap, began = min(nap, wait), time.monotonic()
             yield Sleep(nap)
             left -= nap if self.clock else time.monotonic() - began
 
-    def decide(self, requirement: Requirement, max_wait: float | None) -> Plan[Decision]:
-        """Return the decision of :meth:`acquire`."""
-        acquisition = yield from self.acquire(requirement, max_wait)
-        return acquisition.decision
-
     def cached_call(self, requirement: Requirement) -> Call | None:
-        """Return the cached call of :meth:`acquire` for a requirement, if there is one.
+        """Return the cached call of :meth:`acquire` without a wait, if there is one.
 
         The hot path runs it directly, without a plan, and reads the reply with
-        :meth:`read_decision`. A call with a time of its own is never cached.
+        :meth:`read_acquisition`. A call with a time of its own is never cached.
         """
-        return requirement.calls.get(("take", self.keys.prefix)) if self.clock is None else None
+        name = ("take", 0.0, self.keys.prefix)
+        return requirement.calls.get(name) if self.clock is None else None
 
     @staticmethod
-    def read_decision(requirement: Requirement, reply: Sequence[int]) -> Decision | None:
-        """Return the decision of a reply; None if only a plan can handle the reply."""
-        if reply[0] == 1:
-            return read_allowed(reply, requirement.units)
-        return read_refused(requirement, reply)[1] if reply[0] == 0 else None
+    def read_acquisition(requirement: Requirement, reply: Sequence[int]) -> Acquisition | None:
+        """Return the acquisition of a reply; None if only a plan can handle the reply."""
+        if reply[0] == ReplyStatus.ALLOWED:
+            return Acquisition(requirement, read_allowed(reply, requirement.units), ())
+        if reply[0] == ReplyStatus.REFUSED:
+            refusing, decision = read_refused(requirement, reply)
+            return Acquisition(requirement, decision, (), refusing=refusing)
+        return None
 
     def peek(self, requirement: Requirement) -> Plan[Decision]:
         """Decide, and take nothing."""
@@ -148,12 +168,13 @@ class AcquirePlans(RulesPlans):
         longest: float | None = None,
     ) -> Plan[AcquireOutcome]:
         """Run ``acquire.lua``, which describes the modes. Raises as :func:`check_reply`."""
-        cacheable = holder is None and longest is None and self.clock is None
-        call = requirement.calls.get((mode, self.keys.prefix)) if cacheable else None
+        cacheable = not longest and holder is None and self.clock is None
+        name = (mode, longest, self.keys.prefix)
+        call = requirement.calls.get(name) if cacheable else None
         if call is None:
             call = self._acquire_call(requirement, mode, holder, longest)
             if cacheable:
-                requirement.calls[mode, self.keys.prefix] = call
+                requirement.calls[name] = call
         reply: Sequence[int] = yield from self.call_registered(call, requirement.refs)
         self.check(reply, [requirement])
         if reply[0] == ReplyStatus.ALLOWED:

@@ -9,9 +9,9 @@ from typing import Any
 
 from celery import Celery, Task, _state
 
-from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan

@@ -11,7 +11,7 @@ parts: this runs in the pool's processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -91,7 +91,7 @@ class Run:
         self._taken = 0  # calls that took what they asked for: each sends a request
         self._acquiring = 0  # calls under way
 
-    def taking(
+    def acquire(
         self,
         requirement: Requirement,
         max_wait: float,
@@ -105,6 +105,20 @@ class Run:
             TaskThrottled: the limits refuse, and the run steps out.
             Throttled: the limits refuse, and the run cannot wait so long.
         """
+        return self._take(
+            requirement, lambda rest: self._acquire(requirement, rest, max_wait, mode, holder)
+        )
+
+    def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
+        """Use units that the run has, and acquire the rest, or return the refusal."""
+        return self._take(
+            requirement, lambda rest: self._throttle.plans.try_acquire(rest, max_wait)
+        )
+
+    def _take(
+        self, requirement: Requirement, acquire_rest: Callable[[Requirement], Plan[Acquisition]]
+    ) -> Plan[Acquisition]:
+        """Use units that the run has, and acquire the rest; if that fails, keep them unused."""
         has, lacks = self._use(requirement)
         if not lacks:
             self._taken += 1
@@ -120,15 +134,21 @@ class Run:
         )
         self._acquiring += 1
         try:
-            taken = yield from self._acquire(requirement, rest, max_wait, mode, holder)
+            taken = yield from acquire_rest(rest)
         except BaseException:
             self._unused += has
             raise
         finally:
             self._acquiring -= 1
+        if taken.refusing is not None:
+            self._unused += has
+            return taken
         self._taken += 1
         return taken._replace(
-            requirement=requirement, marks=_marks(requirement, rest, taken.marks), task_items=has
+            requirement=requirement,
+            decision=taken.decision._replace(granted=requirement.units),
+            marks=_marks(requirement, rest, taken.marks),
+            task_items=has,
         )
 
     def _acquire(

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from celery_throttle.backend import Backend, disabled_backend, make_backend
 from celery_throttle.errors import UnknownLimitError
-from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
+from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
 from celery_throttle.tasks.settings import Settings

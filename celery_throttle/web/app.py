@@ -16,7 +16,7 @@ from celery_throttle.errors import (
     UnknownFanOutError,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe import status_text, text
 from celery_throttle.web.actions.pages import ActionPages

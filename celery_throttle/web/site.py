@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from flask import request
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.observe.details import RECORD_SECONDS
 from celery_throttle.observe.periods import RECENT_SECONDS
@@ -35,17 +35,8 @@ _CACHE_SIZE = 1000
 class TaskMethods(Protocol):
     """The methods for waiting tasks that a Throttle adds to a Limiter; see there."""
 
-    def count_waiting(self, limit: Any) -> Any:
-        """Count the tasks that wait for a limit."""
-
-    def drain(self, limit: Any, **options: Any) -> Any:
-        """Send waiting tasks back to the broker."""
-
-    def move(self, limit: Any, queue: str, **options: Any) -> Any:
-        """Send waiting tasks to another queue."""
-
-    def drop(self, limit: Any, **options: Any) -> Any:
-        """Discard waiting tasks."""
+    def __getitem__(self, item: Any) -> Any:
+        """Return the handle of a limit, with the methods for its waiting tasks."""
 
     def fan_out_named(self, name: str) -> Any:
         """Return the handle of a fan-out."""

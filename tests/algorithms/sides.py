@@ -130,8 +130,10 @@ class Side:
     def acquire(self, cost: int) -> Plan[Decision]:
         if self.has_slots:
             return (yield from self.take_slot(cost))
-        server = yield from self.plans.decide(self.requirement(cost), None)
-        return self.agreed(server, self.local.acquire({self.ref: units(cost)}, self.clock.now))
+        taken = yield from self.plans.try_acquire(self.requirement(cost), None)
+        return self.agreed(
+            taken.decision, self.local.acquire({self.ref: units(cost)}, self.clock.now)
+        )
 
     def peek(self, cost: int) -> Plan[Decision]:
         server = yield from self.plans.peek(self.requirement(cost))
@@ -144,7 +146,7 @@ class Side:
 
     def reserve(self, cost: int, worth: int) -> Plan[None]:
         """Take an estimate; ``worth`` is in thousandths of it."""
-        server = yield from self.plans.acquire(self.requirement(cost), None, mode="reserve")
+        server = yield from self.plans.try_acquire(self.requirement(cost), None, mode="reserve")
         local = self.local.reserve({self.ref: units(cost)}, self.clock.now)
         assert bool(server.decision) == (local is not None), self._about()
         if local is not None:
@@ -203,7 +205,7 @@ class Side:
 
     def take_slot(self, cost: int) -> Plan[Decision]:
         holder = Holder(f"holder {len(self.admitted)}", LEASE_US / SECOND)
-        taken = yield from self.plans.acquire(
+        taken = yield from self.plans.try_acquire(
             self.requirement(cost), None, mode="slot", holder=holder
         )
         local = self.local.acquire({self.ref: units(cost)}, self.clock.now)

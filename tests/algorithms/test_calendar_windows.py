@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.limit import Limit
 from celery_throttle.operations.plan import Plan
@@ -108,7 +108,7 @@ DAILY = f"2/d using fixed-window at 07:30 in {LOS_ANGELES}"
 
 def asked(limiter: Limiter, key: str | None) -> Sequence[int]:
     """Return the script's own reply, without a plan that registers what is missing."""
-    requirement = limiter.require([("api", key) if key else "api"], 1)
+    requirement = limiter.require([limiter["api", key] if key else "api"], 1)
     reply: Sequence[int] = limiter.store.run(
         limiter.plans._acquire_call(requirement, "peek", None, None)
     )
@@ -126,12 +126,12 @@ def test_windows_that_have_run_out_are_told_anew(
     limiter = Limiter(redis_url, code, clock=clock)
     other = Limiter(redis_url, clock=clock)  # knows nothing but what the server does
     if known_by == "run time":
-        limiter.define("api", DAILY)
-    limiter.define("api", DAILY, key="gold")
+        limiter["api"].define(DAILY)
+    limiter["api", "gold"].define(DAILY)
     asking = limiter if known_by == "code" else other
     bound = asking["api", key] if key else asking["api"]
     for _ in range(3):
-        assert [bool(bound.acquire()) for _ in range(3)] == [True, True, False]
+        assert [bool(bound.try_acquire()) for _ in range(3)] == [True, True, False]
         clock.now += jump
         assert asked(limiter, key)[0] == ReplyStatus.UNKNOWN
         assert bound.peek(2)
@@ -143,13 +143,13 @@ def test_windows_that_have_run_out_are_told_anew(
 def test_windows_are_told_anew_when_the_clock_has_stepped_back(redis_url: str) -> None:
     clock = ManualClock(START)
     limiter = Limiter(redis_url, {"api": DAILY}, clock=clock)
-    assert limiter["api"].acquire(2)
+    assert limiter["api"].try_acquire(2)
     clock.now -= YEAR
     assert asked(limiter, None)[0] == ReplyStatus.UNKNOWN
-    wait = limiter["api"].acquire().retry_after
+    wait = limiter["api"].try_acquire().retry_after
     assert wait is not None
     clock.advance(wait)
-    assert limiter["api"].acquire(2)
+    assert limiter["api"].try_acquire(2)
     limiter.store.close()
 
 
@@ -159,7 +159,7 @@ def test_two_a_day_stay_two_a_day_when_windows_run_out(redis_url: str) -> None:
     ran_out = 0
     for half_day in range(130):
         ran_out += asked(limiter, None)[0] == ReplyStatus.UNKNOWN
-        took = bool(limiter["api"].acquire()), bool(limiter["api"].acquire())
+        took = bool(limiter["api"].try_acquire()), bool(limiter["api"].try_acquire())
         assert took == ((True, True) if half_day % 2 == 0 else (False, False))
         clock.now += DAY // 2
     assert ran_out == 2  # nothing was known at first

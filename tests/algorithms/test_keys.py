@@ -121,7 +121,7 @@ class Crowd:
         requirement, kept = Requirement(refs, (cost,) * len(refs)), self._kept()
         costs = dict.fromkeys(refs, units(cost))
         if self._never(refs):
-            for take in (self._plans.acquire(requirement, None), self._plans.peek(requirement)):
+            for take in (self._plans.try_acquire(requirement, None), self._plans.peek(requirement)):
                 with pytest.raises(LimitValueError, match=TOO_MANY_KEYS):
                     yield from take
             with pytest.raises(LimitValueError, match="than can ever be in use"):
@@ -134,7 +134,7 @@ class Crowd:
             local = self._local.acquire_up_to(refs, units(cost), self._clock.now)
             assert decision == local
         else:
-            decision = yield from self._plans.decide(requirement, None)
+            decision = (yield from self._plans.try_acquire(requirement, None)).decision
             assert decision == self._local.acquire(costs, self._clock.now)
         if not decision:
             assert self._kept() == kept, "a refusal has written something"
@@ -145,7 +145,7 @@ class Crowd:
         self._holders += 1
         holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if self._has_slots else None
         mode = "slot" if holder else "reserve"
-        taken = yield from self._plans.acquire(requirement, None, mode=mode, holder=holder)
+        taken = yield from self._plans.try_acquire(requirement, None, mode=mode, holder=holder)
         costs = {
             ref: units(cost) for ref, cost in zip(requirement.refs, requirement.costs, strict=True)
         }

@@ -108,13 +108,13 @@ class Several:
         self._holders += 1
         holder = Holder(f"holder {self._holders}", LEASE_US / SECOND) if slots else None
         mode = "slot" if slots else "take"
-        taken = yield from self._plans.acquire(requirement, None, mode=mode, holder=holder)
+        taken = yield from self._plans.try_acquire(requirement, None, mode=mode, holder=holder)
         local = self._local.acquire(_costs(requirement), self._clock.now)
         assert taken.decision == local
         return local
 
     def _reserve(self, requirement: Requirement, worth: int) -> Plan[None]:
-        taken = yield from self._plans.acquire(requirement, None, mode="reserve")
+        taken = yield from self._plans.try_acquire(requirement, None, mode="reserve")
         local = self._local.reserve(_costs(requirement), self._clock.now)
         assert bool(taken.decision) == (local is not None)
         if local is None:

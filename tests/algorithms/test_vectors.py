@@ -15,8 +15,8 @@ import pytest
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError
-from celery_throttle.handle import LimitHandle
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.handle import LimitHandle
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
@@ -32,7 +32,7 @@ START = 1_700_000_000_000_000
 class Limited(Protocol):
     """One limit, on the server or in memory."""
 
-    def acquire(self, cost: int) -> Decision: ...
+    def try_acquire(self, cost: int) -> Decision: ...
 
     def acquire_up_to(self, most: int) -> Decision: ...
 
@@ -47,7 +47,7 @@ class InMemory:
     ref: LimitRef
     clock: ManualClock
 
-    def acquire(self, cost: int) -> Decision:
+    def try_acquire(self, cost: int) -> Decision:
         return self.local.acquire({self.ref: cost}, self.clock.now)
 
     def acquire_up_to(self, most: int) -> Decision:
@@ -111,13 +111,13 @@ class Expected:
 
 def take(api: Limited, limit: Limit, cost: int, expected: Expected) -> None:
     if cost <= limit.burst:
-        expected.check(api.acquire(cost), cost)
+        expected.check(api.try_acquire(cost), cost)
         return
     # Others answer with a time, or with "never". Here it is an error, and takes nothing either.
     assert expected.figures["allowed"] is False
     before = api.peek(0)
     with pytest.raises(CostError):
-        api.acquire(cost)
+        api.try_acquire(cost)
     assert api.peek(0) == before
     assert before.remaining == expected.figures["remaining"] or expected.zero_on_refusal
     expected.check_time("reset_after_us", before.reset_after)

@@ -276,7 +276,7 @@ def loses(self: Task, number: int, pid: int) -> None:
     note(self, number, "begin")
     first = store().llen("inside") == 1
     if first:
-        Limiter(STORE, {"loss": "2/s outage open"})["loss"].acquire()
+        Limiter(STORE, {"loss": "2/s outage open"})["loss"].try_acquire()
     try:
         throttle["loss"].acquire(max_wait=0)
     except Throttled:

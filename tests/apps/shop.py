@@ -326,7 +326,7 @@ def stay(self: Task, line: str) -> None:
 def take(self: Task, line: str) -> tuple[int, bool]:
     """Meets a limit in its body, in a process of the pool."""
     run(self)
-    return os.getpid(), bool(throttle["rare", line].acquire())
+    return os.getpid(), bool(throttle["rare", line].try_acquire())
 
 
 @task(throttle="turn:{line}")

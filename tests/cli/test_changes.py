@@ -27,7 +27,7 @@ def test_a_pause_of_one_shell_appears_in_another(app: Any) -> None:
 
 def test_resume_leaves_exactly_the_units_that_were_left(shell: Shell) -> None:
     day = shell.app.throttle["day"]
-    day.acquire(90)
+    day.try_acquire(90)
     shell.run("pause", "day")
     assert day.acquire_up_to(100).granted == 0
     assert shell.run("resume", "day") == "Resumed limit day.\n"
@@ -123,7 +123,7 @@ def test_a_limit_that_only_define_knows(shell: Shell) -> None:
 
 def test_reset_forgets_what_was_used(shell: Shell) -> None:
     day = shell.app.throttle["day"]
-    day.acquire(90)
+    day.try_acquire(90)
     assert "--yes" in shell.run("reset", "day", code=1)
     assert day.peek().remaining == 10
     assert shell.run("reset", "day", "--yes") == "Reset limit day.\n"
@@ -136,7 +136,7 @@ def test_a_question_shows_what_follows(
 ) -> None:
     monkeypatch.setattr(console, "_can_ask", lambda: True)
     day = shell.app.throttle["day"]
-    day.acquire(90)
+    day.try_acquire(90)
     code = 0 if typed == "y\n" else 1
     output = shell.run("reset", "day", code=code, typed=typed)
     if code:

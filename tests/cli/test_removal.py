@@ -45,14 +45,14 @@ def test_move_sends_them_to_another_queue(full: Shell, redis_url: str) -> None:
 def test_a_queue_that_no_worker_consumes(full: Shell) -> None:
     warning = "No live worker consumes queue slow: the tasks wait there until one does."
     assert warning in full.run("move", "mail", "--queue", "slow", code=1)
-    assert full.app.throttle.count_waiting("mail").waiting == 6
+    assert full.app.throttle["mail"].count_waiting().waiting == 6
 
 
 def test_purge_discards_messages_and_waiting_tasks(full: Shell) -> None:
     assert full.run("purge", "--queue", "other", "--yes") == "Discarded 0 tasks.\n"
     assert "there is no terminal to ask" in full.run("purge", code=1)
     assert full.run("purge", "--yes") == "Discarded 6 tasks.\n"
-    assert full.app.throttle.count_waiting("mail").waiting == 0
+    assert full.app.throttle["mail"].count_waiting().waiting == 0
 
 
 @pytest.mark.workers
@@ -78,7 +78,7 @@ def test_a_key_that_is_encoded(app_shell: Shell) -> None:
     send = app_shell.app.tasks["send"]
     app_shell.app.throttle.fan_out([send.s(f"a b{n % 2}", n) for n in range(6)], "odd")
     assert app_shell.run("drop", "mail", "a b1", "--yes") == "Dropped 3 tasks.\n"
-    assert app_shell.app.throttle.count_waiting("mail").waiting == 3
+    assert app_shell.app.throttle["mail"].count_waiting().waiting == 3
 
 
 def test_drop_revokes_them(full: Shell) -> None:

@@ -9,8 +9,8 @@ from tests.cli.conftest import Shell
 
 def test_it_ends_with_advice(shell: Shell) -> None:
     day = shell.app.throttle["day"]
-    assert day.acquire(100)
-    assert not day.acquire()
+    assert day.try_acquire(100)
+    assert not day.try_acquire()
     output = shell.run("report", "day", "--since", "10m")
     assert "limit day: 100/d burst 100" in output
     assert "1: 1 by the limit" in output
@@ -26,7 +26,7 @@ def test_nothing_to_report(shell: Shell) -> None:
 
 
 def test_a_plot(shell: Shell, tmp_path: Path) -> None:
-    shell.app.throttle["day"].acquire(3)
+    shell.app.throttle["day"].try_acquire(3)
     shell.run("report", "day", "--plot", str(tmp_path / "day.svg"))
     assert "granted" in (tmp_path / "day.svg").read_text()
     error = shell.run("report", "day", "--plot", str(tmp_path / "day.txt"), code=2)

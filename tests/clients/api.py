@@ -18,7 +18,7 @@ from celery_throttle import wrap
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.limiter_core import LimitHandles
+from celery_throttle.limiter.handles import LimitHandles
 
 
 class Answer(NamedTuple):

@@ -141,9 +141,9 @@ def test_a_refusal_stops_everyone(
     api.answers = [Answer(429, {"Retry-After": "300"}, b"no")]
     assert client.get() == (429, b"no")
     other = Limiter(redis_url)
-    refused = other["tokens"].acquire()
+    refused = other["tokens"].try_acquire()
     assert 200 < (refused.retry_after or 0) <= 300
-    assert limiter["tokens", "one"].acquire().retry_after  # all keys, as the call had none
+    assert limiter["tokens", "one"].try_acquire().retry_after  # all keys, as the call had none
     with pytest.raises(Throttled):
         client.get()
     assert len(api.paths) == 1
@@ -157,7 +157,7 @@ def test_a_refusal_stops_its_key_only(make: Make, limiter: Limiter, api: Api) ->
     client = make(limiter["tokens"], key=lambda request: request.headers["x-account"])
     api.answers = [Answer(503, {"Retry-After": "60"})]
     client.get(**{"x-account": "a"})
-    assert not limiter["tokens", "a"].acquire()
+    assert not limiter["tokens", "a"].try_acquire()
     client.get(**{"x-account": "b"})
 
 
@@ -346,7 +346,7 @@ def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, a
     for _ in range(50):
         limiter["moves"].learn(Feedback(refused=True, stop=0))
     slow = limiter["moves"].peek(100).retry_after
-    limiter["moves"].acquire(10)
+    limiter["moves"].try_acquire(10)
     full = limiter["moves"].peek(0).reset_after
     client.get()
     time.sleep(0.2)

@@ -98,7 +98,7 @@ def test_the_triggers_of_keda_follow_runnable_and_waiting_tasks(
     wait_for(keep_one, 0, 0, "no worker to take tasks from lines")
 
     # The limit is used up.
-    limiter["quota"].acquire(100)
+    limiter["quota"].try_acquire(100)
     first = worker_of()
     with stops.app.connection_for_write(own_server.url) as connection:
         for number in range(1000):

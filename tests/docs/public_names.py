@@ -44,7 +44,7 @@ _PRIVATE = ":meta private:"
 class PublicName(NamedTuple):
     """A public name."""
 
-    name: str  #: from the module on: ``celery_throttle.limiter.Limiter.acquire``
+    name: str  #: from the module on: ``celery_throttle.limiter.limiter.Limiter.acquire``
     value: Any
     owner: type | None = None  #: the class of an attribute
     is_field: bool = False  #: an attribute that the docstring of the class describes

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # 
 NAMES = public_names.find_all()
 
 #: The first line of the other twin, which names the one with the arguments.
-_TWIN = re.compile(r"The asyncio twin of :meth:`(\w+)`")
+_TWIN = re.compile(r"The asyncio twin of :(?:meth|func):`(\w+)`")
 
 
 def _own_doc(value: Any) -> str:
@@ -86,8 +87,8 @@ def test_a_docstring_names_all_arguments(name: str) -> None:
         doc = _own_doc(one.value)
         twin = _TWIN.match(doc)
         if twin is not None:
-            assert one.owner is not None
-            doc = _own_doc(inspect.getattr_static(one.owner, twin[1]))
+            scope = one.owner or importlib.import_module(one.value.__module__)
+            doc = _own_doc(inspect.getattr_static(scope, twin[1]))
         if one.owner is not None:
             doc += _docs_of_class(one.owner)
     missing = [argument for argument in _arguments(one.value) if not _names(doc, argument)]
@@ -108,15 +109,15 @@ def test_the_example_of_a_docstring(name: str) -> None:
 
 def test_the_rule_finds_names_of_all_kinds() -> None:
     assert {
-        "celery_throttle.limiter.Limiter.acquire",
-        "celery_throttle.handle.LimitHandle.pause",
+        "celery_throttle.limiter.limiter.Limiter.acquire",
+        "celery_throttle.limiter.handle.LimitHandle.pause",
         "celery_throttle.limits.limit.Limit.burst",
         "celery_throttle.observe.fan_outs.Progress",
         "celery_throttle.clients.httpx.ThrottledTransport",
         "celery_throttle.errors.Throttled",
         "celery_throttle.task_throttled",
     } <= {*NAMES}
-    assert "celery_throttle.limiter.Limiter.run_plan" not in NAMES
+    assert "celery_throttle.limiter.limiter.Limiter.run_plan" not in NAMES
 
 
 def _paths(one: PublicName) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.forecasts.solver import WORKERS
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.servers.server import wait_until
@@ -42,14 +42,14 @@ def lines(make: Make) -> Protocol:
     return make(LIMITS)
 
 
-def park(lines: Protocol, count: int, *limits: RefLike, queue: str = "q", rank: int = 0) -> None:
+def park(lines: Protocol, count: int, *limits: ItemLike, queue: str = "q", rank: int = 0) -> None:
     for number in range(count):
         task = f"{limits}-{queue}-{rank}-{number}"
         lines.park(task, limits, queue=queue, rank=rank, may_run=False)
 
 
-def forecast(lines: Protocol, limit: RefLike = "api") -> Forecast:
-    return lines.limiter.forecast(limit)
+def forecast(lines: Protocol, limit: ItemLike = "api") -> Forecast:
+    return lines.limiter[limit].forecast()
 
 
 def drain(lines: Protocol, seconds: float = 1e9) -> float:
@@ -66,7 +66,7 @@ def drain(lines: Protocol, seconds: float = 1e9) -> float:
     return (last - began) / SECOND
 
 
-def assert_true(lines: Protocol, limit: RefLike = "api") -> None:
+def assert_true(lines: Protocol, limit: ItemLike = "api") -> None:
     """The forecast is right, within 5% of the remaining time."""
     found = forecast(lines, limit)
     assert found.seconds == pytest.approx(drain(lines), rel=0.05)
@@ -125,7 +125,7 @@ def test_an_unknown_limit_is_an_error(lines: Protocol) -> None:
 def test_both_ends_tell_the_same(lines: Protocol, end_of: MakeEnd) -> None:
     park(lines, 50, ("mail", "gold"))
     end = end_of(Limiter(lines.url, LIMITS, clock=lines.clock))
-    assert end.forecast("mail") == end["mail", "gold"].forecast() == forecast(lines, "mail")
+    assert end["mail"].forecast() == end["mail", "gold"].forecast() == forecast(lines, "mail")
     assert end["mail", "tin"].forecast().waiting == 0
 
 
@@ -142,14 +142,14 @@ def test_it_is_true_in_the_middle_and_after_a_pause(lines: Protocol) -> None:
 def test_it_is_true_after_a_change_of_the_limit(lines: Protocol) -> None:
     park(lines, 400, "api")
     drain(lines, 10)
-    lines.limiter.define("api", "25/s burst 5")
+    lines.limiter["api"].define("25/s burst 5")
     assert_true(lines)
 
 
 def test_it_is_true_after_one_key_has_a_limit_of_its_own(lines: Protocol) -> None:
     park(lines, 60, ("mail", "gold"))
     park(lines, 40, ("mail", "tin"))
-    lines.limiter.define("mail", "5/s", key="gold")
+    lines.limiter["mail", "gold"].define("5/s")
     assert forecast(lines, ("mail", "gold")).seconds == pytest.approx(12, rel=0.05)
     assert_true(lines, ("mail", "tin"))
 
@@ -201,7 +201,7 @@ def test_costs_that_differ_count_as_their_mean(lines: Protocol) -> None:
 def test_a_long_window_is_no_steady_flow(make: Make) -> None:
     lines = make({"github": "5000/h using fixed-window"})
     lines.now = 7200 * SECOND
-    lines.limiter["github"].acquire(4990)
+    lines.limiter["github"].try_acquire(4990)
     lines.now += 600 * SECOND
     park(lines, 15, "github")
     found = forecast(lines, "github")
@@ -214,7 +214,7 @@ def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> No
     park(lines, 30, "github")
     found = forecast(lines, "github")
     assert (found.waiting, found.seconds, found.at, found.limited_by) == (30, None, None, "github")
-    measured = lines.limiter.forecast("github", measured=4.0)
+    measured = lines.limiter["github"].forecast(measured=4.0)
     assert (measured.seconds, measured.limited_by) == (7.5, "github")
 
 
@@ -226,8 +226,8 @@ def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> 
     assert found.limited_by == WORKERS
     for wrong in (0, -1, "a"):
         with pytest.raises(LimitValueError, match="measured is"):
-            lines.limiter.forecast("api", measured=wrong)  # type: ignore[arg-type]  # that is the point
-    measured = lines.limiter.forecast("api", measured=0.5)
+            lines.limiter["api"].forecast(measured=wrong)  # type: ignore[arg-type]  # that is the point
+    measured = lines.limiter["api"].forecast(measured=0.5)
     assert (measured.seconds, measured.limited_by) == (60.0, WORKERS)
 
 
@@ -255,11 +255,11 @@ def test_what_is_paused_until_resumed_never_starts(
     park(lines, 20, "api", "slots", "other")
     park(lines, 5, "api")
     lines.limiter[paused].pause(None)
-    found = lines.limiter.forecast(paused, measured=measured)
+    found = lines.limiter[paused].forecast(measured=measured)
     assert (found.seconds, found.at, found.limited_by) == (None, None, paused)
     lines.limiter[paused].resume()
     lines.limiter["other", "one"].pause(None)  # another key
-    assert lines.limiter.forecast("other", measured=5.0).seconds is not None
+    assert lines.limiter["other"].forecast(measured=5.0).seconds is not None
 
 
 def test_what_is_paused_until_resumed_holds_up_no_other(make: Make) -> None:
@@ -269,10 +269,10 @@ def test_what_is_paused_until_resumed_holds_up_no_other(make: Make) -> None:
         park(lines, 1, "api", ("mail", number))
         if number % 3 == 0:
             lines.limiter["mail", number].pause(None)
-    found = lines.limiter.forecast(("mail", 1))
+    found = lines.limiter["mail", 1].forecast()
     assert found.seconds is not None
     assert found.seconds < 3
-    assert lines.limiter.forecast("api").seconds is None
+    assert lines.limiter["api"].forecast().seconds is None
 
 
 #: Assigns all lines that need two limits to a fan-out, in their about-tables.
@@ -304,7 +304,7 @@ def test_a_limit_that_nobody_knows_holds_up_nothing(lines: Protocol) -> None:
     park(lines, 100, "api", ("mail", "gold"))
     lines.client.hdel(lines.keys.limits, "mail")
     limiter = Limiter(lines.url, {"api": LIMITS["api"]}, clock=lines.clock)
-    assert limiter.forecast("api").seconds == pytest.approx(10, rel=0.02)
+    assert limiter["api"].forecast().seconds == pytest.approx(10, rel=0.02)
     limiter.store.close()
 
 
@@ -333,13 +333,13 @@ def test_a_forecast_comes_true_with_workers(redis_url: str, start_worker: StartW
         limiter["drain"].pause(None)
         for number in range(500):
             shop.drain.delay(number)
-        wait_until(lambda: limiter.forecast("drain").waiting == 500, "a line of all tasks")
+        wait_until(lambda: limiter["drain"].forecast().waiting == 500, "a line of all tasks")
         began = time.monotonic()
         limiter["drain"].resume()
-        found = limiter.forecast("drain")
+        found = limiter["drain"].forecast()
         limiter["drain"].pause(2)
-        paused = limiter.forecast("drain")
-        wait_until(lambda: not limiter.forecast("drain").waiting, "the end of the line", 120)
+        paused = limiter["drain"].forecast()
+        wait_until(lambda: not limiter["drain"].forecast().waiting, "the end of the line", 120)
         took = time.monotonic() - began
         assert found.seconds is not None
         assert paused.seconds is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.inbound import ThrottledASGI, by_address, by_user
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked, ask_asgi
 

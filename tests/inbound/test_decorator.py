@@ -19,7 +19,7 @@ from celery_throttle.errors import (
     Throttled,
 )
 from celery_throttle.inbound import Answer, answer_to, by_address, by_user, throttled
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked
 from tests.servers.server import Server

@@ -23,7 +23,7 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.inbound import ThrottledWSGI, by_address, by_header
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked, MakeSite, make_sites
 from tests.servers.server import Server
@@ -137,7 +137,7 @@ def test_headers_may_be_left_off(make_site: MakeSite, limiter: Limiter) -> None:
 
 def test_a_policy_that_is_not_in_force_is_not_told(make_site: MakeSite, limiter: Limiter) -> None:
     site = make_site(limiter["web"])
-    limiter.define("web", "10/m burst 7")
+    limiter["web"].define("10/m burst 7")
     assert site.ask().about("RateLimit-Policy", *TOLD) == [None, '"web";r=6;t=6', "7", "6", "6"]
 
 

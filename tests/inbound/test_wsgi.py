@@ -15,7 +15,7 @@ from wsgiref.validate import validator
 import pytest
 
 from celery_throttle.inbound import ThrottledWSGI, by_header
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import Asked, ask_wsgi
 

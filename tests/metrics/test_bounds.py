@@ -18,7 +18,7 @@ def park(lines: Protocol, names: list[str], keys: range) -> None:
             park_call(
                 lines.keys,
                 WaitingTask(f"{name} {key}", QUEUE, 0, 0, None, b"message"),
-                lines.limiter.require([(name, key)], 1),
+                lines.limiter.require([lines.limiter[name, key]], 1),
                 "0",
                 now=lines.now,
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.metrics.table import METRICS
 from celery_throttle.operations.rules import pack_report
@@ -74,13 +75,13 @@ def test_rates(lines: Protocol) -> None:
         ("few",): 1 / 3600,
         ("day",): pytest.approx(1000 / 86_400),
     }
-    lines.limiter.define("mail", "30/m", seconds=60)
+    lines.limiter["mail"].define("30/m", seconds=60)
     assert page(lines).get("limit_units_per_second", limit="mail") == 0.5
 
 
 def test_an_adaptive_rate_follows_its_share(lines: Protocol) -> None:
     adaptive = lines.limiter["adaptive"]
-    adaptive.acquire()
+    adaptive.try_acquire()
     adaptive.learn(Feedback(refused=True))
     share = adaptive.status().status.usage[0].share
     assert share < 1
@@ -91,12 +92,12 @@ def test_an_adaptive_rate_follows_its_share(lines: Protocol) -> None:
 def test_calls(lines: Protocol) -> None:
     api = lines.limiter["api"]
     for _ in range(3):
-        api.acquire()
-    api.acquire(2)
+        api.try_acquire()
+    api.try_acquire(2)
     for _ in range(2):
-        assert not api.acquire()
+        assert not api.try_acquire()
     api.pause(60)
-    assert not api.acquire()
+    assert not api.try_acquire()
     found = page(lines)
     assert found.get("units_granted_total", limit="api") == 5
     refusals = {
@@ -125,7 +126,7 @@ def test_pauses(lines: Protocol) -> None:
 
 
 def test_waiting_tasks(lines: Protocol) -> None:
-    lines.limiter["mail"].acquire()
+    lines.limiter["mail"].try_acquire()
     for number in range(4):
         park(lines, f"t{number}", "mail")
         lines.now += SECOND // 10
@@ -149,7 +150,7 @@ def test_when_the_next_task_is_due(lines: Protocol) -> None:
     def next_due() -> float | None:
         return page(lines).get("next_due_seconds", limit="day")
 
-    lines.limiter["day"].acquire(1000)
+    lines.limiter["day"].try_acquire(1000)
     assert next_due() is None
     park(lines, "t1", "day")
     day = 86_400 - lines.now / SECOND % 86_400
@@ -166,7 +167,7 @@ def test_when_the_next_task_is_due(lines: Protocol) -> None:
 
 
 def test_waits_are_a_histogram(lines: Protocol) -> None:
-    lines.limiter["mail"].acquire()
+    lines.limiter["mail"].try_acquire()
     for number in range(4):
         park(lines, f"t{number}", "mail")
     for _ in range(4):
@@ -269,7 +270,7 @@ def test_tasks_that_no_worker_can_start(lines: Protocol) -> None:
 def test_the_rules_file(lines: Protocol) -> None:
     limiter = lines.limiter
     assert page(lines).get("rules_file_valid") is None
-    limiter.apply_rules(read_rules('[limits]\nmail = "7/s"', "limits.toml"), "limits.toml")
+    apply_rules(limiter, read_rules('[limits]\nmail = "7/s"', "limits.toml"), "limits.toml")
     assert page(lines).get("rules_file_valid") == 1
     lines.client.zadd(lines.keys.membership, {"w1": lines.now + SECOND})
     lines.client.pexpire(lines.keys.membership, 60_000)
@@ -288,10 +289,10 @@ def test_keys_are_not_on_the_page(lines: Protocol) -> None:
     before = len(page(lines))
     limiter = lines.limiter
     for number in range(30):
-        limiter["mail", f"secret-{number}"].acquire()
+        limiter["mail", f"secret-{number}"].try_acquire()
         park(lines, f"t{number}", ("mail", f"secret-{number}"))
         limiter["mail", f"secret-{number}"].pause(60 if number % 2 else None)
-        limiter["api", f"secret-{number}"].acquire()
+        limiter["api", f"secret-{number}"].try_acquire()
     found = page(lines)
     assert "secret" not in found.text
     assert found.get("tasks_waiting", limit="mail") == 30

@@ -29,15 +29,15 @@ class Taken(NamedTuple):
 def take(server: Server, ask: tables.Ask, name: str) -> Taken | None:
     """Ask once, under a name for who holds slots. None: it was refused."""
     limiter, world = server.protocol.limiter, server.world
-    requirement, holder = limiter.require(ask.limits, ask.cost), None
+    requirement, holder = server.protocol.require(ask.limits, ask.cost), None
     if ask.mode == "upto":
-        decision = limiter.acquire_up_to(ask.limits, ask.cost)
+        decision = limiter.acquire_up_to(requirement.refs, ask.cost)
         reserved = Acquisition(requirement, decision, ())
     else:
         if world.never_fits(Kind(ask.limits, ask.cost)):
             return None
         holder = Holder(name, LEASE / SECOND) if ask.mode == "slot" else None
-        plan = limiter.plans.acquire(requirement, None, mode=ask.mode, holder=holder)
+        plan = limiter.plans.try_acquire(requirement, None, mode=ask.mode, holder=holder)
         reserved = limiter.run_plan(plan)
         decision = reserved.decision
     if not decision:

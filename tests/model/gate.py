@@ -32,7 +32,7 @@ def bring(worker: Worker, delivery: Delivery, *, may_run: bool = True, lost: boo
 def _take(worker: Worker, kind: Kind) -> int:
     """Ask ``admit.lua``."""
     limiter, world = worker.server.protocol.limiter, worker.world
-    want = GateRequest(limiter.require(kind.limits, kind.cost), kind.times)
+    want = GateRequest(limiter.require(kind.refs, kind.cost), kind.times)
     (reply,) = limiter.store.run(limiter.plans.gate_call([want], AHEAD))
     if reply[0] != 1:
         worker.server.check_refusal(counted=False)

@@ -261,7 +261,7 @@ def _slack(world: World, kind: Kind) -> int:
 def _wait(server: Server, kind: Kind) -> int:
     """How long a task of that kind would wait, were it the only one."""
     try:
-        decision = server.protocol.limiter.peek(kind.limits, kind.cost)
+        decision = server.protocol.limiter.peek(kind.refs, kind.cost)
     except CostError:  # it can never pass, and takes nothing from anybody while it waits to be told
         return FARTHEST
     limits = [limit for ref in kind.refs for limit in server.world.histories.in_force(ref)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.limits.duration import ENDLESS_US
-from celery_throttle.limits.key import LimitRef, RefLike, parse_ref
+from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.requirement import parse_limits
 from tests.model import callers, laws, tables
 from tests.model.bounds import Histories
@@ -202,18 +202,18 @@ class Model(RuleBasedStateMachine):
     # Limits.
 
     @rule(reference=st.sampled_from([*tables.CHANGES]), which=st.integers(0, 63))
-    def define(self, reference: RefLike, which: int) -> None:
+    def define(self, reference: ItemLike, which: int) -> None:
         options = tables.CHANGES[reference]
         written = options[which % len(options)]
         self.seen["defined" if written else "undefined"] += 1
-        callers.define(self.server, parse_ref(reference), written)
+        callers.define(self.server, parse_item(reference), written)
 
     @rule(
         reference=st.sampled_from(tables.NAMED),
         change=st.sampled_from([0.05, 1, 3, math.inf, "reset", "resume", "resume"]),
     )
-    def pause_or_lift(self, reference: RefLike, change: float | str) -> None:
-        limit, ref = self.server.protocol.limiter[reference], parse_ref(reference)
+    def pause_or_lift(self, reference: ItemLike, change: float | str) -> None:
+        limit, ref = self.server.protocol.limiter[reference], parse_item(reference)
         if change == "reset":
             self.server.advance(1)  # no two scripts run at the same time
             limit.reset()

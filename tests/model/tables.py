@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from celery_throttle.limits.key import RefLike, parse_ref
+from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import LimitsLike
 from tests.model.claimants import AHEAD
 from tests.model.tasks import Kind
@@ -42,7 +42,7 @@ _GITHUB: tuple[LimitsLike, ...] = (
 )
 
 #: All that a task or a caller names; and more of what may be paused, defined or reset.
-NAMED: tuple[RefLike, ...] = (
+NAMED: tuple[ItemLike, ...] = (
     "api",
     ("mail", "a"),
     ("mail", "b"),
@@ -53,7 +53,7 @@ NAMED: tuple[RefLike, ...] = (
     "queue",
     "mail",
 )
-REFS = [parse_ref(reference) for reference in NAMED]
+REFS = [parse_item(reference) for reference in NAMED]
 
 
 class Gate(NamedTuple):
@@ -87,7 +87,7 @@ CLAIMS = (
     Claim(2, lost=True),
 )
 
-_SETS: tuple[tuple[RefLike, ...], ...] = (
+_SETS: tuple[tuple[ItemLike, ...], ...] = (
     ("api",),
     (("mail", "a"),),
     ("api", ("mail", "a")),
@@ -125,7 +125,7 @@ class Ask(NamedTuple):
     """What a caller outside tasks asks for."""
 
     mode: str
-    limits: tuple[RefLike, ...]
+    limits: tuple[ItemLike, ...]
     cost: float = 1
 
 
@@ -147,7 +147,7 @@ ASKS = (
 
 
 #: To what limits are changed at run time; None takes that back.
-CHANGES: Mapping[RefLike, Sequence[LimitsLike | None]] = {
+CHANGES: Mapping[ItemLike, Sequence[LimitsLike | None]] = {
     "api": (*_RATES, None),
     "mail": (*_KEYED, None),
     ("mail", "a"): (*_KEYED, *[None] * 6),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from celery_throttle.limits.key import LimitRef, RefLike, parse_refs
+from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 
 
 @cache
-def _refs_of(limits: tuple[RefLike, ...]) -> list[LimitRef]:
-    return parse_refs(limits)
+def _refs_of(limits: tuple[ItemLike, ...]) -> list[LimitRef]:
+    return [parse_item(limit) for limit in limits]
 
 
 class Kind(NamedTuple):
@@ -23,7 +23,7 @@ class Kind(NamedTuple):
         late: whether it is acknowledged at its end, not at its start.
     """
 
-    limits: tuple[RefLike, ...]
+    limits: tuple[ItemLike, ...]
     cost: float = 1
     rank: int = 3
     queue: str = "p"

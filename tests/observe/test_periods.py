@@ -33,7 +33,7 @@ def periods(lines: Protocol, seconds: float, parts: int, name: str = "api") -> l
 
 def take(lines: Protocol, units: int) -> None:
     for _ in range(units):
-        assert lines.limiter["api"].acquire()
+        assert lines.limiter["api"].try_acquire()
 
 
 def let_twenty_wait(lines: Protocol) -> None:
@@ -146,7 +146,7 @@ def test_reports(lines: Protocol) -> None:
     for _ in range(60):
         record(lines)
         take(lines, 10)
-        assert not api.acquire()
+        assert not api.try_acquire()
         lines.now += 10 * SECOND
     report = api.report(600)
     assert (report.verdict, report.at_limit) == ("too strict", 1)
@@ -162,7 +162,7 @@ def test_reports(lines: Protocol) -> None:
 def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
     for _ in range(6):
         record(lines)
-        assert lines.limiter["tried"].acquire()
+        assert lines.limiter["tried"].try_acquire()
         lines.now += 10 * SECOND
     report = lines.limiter["tried"].report(60)
     assert report.totals.shadow_refused == 5

@@ -20,7 +20,7 @@ API, MAIL, DAY = (LimitRef(name, None) for name in LIMITS)
 def lines(redis_url: str) -> Iterator[Protocol]:
     """Fifty tasks wait for `api`, thirty of them for two keys of `mail`, too; ten for `day`."""
     lines = Protocol(redis_url, LIMITS)
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for number in range(50):
         keys = [("mail", f"k{number % 2}")] if number < 30 else []
         lines.park(f"a{number}", ["api", *keys])
@@ -38,7 +38,7 @@ def preview(lines: Protocol, plan: Callable[..., Any], *args: Any) -> Preview:
 
 
 def end(lines: Protocol, ref: LimitRef) -> float | None:
-    return lines.limiter.forecast(ref).seconds
+    return lines.limiter[ref].forecast().seconds
 
 
 def same(seconds: float | None) -> Any:
@@ -55,7 +55,7 @@ def test_a_pause(lines: Protocol, ref: LimitRef, seconds: float | None) -> None:
     assert found.before.seconds == same(now)
     lines.limiter[ref].pause(seconds)
     assert found.after.seconds == same(end(lines, ref))
-    assert found.waiting == lines.limiter.forecast(ref).waiting
+    assert found.waiting == lines.limiter[ref].forecast().waiting
     resumed = preview(lines, observer.preview_resume, [ref])
     assert resumed.after is not None
     assert resumed.after.seconds == same(now)
@@ -75,13 +75,13 @@ def test_a_pause(lines: Protocol, ref: LimitRef, seconds: float | None) -> None:
 )
 def test_a_definition(lines: Protocol, ref: LimitRef, text: str) -> None:
     found = preview(lines, lines.limiter.observer.preview_definition, ref, [Limit.parse(text)])
-    lines.limiter.define(ref.name, text, key=ref.key)
+    lines.limiter[ref].define(text)
     assert found.after is not None
     assert found.after.seconds == same(end(lines, ref))
 
 
 def test_keys_with_their_own_definition_keep_it(lines: Protocol) -> None:
-    lines.limiter.define("mail", "1/m", key="k0")
+    lines.limiter["mail", "k0"].define("1/m")
     slow = end(lines, MAIL)
     found = preview(lines, lines.limiter.observer.preview_definition, MAIL, [Limit.parse("90/m")])
     assert found.after is not None
@@ -90,11 +90,11 @@ def test_keys_with_their_own_definition_keep_it(lines: Protocol) -> None:
 
 def test_a_removed_definition(lines: Protocol) -> None:
     observer, before = lines.limiter.observer, end(lines, MAIL)
-    lines.limiter.define("mail", "1/m")
-    lines.limiter.define("mail", "5/m", key="k1")
+    lines.limiter["mail"].define("1/m")
+    lines.limiter["mail", "k1"].define("5/m")
     below = lines.limiter.run_plan(observer.limits_below(LimitRef("mail", "k1")))
     assert [str(limit) for limit in below] == ["1/m"]
-    lines.limiter.undefine("mail", key="k1")
+    lines.limiter["mail", "k1"].undefine()
     below = lines.limiter.run_plan(observer.limits_below(MAIL))
     assert [str(limit) for limit in below] == ["10/m burst 3"]
     found = preview(lines, observer.preview_definition, MAIL, below)

@@ -147,7 +147,7 @@ def test_of_many_lines_some_are_counted(lines: Protocol) -> None:
 
 
 def test_sync_and_asyncio_read_the_same(lines: Protocol, end_of: MakeEnd) -> None:
-    lines.limiter["api"].acquire(10)
+    lines.limiter["api"].try_acquire(10)
     for number in range(3):
         lines.park(f"t{number}", ["api", ("mail", "k")])
     end = end_of(lines.limiter)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report
@@ -48,7 +49,7 @@ def test_pages(lines: Protocol) -> None:
 
 
 def test_what_waits(lines: Protocol) -> None:
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for number in range(5):
         lines.park(f"t{number}", ["api"])
         lines.now += SECOND // 10
@@ -65,7 +66,7 @@ def test_a_queue_is_stranded_only_after_all_workers_have_reported_theirs(lines: 
     client, keys = lines.client, lines.limiter.keys
     client.zadd(keys.membership, {"worker": lines.now + 3600 * SECOND})
     client.expire(keys.membership, 60)
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     lines.park("t0", ["api"])
     lines.now += 14 * SECOND
     lines.park("t1", ["api"])
@@ -92,7 +93,7 @@ def beat(lines: Protocol, worker: str, queue: str, lease: float) -> None:
 
 def test_a_queue_is_stranded_soon_after_its_last_worker_has_ended(lines: Protocol) -> None:
     """As when a deploy renames the queue. The queues of other workers are not."""
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for queue in ("kept", "renamed"):
         lines.park(f"in {queue}", ["api"], queue=queue)
     for queue in ("kept", "renamed"):
@@ -127,7 +128,7 @@ def test_a_queue_without_tasks_is_consumed_while_a_live_worker_reports_it(lines:
 
 
 def test_what_could_run_and_is_not_taken(lines: Protocol) -> None:
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for number in range(5):
         lines.park(f"t{number}", ["api"])
     lines.now += 2 * SECOND
@@ -136,11 +137,11 @@ def test_what_could_run_and_is_not_taken(lines: Protocol) -> None:
 
 def test_keys(lines: Protocol) -> None:
     for key, tasks in (("a", 2), ("b", 3)):
-        lines.limiter["mail", key].acquire()
+        lines.limiter["mail", key].try_acquire()
         for number in range(tasks):
             lines.park(f"{key}{number}", [("mail", key)])
     lines.limiter["mail", "a"].pause(60, reason="spam", by="ann")
-    lines.limiter.define("mail", "1/m", key="c")
+    lines.limiter["mail", "c"].define("1/m")
     mail = status_of(lines, "mail")
     assert (mail.waiting, mail.waiting_keys, mail.paused_keys, mail.own_keys) == (5, 2, 1, 1)
     details = lines.limiter["mail"].status()
@@ -182,7 +183,7 @@ def test_slots_and_their_tasks(lines: Protocol) -> None:
 
 
 def test_the_origin_of_a_definition(lines: Protocol) -> None:
-    lines.limiter.define("api", "5/s", seconds=60, reason="sale", by="ann")
+    lines.limiter["api"].define("5/s", seconds=60, reason="sale", by="ann")
     origin = status_of(lines, "api").origin
     assert origin is not None
     assert origin.author is not None
@@ -197,7 +198,7 @@ def test_the_origin_of_a_definition(lines: Protocol) -> None:
 
 
 def test_why_a_task_waits(lines: Protocol) -> None:
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for number in range(5):
         lines.park(f"t{number}", ["api", ("mail", "a")])
     lines.now += SECOND // 2
@@ -214,7 +215,7 @@ def test_why_a_task_waits(lines: Protocol) -> None:
 
 
 def test_where_a_task_is_otherwise(lines: Protocol) -> None:
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     lines.park("one", ["api"])
     lines.now += SECOND
     (claimed,) = lines.claim()
@@ -239,24 +240,24 @@ def test_a_task_behind_many_others_in_a_queue_without_worker(
 
 def test_pages_of_waiting_tasks(lines: Protocol) -> None:
     for key in "ab":
-        lines.limiter["mail", key].acquire()
+        lines.limiter["mail", key].try_acquire()
         for number in range(4):
             lines.park(f"{key}{number}", [("mail", key)])
-    page = lines.limiter.list_waiting("mail", most=3)
+    page = lines.limiter["mail"].list_waiting(most=3)
     seen = [task.task_id for task in page.tasks]
     while page.next is not None:
-        page = lines.limiter.list_waiting("mail", first=page.next, most=3)
+        page = lines.limiter["mail"].list_waiting(first=page.next, most=3)
         seen += [task.task_id for task in page.tasks]
     assert page.waiting == 8
     assert sorted(seen) == [f"{key}{number}" for key in "ab" for number in range(4)]
     assert [id_ for id_ in seen if id_[0] == "a"] == [f"a{number}" for number in range(4)]
-    of_key = lines.limiter.list_waiting(("mail", "a"), first=1)
+    of_key = lines.limiter["mail", "a"].list_waiting(first=1)
     assert [task.task_id for task in of_key.tasks] == ["a1", "a2", "a3"]
     assert {task.key for task in of_key.tasks} == {"a"}
 
 
 def test_sync_and_asyncio_say_the_same(lines: Protocol, end_of: MakeEnd) -> None:
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     lines.park("t", ["api"])
     end = end_of(lines.limiter)
     assert end.status() == lines.limiter.status()
@@ -269,7 +270,7 @@ def test_a_limit_that_is_not_there(lines: Protocol) -> None:
     with pytest.raises(UnknownLimitError, match="'nope' is not defined"):
         lines.limiter["nope"].status()
     with pytest.raises(UnknownLimitError, match="'nope' is not defined"):
-        lines.limiter.list_waiting("nope")
+        lines.limiter["nope"].list_waiting()
 
 
 @pytest.mark.parametrize("limiter", [Limiter("memory://", {"api": "1/s"})])
@@ -281,7 +282,9 @@ def test_without_a_server_there_is_no_status(limiter: Limiter) -> None:
 def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> None:
     limiter = lines.limiter
     assert limiter.status().rules is None
-    limiter.apply_rules(read_rules('[limits]\napi = "7/s"', "limits.toml"), "limits.toml", by="ann")
+    apply_rules(
+        limiter, read_rules('[limits]\napi = "7/s"', "limits.toml"), "limits.toml", by="ann"
+    )
     rules = limiter.status().rules
     assert rules is not None
     assert rules.author is not None
@@ -306,7 +309,7 @@ def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> No
 
 
 def test_a_weight_that_ends(lines: Protocol) -> None:
-    lines.limiter.define("api", weight=5, seconds=60)
+    lines.limiter["api"].define(weight=5, seconds=60)
     assert status_of(lines, "api").weight == 5
     lines.now += 60 * SECOND
     assert status_of(lines, "api").weight == 1

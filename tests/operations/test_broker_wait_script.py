@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.store.script import Call, script
 from tests.protocol import FOREVER, SECOND, Protocol
 
@@ -32,13 +32,13 @@ class Told:
 class Turns(Protocol):
     def turn(
         self,
-        *limits: RefLike,
+        *limits: ItemLike,
         turn: int = 0,
         cost: float = 1,
         max_wait: int = FOREVER,
         may_run: bool = True,
     ) -> Told:
-        keys, requirement = self.keys, self.limiter.require(limits, cost)
+        keys, requirement = self.keys, self.require(limits, cost)
         names = [keys.limits]
         self.tokens["holder"] += 1
         holder = f"holder {self.tokens['holder']}"
@@ -58,7 +58,7 @@ class Turns(Protocol):
             return Told("wait", about[0], about[1])
         return Told(outcome.decode(), about[0])
 
-    def all_told(self, limits: Sequence[RefLike], count: int) -> list[Told]:
+    def all_told(self, limits: Sequence[ItemLike], count: int) -> list[Told]:
         return [self.turn(*limits) for _ in range(count)]
 
 
@@ -99,7 +99,7 @@ def test_who_comes_in_vain_is_told_the_next_time_among_those(turns: Turns) -> No
     turns.turn("api")
     told = turns.all_told(["api"], 3)
     turns.now = told[2].turn
-    assert turns.limiter["api"].acquire()  # a plain call, which cannot queue
+    assert turns.limiter["api"].try_acquire()  # a plain call, which cannot queue
     again = [turns.turn("api", turn=one.turn) for one in told]
     assert [one.wait for one in again] == [100_000, 200_000, 300_000]
     turns.now = again[0].turn
@@ -167,7 +167,7 @@ def test_a_wait_that_is_too_long(turns: Turns) -> None:
 
 def test_without_a_process_nothing_is_taken(turns: Turns) -> None:
     assert turns.turn("api", may_run=False).outcome == "wait"
-    assert turns.limiter["api"].acquire()
+    assert turns.limiter["api"].try_acquire()
 
 
 def test_turns_are_forgotten_once_they_have_passed(turns: Turns) -> None:

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from celery_throttle.errors import LimitValueError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.duration import ENDLESS_US
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import LimitRef, make_ref
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.author import Author
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -62,14 +62,14 @@ def changes(client: Any) -> list[Change]:
 
 
 def test_definitions(limiter: End, client: Any, clock: ManualClock) -> None:
-    limiter.define("api", "20/s", **ANN)
-    limiter.define("api", ["30/s", "9/m"], seconds=60, **ANN)
-    limiter.define("api", "5/s", key="gold", **ANN)
-    limiter.define("new", "1/s max-keys 3", **ANN)
+    limiter["api"].define("20/s", **ANN)
+    limiter["api"].define(["30/s", "9/m"], seconds=60, **ANN)
+    limiter["api", "gold"].define("5/s", **ANN)
+    limiter["new"].define("1/s max-keys 3", **ANN)
     clock.advance(1)
-    limiter.undefine("api", key="gold", **ANN)
-    limiter.undefine("api", **ANN)
-    limiter.undefine("new", **ANN)
+    limiter["api", "gold"].undefine(**ANN)
+    limiter["api"].undefine(**ANN)
+    limiter["new"].undefine(**ANN)
     assert changes(client) == [
         ("set", "api", "10/s", "20/s"),
         ("set", "api", "20/s", "30/s; 9/m"),
@@ -87,7 +87,7 @@ def test_nothing_is_recorded_that_changes_nothing(
     limiter: End, plain: Limiter, client: Any
 ) -> None:
     plain.register()
-    limiter.undefine("api")
+    limiter["api"].undefine()
     limiter["api"].resume()
     assert changes(client) == []
 
@@ -95,7 +95,7 @@ def test_nothing_is_recorded_that_changes_nothing(
 def test_an_end_is_recorded_with_the_next_definition(
     plain: Limiter, client: Any, clock: ManualClock
 ) -> None:
-    plain.define("api", "20/s", seconds=60, **ANN)
+    plain["api"].define("20/s", seconds=60, **ANN)
     clock.advance(61)
     plain.register()
     assert changes(client) == [("set", "api", "10/s", "20/s"), ("end", "api", "20/s", "10/s")]
@@ -114,12 +114,12 @@ def test_new_limits_of_the_code(redis_url: str, client: Any) -> None:
 
 
 def test_weights(limiter: End, client: Any) -> None:
-    limiter.define("api", weight=3, **ANN)
-    limiter.define("api", weight=3, **ANN)
-    limiter.define("api", weight=3, seconds=60, **ANN)
-    limiter.define("api", key="gold", weight=7, **ANN)
-    limiter.undefine("api", **ANN)
-    limiter.undefine("api", key="gold", **ANN)
+    limiter["api"].define(weight=3, **ANN)
+    limiter["api"].define(weight=3, **ANN)
+    limiter["api"].define(weight=3, seconds=60, **ANN)
+    limiter["api", "gold"].define(weight=7, **ANN)
+    limiter["api"].undefine(**ANN)
+    limiter["api", "gold"].undefine(**ANN)
     assert changes(client) == [
         ("weight", "api", "", "3"),
         ("weight", "api", "3", "3"),
@@ -130,9 +130,9 @@ def test_weights(limiter: End, client: Any) -> None:
 
 
 def test_when_they_end(limiter: End, plain: Limiter, client: Any, clock: ManualClock) -> None:
-    limiter.define("api", "20/s", weight=3, seconds=60, **ANN)
+    limiter["api"].define("20/s", weight=3, seconds=60, **ANN)
     clock.advance(1)
-    limiter.define("api", "20/s", weight=3, **ANN)
+    limiter["api"].define("20/s", weight=3, **ANN)
     ends = [entry.get("until") for _, entry in client.xrange("{throttle}:changes")]
     assert ends == [str(START + 60 * SECOND)] * 2 + [None] * 2
     found = [
@@ -187,7 +187,7 @@ def origin(client: Any, ref: LimitRef) -> tuple[int, Author | None] | None:
 def test_a_pause_has_the_author_of_that_which_ends_last(
     limiter: End, client: Any, clock: ManualClock, key: str | None
 ) -> None:
-    ref = make_ref("api", key)
+    ref = LimitRef("api", key)
     limiter[ref].pause(60, by="ann", reason="a sale")
     clock.advance(10)
     limiter[ref].pause(20, by="bob")
@@ -204,14 +204,14 @@ def test_a_pause_has_the_author_of_that_which_ends_last(
 def test_a_reset_forgets_the_origin(limiter: End, client: Any) -> None:
     limiter["api", "gold"].pause(60)
     limiter["api", "gold"].reset()
-    assert origin(client, make_ref("api", "gold")) is None
+    assert origin(client, LimitRef("api", "gold")) is None
     assert not client.exists("{throttle}:paused:api")
 
 
 def test_an_api_stops_its_limit(plain: Limiter, client: Any) -> None:
-    plain.learn(["api", ("mail", "k")], Feedback(refused=True, stop=30))
+    plain.learn(["api", plain["mail", "k"]], Feedback(refused=True, stop=30))
     author = Author("API", "it refused a request, and asked to stop for 30 s")
-    for ref in (make_ref("api", None), make_ref("mail", "k")):
+    for ref in (LimitRef("api", None), LimitRef("mail", "k")):
         assert origin(client, ref) == (START, author)
     assert client.zrange("{throttle}:paused:mail", 0, -1) == ["k"]
     assert not client.exists("{throttle}:paused:api")
@@ -231,18 +231,18 @@ def test_an_origin_lasts_as_long_as_its_pause(plain: Limiter, client: Any) -> No
 
 
 def test_all_limits_are_paused_and_resumed(limiter: End, plain: Limiter, client: Any) -> None:
-    plain.define("new", "5/s", by="ann", reason="a sale")
+    plain["new"].define("5/s", by="ann", reason="a sale")
     plain["api", "gold"].pause(None, **ANN)
     assert limiter.pause_all(60, **ANN) == ["api", "mail", "new"]
     for name in ("api", "mail", "new"):
-        refused = plain[name].acquire()
+        refused = plain[name].try_acquire()
         assert refused.paused == 60
-        assert origin(client, make_ref(name, None)) == (START, Author("ann", "a sale"))
+        assert origin(client, LimitRef(name, None)) == (START, Author("ann", "a sale"))
     plain["mail"].resume(**ANN)
     assert limiter.resume_all(**ANN) == ["api", "new"]
     for name in ("api", "mail", "new"):
-        assert plain[name].acquire()
-    assert not plain["api", "gold"].acquire()
+        assert plain[name].try_acquire()
+    assert not plain["api", "gold"].try_acquire()
     assert limiter.resume_all() == []
     actions = [change[:2] for change in changes(client)]
     assert actions[2:] == [
@@ -257,17 +257,17 @@ def test_all_limits_of_the_code_are_paused_before_the_server_knows_them(
     plain = Limiter(redis_url, LIMITS, clock=clock)
     limiter = end_of(plain)
     assert limiter.pause_all(None) == ["api", "mail"]
-    assert not limiter["api"].acquire()
+    assert not limiter["api"].try_acquire()
     assert limiter.resume_all() == ["api", "mail"]
 
 
 def test_all_limits_in_memory(clock: ManualClock) -> None:
     limiter = Limiter("memory://", LIMITS, clock=clock)
-    limiter.define("new", "5/s")
+    limiter["new"].define("5/s")
     assert limiter.pause_all(60) == ["api", "mail", "new"]
-    assert not limiter["new"].acquire()
+    assert not limiter["new"].try_acquire()
     assert limiter.resume_all() == ["api", "mail", "new"]
-    assert limiter["new"].acquire()
+    assert limiter["new"].try_acquire()
 
 
 # Authors.
@@ -276,23 +276,23 @@ def test_all_limits_in_memory(clock: ManualClock) -> None:
 def test_the_default_author_is_the_user_at_its_host(plain: Limiter, client: Any) -> None:
     plain["api"].pause(60)
     me = Author(f"{getpass.getuser()}@{socket.gethostname()}")
-    assert origin(client, make_ref("api", None)) == (START, me)
+    assert origin(client, LimitRef("api", None)) == (START, me)
 
 
 def test_any_text_is_kept(plain: Limiter, client: Any) -> None:
     reason = 'it\'s "ä" \N{SNOWMAN} \0 \n; 10/s'
-    plain.define("api", "20/s", seconds=60, reason=reason, by="ann")
-    plain.define("api", "30/s", reason=reason, by="\0")
+    plain["api"].define("20/s", seconds=60, reason=reason, by="ann")
+    plain["api"].define("30/s", reason=reason, by="\0")
     found = [json.loads(entry["about"]) for _, entry in client.xrange("{throttle}:changes")]
     assert found == [{"by": "ann", "why": reason}, {"by": "\0", "why": reason}]
-    assert plain["api"].acquire()
+    assert plain["api"].try_acquire()
 
 
 @pytest.mark.parametrize("text", [7, "x" * 501, b"ann"])
 @pytest.mark.parametrize("what", ["by", "reason"])
 def test_an_author_and_a_reason_are_short_texts(plain: Limiter, what: str, text: Any) -> None:
     calls = (
-        lambda: plain.define("api", "1/s", **{what: text}),
+        lambda: plain["api"].define("1/s", **{what: text}),
         lambda: plain.pause_all(1, **{what: text}),
         lambda: plain["api"].pause(1, **{what: text}),
         lambda: plain["api"].resume(**{what: text}),

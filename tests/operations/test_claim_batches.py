@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from tests.protocol import SECOND, Protocol, make_protocols
 
 #: Limits of one name at which all tasks of these tests wait.
@@ -40,9 +40,9 @@ def make(redis_url: str) -> Iterator[Callable[..., Protocol]]:
 
 def play(lines: Protocol, dice: random.Random, room: int) -> list[Any]:
     """Return the tasks of each claim, and the data stored afterwards."""
-    lines.limiter.define("tenant", key="b", weight=3)
+    lines.limiter["tenant", "b"].define(weight=3)
     for number in range(90):
-        limits: list[RefLike] = ["api"]
+        limits: list[ItemLike] = ["api"]
         if number % 5 > 1:
             limits.append(("tenant", dice.choice("abc")))
         lines.park(

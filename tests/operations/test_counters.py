@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import CostError, LimitValueError, Throttled
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.operations.discard import discard
 from celery_throttle.store.counters import WAIT_BUCKETS
 from tests.protocol import SECOND, Make, Protocol, make_protocols
@@ -63,11 +63,11 @@ def two_slots(lines: Protocol) -> Iterator[None]:
 def test_units_granted(lines: Protocol, name: str) -> None:
     handle = lines.limiter[name]
     decisions = [
-        handle.acquire(),
-        handle.acquire(0.25),
+        handle.try_acquire(),
+        handle.try_acquire(0.25, max_wait=None),
         handle.acquire_up_to(0.5),
         lines.limiter[name, "other"].acquire_up_to(9),
-        lines.limiter.acquire([(name, "key")], 2),
+        lines.limiter.try_acquire([lines.limiter[name, "key"]], 2, max_wait=None),
         handle.peek(),
     ]
     granted = [decision.granted for decision in decisions]
@@ -76,14 +76,14 @@ def test_units_granted(lines: Protocol, name: str) -> None:
 
 
 def test_a_request_of_several_limits_counts_at_each(lines: Protocol) -> None:
-    assert lines.limiter.acquire(["api", "mail", ("window", 1)], {"api": 3})
+    assert lines.limiter.try_acquire(["api", "mail", lines.limiter["window", 1]], {"api": 3})
     granted = {name: totals(lines, name) for name in ("api", "mail", "window")}
     assert granted == {
         "api": {"granted": 3 * UNIT},
         "mail": {"granted": UNIT},
         "window": {"granted": UNIT},
     }
-    assert not lines.limiter.acquire(["api", "mail"])
+    assert not lines.limiter.try_acquire(["api", "mail"])
     assert totals(lines, "api") == granted["api"]
     assert totals(lines, "mail") == {"granted": UNIT, "refused_limit": 1}
 
@@ -92,28 +92,28 @@ def test_a_request_of_several_limits_counts_at_each(lines: Protocol) -> None:
 @pytest.mark.parametrize("name", ["mail", "window"])
 def test_a_refusal_for_lack_of_units(lines: Protocol, name: str, cost: float) -> None:
     handle = lines.limiter[name, "key"]
-    while handle.acquire():
+    while handle.try_acquire():
         pass
     for _ in range(3):
-        assert not handle.acquire(cost)
+        assert not handle.try_acquire(cost)
     assert totals(lines, name)["refused_limit"] == 4
 
 
 def test_other_refusals(lines: Protocol) -> None:
     limiter = lines.limiter
     for key in "ab":
-        assert limiter["few", key].acquire()
-    assert not limiter["few", "c"].acquire()
+        assert limiter["few", key].try_acquire()
+    assert not limiter["few", "c"].try_acquire()
     with pytest.raises(LimitValueError):
-        limiter.acquire([("few", key) for key in "xyz"])
+        limiter.try_acquire([limiter["few", key] for key in "xyz"])
     assert totals(lines, "few") == {"granted": 2 * UNIT, "refused_keys": 2}
 
     limiter["api"].pause(10)
-    assert not limiter["api"].acquire()
+    assert not limiter["api"].try_acquire()
     assert limiter["api"].acquire_up_to(3).granted == 0
     assert not limiter["api"].peek()
     with pytest.raises(CostError):
-        limiter["api"].acquire(6)
+        limiter["api"].try_acquire(6)
     assert totals(lines, "api") == {"refused_paused": 2, "refused_cost": 1}
 
     with two_slots(lines), pytest.raises(Throttled), limiter["pair"].slot():
@@ -142,14 +142,14 @@ def test_a_settlement_gives_units_back_or_takes_more(lines: Protocol) -> None:
     assert totals(lines, "api") == {"granted": 5.5 * UNIT, "refunded": 2 * UNIT}
     reserved = api.reserve(0.5)
     lines.now += 1
-    lines.limiter.define("api", "20/s burst 9")
+    lines.limiter["api"].define("20/s burst 9")
     reserved.settle(0)  # another definition is in force: nothing is given back
     assert totals(lines, "api") == {"granted": 6 * UNIT, "refunded": 2 * UNIT}
 
 
 def test_an_api_that_refuses(lines: Protocol) -> None:
     for refused in (True, False, True):
-        lines.limiter.learn(["api", ("mail", "key")], Feedback(refused=refused))
+        lines.limiter.learn(["api", lines.limiter["mail", "key"]], Feedback(refused=refused))
     assert totals(lines, "api") == totals(lines, "mail") == {"api_refusals": 2}
 
 
@@ -170,13 +170,13 @@ def test_a_time_after_which_totals_are_forgotten(lines: Protocol) -> None:
         lines.client.pexpire(key, 1000_000)
         return bool(left_ms > eight_days - 60_000)
 
-    assert lines.limiter["api"].acquire()
+    assert lines.limiter["api"].try_acquire()
     assert is_new()
-    assert lines.limiter["api"].acquire(4)
+    assert lines.limiter["api"].try_acquire(4)
     assert not is_new()
-    assert not lines.limiter["api"].acquire()
+    assert not lines.limiter["api"].try_acquire()
     assert is_new()  # the first of its kind
-    assert not lines.limiter["api"].acquire()
+    assert not lines.limiter["api"].try_acquire()
     assert not is_new()
 
 
@@ -223,7 +223,7 @@ def test_tasks_that_leave_without_units(lines: Protocol) -> None:
     for number in range(4):
         lines.park(f"revoked {number}", ["api"], queue="p")
     lines.now += SECOND
-    lines.limiter.define("api", "1/s")
+    lines.limiter["api"].define("1/s")
     lines.limiter["api"].resume()
     assert [row.admitted for row in lines.claim(room=2)] == [False, False]
     lines.withdraw("w", "revoked 1", "unknown", queues=["p"])
@@ -288,7 +288,7 @@ def test_keys_that_do_not_join_a_line(lines: Protocol) -> None:
 
 # Sequences of anything.
 
-_sets: list[Sequence[RefLike]] = [
+_sets: list[Sequence[ItemLike]] = [
     ["api"],
     ["mail"],
     ["api", "mail"],
@@ -312,7 +312,7 @@ def test_each_task_that_joins_waits_or_is_counted_where_it_left(
     lines = make(LIMITS)
     lines.client.flushdb()
     lines.limiter.register()
-    limits_of: dict[str, Sequence[RefLike]] = {}
+    limits_of: dict[str, Sequence[ItemLike]] = {}
     granted, tokens = Counter[str](), list[int]()
     for number in range(60):
         lines.now += dice.choice([0, 50_000, SECOND, 40 * SECOND])
@@ -347,7 +347,7 @@ def test_each_task_that_joins_waits_or_is_counted_where_it_left(
     assert claimed(totals(lines, "api")) <= granted["api"]
 
 
-def _names_of(limits: Sequence[RefLike]) -> list[str]:
+def _names_of(limits: Sequence[ItemLike]) -> list[str]:
     return [one if isinstance(one, str) else one[0] for one in limits]
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError, UnknownLimitError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
@@ -69,7 +70,7 @@ class User:
         self.clock.advance(1)
         self.key, self._has_ended, self._end = key, False, self.clock.now + to_us(END)
         seconds = END if self._ends_by_itself else None
-        self.limiter.define("api", bounded, key=key, seconds=seconds)
+        self.limiter[LimitRef("api", key)].define(bounded, seconds=seconds)
 
     def step(self, kind: str, amount: Any) -> Decision | None:
         """Return the decision of an acquisition; None if its cost can never pass, or for others."""
@@ -78,10 +79,10 @@ class User:
         elif kind == "register":
             self.limiter.register()
         elif kind == "define the name":
-            self.limiter.define("api", amount)
+            self.limiter["api"].define(amount)
         else:
             with suppress(CostError):
-                return self.limiter["api", "a"].acquire(amount)
+                return self.limiter["api", "a"].try_acquire(amount)
         return None
 
     def _advance(self, us: int) -> None:
@@ -90,7 +91,7 @@ class User:
             self._has_ended = True
             if not self._ends_by_itself:
                 self.clock.now = self._end
-                self.limiter.undefine("api", key=self.key)
+                self.limiter[LimitRef("api", self.key)].undefine()
         self.clock.now = until
 
     def close(self) -> None:
@@ -212,45 +213,45 @@ def test_the_rules_come_before_the_code_and_what_is_set_before_both(
 ) -> None:
     put_rule(client, "api", "20/s")
     assert in_force(limiter, "api") == ["10/s"]
-    limiter.define("api", "30/s")
-    limiter.define("api", "40/s", key="gold")
+    limiter["api"].define("30/s")
+    limiter["api", "gold"].define("40/s")
     assert in_force(limiter, "api", "api:gold", "api:other") == ["30/s", "40/s", None]
-    stranger.undefine("api", key="gold")
+    stranger["api", "gold"].undefine()
     assert in_force(limiter, "api", "api:gold") == ["30/s", None]
-    stranger.undefine("api")
+    stranger["api"].undefine()
     assert (in_force(limiter, "api"), origins(client)) == (["20/s"], {"api": "r"})
     limiter.register()
     assert in_force(limiter, "api") == ["20/s"]
-    limiter.define("api", "30/s")
+    limiter["api"].define("30/s")
     client.hdel("{throttle}:layers", "rules api")
-    stranger.undefine("api")
+    stranger["api"].undefine()
     assert (in_force(limiter, "api"), origins(client)) == (["10/s"], {"api": "c"})
 
 
 def test_a_limit_that_the_code_has_no_more_is_removed_by_hand(
     limiter: Limiter, stranger: Limiter, client: Any
 ) -> None:
-    limiter.define("api", "100/d burst 100")
-    limiter.undefine("api")  # the code of this process has it
-    limiter.undefine("api")
+    limiter["api"].define("100/d burst 100")
+    limiter["api"].undefine()  # the code of this process has it
+    limiter["api"].undefine()
     assert in_force(limiter, "api") == ["10/s"]
-    limiter["api"].acquire()
-    stranger.undefine("api")
+    limiter["api"].try_acquire()
+    stranger["api"].undefine()
     assert (in_force(limiter, "api"), origins(client)) == ([None], {})
     assert (client.hkeys("{throttle}:layers"), stranger.changes(most=1)[0].old) == ([], "10/s")
     with pytest.raises(UnknownLimitError, match="'api' is not defined"):
-        stranger["api"].acquire()
-    assert not limiter["api"].acquire().allowed  # defined again, and its unit is still in use
+        stranger["api"].try_acquire()
+    assert not limiter["api"].try_acquire().allowed  # defined again, and its unit is still in use
 
 
 def test_a_key_may_have_a_rule_of_its_own(
     limiter: Limiter, stranger: Limiter, client: Any, clock: ManualClock
 ) -> None:
     put_rule(client, "api:gold", "20/s")
-    limiter.define("api", "30/s", key="gold", seconds=5)
-    stranger.undefine("api", key="gold")
+    limiter["api", "gold"].define("30/s", seconds=5)
+    stranger["api", "gold"].undefine()
     assert in_force(limiter, "api:gold") == ["20/s"]
-    limiter.define("api", "30/s", key="gold", seconds=5)
+    limiter["api", "gold"].define("30/s", seconds=5)
     clock.advance(5)
     assert in_force(limiter, "api:gold") == ["20/s"]
 
@@ -258,21 +259,21 @@ def test_a_key_may_have_a_rule_of_its_own(
 def test_what_nobody_defines_any_more_is_unknown(
     limiter: Limiter, stranger: Limiter, clock: ManualClock
 ) -> None:
-    limiter.define("new", "1/s", seconds=2)
-    assert stranger["new"].acquire()
+    limiter["new"].define("1/s", seconds=2)
+    assert stranger["new"].try_acquire()
     clock.advance(2)
     with pytest.raises(UnknownLimitError):
-        stranger["new"].acquire()
-    limiter.define("new", "1/s")
-    stranger.undefine("new")
+        stranger["new"].try_acquire()
+    limiter["new"].define("1/s")
+    stranger["new"].undefine()
     with pytest.raises(UnknownLimitError):
-        stranger["new"].acquire()
+        stranger["new"].try_acquire()
 
 
 def test_new_code_replaces_what_follows_a_definition_that_ends(
     redis_url: str, limiter: Limiter, clock: ManualClock
 ) -> None:
-    limiter.define("api", "30/s", seconds=5)
+    limiter["api"].define("30/s", seconds=5)
     newer = Limiter(redis_url, {"api": "15/s"}, clock=clock)
     newer.register()
     assert in_force(limiter, "api") == ["30/s"]
@@ -282,7 +283,7 @@ def test_new_code_replaces_what_follows_a_definition_that_ends(
 
 
 def test_it_ends_at_that_microsecond(limiter: Limiter, clock: ManualClock) -> None:
-    limiter.define("api", "10/s burst 5", seconds=5)
+    limiter["api"].define("10/s burst 5", seconds=5)
     clock.now += 5 * SECOND - 1
     assert limiter["api"].peek().limit == 5
     clock.now += 1
@@ -290,11 +291,11 @@ def test_it_ends_at_that_microsecond(limiter: Limiter, clock: ManualClock) -> No
 
 
 def test_set_once_more_it_ends_later_or_never(limiter: Limiter, clock: ManualClock) -> None:
-    limiter.define("api", "30/s", seconds=5)
-    limiter.define("api", "30/s", seconds=10)
+    limiter["api"].define("30/s", seconds=5)
+    limiter["api"].define("30/s", seconds=10)
     clock.advance(5)
     assert in_force(limiter, "api") == ["30/s"]
-    limiter.define("api", "30/s")
+    limiter["api"].define("30/s")
     clock.advance(1000)
     assert in_force(limiter, "api") == ["30/s"]
 
@@ -304,11 +305,11 @@ def test_windows_of_a_calendar_are_renewed_until_the_end(
 ) -> None:
     day = 86_400
     text = "5/d using fixed-window in Europe/Berlin"
-    limiter.define("api", text, seconds=200 * day, reason="a sale", by="ann")
+    limiter["api"].define(text, seconds=200 * day, reason="a sale", by="ann")
     for _ in range(4):
         clock.advance(49 * day)
-        assert limiter["api"].acquire(5)
-        assert not limiter["api"].acquire()
+        assert limiter["api"].try_acquire(5)
+        assert not limiter["api"].try_acquire()
     packed = client.hget("{throttle}:limits", "api")
     assert b'{"by": "ann", "why": "a sale"}' in packed
     clock.advance(4 * day)
@@ -329,7 +330,7 @@ def lines(make: Make) -> Protocol:
 
 
 def test_what_waits_is_claimed_when_the_definition_ends(lines: Protocol) -> None:
-    lines.limiter.define("api", "1/h", seconds=5)
+    lines.limiter["api"].define("1/h", seconds=5)
     end = lines.now + 5 * SECOND
     assert lines.park("x", ["api"]).outcome == "admitted"
     assert lines.park("a", ["api"]).wait == 5 * SECOND
@@ -345,10 +346,10 @@ def test_what_waits_is_claimed_when_the_definition_ends(lines: Protocol) -> None
 
 
 def test_what_waits_already_is_claimed_when_a_new_definition_ends(lines: Protocol) -> None:
-    lines.limiter.define("api", "1/h")
+    lines.limiter["api"].define("1/h")
     lines.park("x", ["api"])
     assert lines.park("a", ["api"]).wait == 3600 * SECOND
-    lines.limiter.define("api", "2/h", seconds=5)
+    lines.limiter["api"].define("2/h", seconds=5)
     assert lines.claim() == []
     lines.now += 5 * SECOND + 150_000
     assert [row.id for row in lines.claim()] == ["a"]
@@ -360,7 +361,7 @@ def test_no_start_is_booked_in_the_last_milliseconds(
 ) -> None:
     """The wait until the end is short then, but no unit is free before."""
     lines = make({"api": limits})
-    lines.limiter.define("api", limits, seconds=5)
+    lines.limiter["api"].define(limits, seconds=5)
     lines.limiter.register()
     end = lines.now + 5 * SECOND
     for number in range(20):
@@ -380,9 +381,9 @@ def test_a_call_that_waits_is_granted_nothing_before_the_end(
     url = "memory://" if is_in_memory else redis_url
     limiter = Limiter(url, {"api": "10/s"}, clock=clock)
     limiter.register()
-    limiter.define("api", "1/h", seconds=5)
+    limiter["api"].define("1/h", seconds=5)
     end = clock.now + 5 * SECOND
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
     assert limiter["api"].peek().retry_after == 5
     clock.now = end - 10_000
     starts = []

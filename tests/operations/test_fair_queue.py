@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
@@ -48,7 +48,7 @@ class Turns(Protocol):
 
     def weigh(self, weights: Mapping[str, int]) -> None:
         for tenant, weight in weights.items():
-            self.limiter.define("tenant", key=tenant, weight=weight)
+            self.limiter["tenant", tenant].define(weight=weight)
 
 
 @pytest.fixture
@@ -166,8 +166,8 @@ def test_shares_over_many_turns(turns: Turns) -> None:
 
 
 def test_a_weight_is_that_of_any_limit_of_the_line_the_greatest(turns: Turns) -> None:
-    turns.limiter.define("plan", key="gold", weight=3)
-    turns.limiter.define("tenant", key="a", weight=2)
+    turns.limiter["plan", "gold"].define(weight=3)
+    turns.limiter["tenant", "a"].define(weight=2)
     for number in range(40):
         turns.park(f"a {number}", ["api", ("plan", "gold"), ("tenant", "a")], may_run=False)
         turns.park(f"b {number}", ["api", ("plan", "gold"), ("tenant", "b")], may_run=False)
@@ -176,7 +176,7 @@ def test_a_weight_is_that_of_any_limit_of_the_line_the_greatest(turns: Turns) ->
 
 
 def test_a_weight_of_a_name_is_that_of_its_keys_that_have_none(turns: Turns) -> None:
-    turns.limiter.define("tenant", weight=4)
+    turns.limiter["tenant"].define(weight=4)
     turns.weigh({"plain": 1})
     for name in ("plain", "some"):
         turns.join(name, 30)
@@ -191,7 +191,7 @@ def test_a_change_of_a_weight_is_in_force_at_the_next_turn(turns: Turns) -> None
     turns.weigh({"a": 2, "b": 1})
     turns.serve(2)
     assert abs(Counter(turns.serve(30))["a"] - 20) <= 1
-    turns.limiter.undefine("tenant", key="a")
+    turns.limiter["tenant", "a"].undefine()
     turns.serve(2)
     assert abs(Counter(turns.serve(30))["a"] - 15) <= 1
 
@@ -216,8 +216,8 @@ def test_those_of_great_weight_do_not_starve_others(turns: Turns) -> None:
 
 
 def test_a_weight_ends_by_itself(turns: Turns) -> None:
-    turns.limiter.define("tenant", weight=2)
-    turns.limiter.define("tenant", key="a", weight=5, seconds=10)
+    turns.limiter["tenant"].define(weight=2)
+    turns.limiter["tenant", "a"].define(weight=5, seconds=10)
     for tenant in "ab":
         turns.join(tenant, 300)
     assert Counter(turns.serve(70)) == {"a": 50, "b": 20}
@@ -229,7 +229,7 @@ def test_a_weight_ends_by_itself(turns: Turns) -> None:
 
 def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> None:
     turns.client.hset("{throttle}:layers", "rules weight tenant:a", 3)
-    turns.limiter.define("tenant", key="a", weight=9, seconds=10)
+    turns.limiter["tenant", "a"].define(weight=9, seconds=10)
     turns.now += 10 * SECOND
     for tenant in "ab":
         turns.join(tenant, 100)
@@ -238,20 +238,20 @@ def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> No
 
 def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
     turns.weigh({"gold": 3})
-    turns.limiter.define("tenant", "7/s burst 70")
+    turns.limiter["tenant"].define("7/s burst 70")
     assert turns.limiter["tenant", "gold"].peek().limit == 70
-    turns.limiter.define("tenant", "9/s burst 90", key="gold")
-    turns.limiter.define("tenant", "8/s burst 80", key="gold", weight=5)
+    turns.limiter["tenant", "gold"].define("9/s burst 90")
+    turns.limiter["tenant", "gold"].define("8/s burst 80", weight=5)
     assert turns.limiter["tenant", "gold"].peek().limit == 80
     assert turns.client.hget("{throttle}:limits", "weight tenant:gold") == b"5"
-    turns.limiter.undefine("tenant", key="gold")
+    turns.limiter["tenant", "gold"].undefine()
     assert turns.limiter["tenant", "gold"].peek().limit == 70
     assert not turns.client.hexists("{throttle}:limits", "weight tenant:gold")
 
 
 def test_workers_are_told_of_limits_not_of_weights(turns: Turns) -> None:
-    turns.limiter.define("tenant", "9/s", key="gold", weight=5)
-    turns.limiter.define("api", weight=2)
+    turns.limiter["tenant", "gold"].define("9/s", weight=5)
+    turns.limiter["api"].define(weight=2)
     keys = turns.keys
     names = [
         keys.membership,
@@ -272,15 +272,15 @@ def test_a_weight_that_cannot_be(turns: Turns, end_of: MakeEnd) -> None:
     end = end_of(turns.limiter)
     for weight in (0, 101, -1, 1.5, True, "3"):
         with pytest.raises(LimitValueError, match=r"'tenant:gold': weight .* from 1 to 100"):
-            end.define("tenant", key="gold", weight=weight)
+            end["tenant", "gold"].define(weight=weight)
     with pytest.raises(
         LimitValueError, match="neither a limit nor a weight is given for 'tenant:gold'"
     ):
-        end.define("tenant", key="gold")
+        end["tenant", "gold"].define()
     with pytest.raises(UnknownLimitError, match="'nobody'"):
-        end.define("nobody", weight=3)
+        end["nobody"].define(weight=3)
     with pytest.raises(UnknownLimitError, match="'nobody'"):
-        end.define("nobody", key="gold", weight=3)
+        end["nobody", "gold"].define(weight=3)
     assert not [key for key in turns.client.hkeys("{throttle}:limits") if b"weight" in key]
 
 
@@ -311,7 +311,7 @@ def test_a_line_is_of_the_rank_of_its_first_task(turns: Turns) -> None:
 
 
 def test_one_of_better_priority_does_not_wait_for_the_cost_of_others(turns: Turns) -> None:
-    turns.limiter["api"].acquire(1000)
+    turns.limiter["api"].try_acquire(1000)
     turns.park("all", ["api"], cost=1000, rank=5)
     turns.park("one", ["api", "tenant"], rank=0)
     turns.now += 1_000
@@ -320,7 +320,7 @@ def test_one_of_better_priority_does_not_wait_for_the_cost_of_others(turns: Turn
 
 
 def test_one_that_expires_makes_way_for_the_next_by_rank(turns: Turns) -> None:
-    requirements: Sequence[RefLike] = ["api", ("tenant", "a")]
+    requirements: Sequence[ItemLike] = ["api", ("tenant", "a")]
     turns.park("a 0", requirements, rank=0, expires=turns.now + 1, may_run=False)
     turns.park("a 1", requirements, rank=9, may_run=False)
     turns.join("b", 2, rank=5)
@@ -343,8 +343,8 @@ def test_what_goes_back_to_its_line_is_of_its_rank_there(turns: Turns) -> None:
 
 
 def test_a_wait_is_not_expected_for_those_of_worse_priority(turns: Turns) -> None:
-    turns.limiter.define("api", "10/s")
-    turns.limiter["api"].acquire()
+    turns.limiter["api"].define("10/s")
+    turns.limiter["api"].try_acquire()
     for number in range(20):
         turns.join(f"bulk{number}", 2, rank=9)
     urgent = turns.park("urgent", ["api"], rank=0)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from celery_throttle.errors import LimitError, LimitValueError, Throttled
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.requirement import LimitsLike, parse_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -59,29 +59,29 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 def test_a_key_more_than_there_may_be_is_refused_until_one_is_forgotten(
     limiter: End, clock: ManualClock
 ) -> None:
-    assert limiter["mail", "a"].acquire(cost=2)
+    assert limiter["mail", "a"].try_acquire(cost=2)
     clock.advance(0.5)
-    assert limiter["mail", "b"].acquire()
-    assert limiter["mail", "c"].acquire()
-    refused = limiter["mail", "d"].acquire()
+    assert limiter["mail", "b"].try_acquire()
+    assert limiter["mail", "c"].try_acquire()
+    refused = limiter["mail", "d"].try_acquire()
     assert (refused.allowed, refused.limited_by, refused.granted) == (False, "mail", 0)
     assert (refused.limit, refused.remaining) == (2, 0)
     assert (refused.retry_after, refused.reset_after) == (1.0, 1.0)  # until b's and c's are over
     assert limiter["mail", "d"].peek() == refused
     assert limiter["mail", "d"].acquire_up_to(5) == refused
     clock.advance(0.999999)
-    assert not limiter["mail", "d"].acquire()
+    assert not limiter["mail", "d"].try_acquire()
     clock.advance(0.000001)
-    assert limiter["mail", "d"].acquire()
+    assert limiter["mail", "d"].try_acquire()
 
 
 def test_keys_in_use_go_on(limiter: End, clock: ManualClock) -> None:
     for key in "abc":
-        assert limiter["mail", key].acquire()
+        assert limiter["mail", key].try_acquire()
     for _ in range(5):
-        assert not limiter["mail", "d"].acquire()
+        assert not limiter["mail", "d"].try_acquire()
         for key in "abc":
-            assert limiter["mail", key].acquire()
+            assert limiter["mail", key].try_acquire()
         clock.advance(1.0)
 
 
@@ -89,43 +89,43 @@ def test_keys_in_use_go_on(limiter: End, clock: ManualClock) -> None:
 def test_each_algorithm_forgets_a_key_when_nothing_of_it_is_in_use(
     limiter: End, clock: ManualClock, name: str
 ) -> None:
-    resets = [limiter[name, key].acquire().reset_after for key in "ab"]
+    resets = [limiter[name, key].try_acquire().reset_after for key in "ab"]
     if name == "mail":
-        limiter[name, "c"].acquire()
-    refused = limiter[name, "z"].acquire()
+        limiter[name, "c"].try_acquire()
+    refused = limiter[name, "z"].try_acquire()
     assert refused.retry_after == min(resets)
     clock.advance(min(resets))
-    assert limiter[name, "z"].acquire()
+    assert limiter[name, "z"].try_acquire()
 
 
 def test_the_limit_itself_is_no_key(limiter: End) -> None:
     for key in "abc":
-        limiter["mail", key].acquire()
-    assert limiter["mail"].acquire()
-    assert not limiter["mail", "d"].acquire()
+        limiter["mail", key].try_acquire()
+    assert limiter["mail"].try_acquire()
+    assert not limiter["mail", "d"].try_acquire()
 
 
 def test_other_limits_are_not_touched_by_a_refusal(limiter: End) -> None:
     for key in "abc":
-        limiter["mail", key].acquire()
-    refused = limiter.acquire(["free", ("mail", "d")])
+        limiter["mail", key].try_acquire()
+    refused = limiter.try_acquire(["free", limiter["mail", "d"]])
     assert (refused.allowed, refused.limited_by) == (False, "mail")
     assert limiter["free"].peek().remaining == 10
-    assert limiter.acquire(["free", ("mail", "a")])
+    assert limiter.try_acquire(["free", limiter["mail", "a"]])
 
 
 def test_several_keys_at_once_need_room_for_each(limiter: End, clock: ManualClock) -> None:
-    assert limiter["mail", "a"].acquire(cost=2)
+    assert limiter["mail", "a"].try_acquire(cost=2)
     clock.advance(0.5)
-    assert limiter["mail", "b"].acquire()
-    refused = limiter.acquire([("mail", "c"), ("mail", "d")])
+    assert limiter["mail", "b"].try_acquire()
+    refused = limiter.try_acquire([limiter["mail", "c"], limiter["mail", "d"]])
     assert (refused.allowed, refused.retry_after) == (False, 1.0)
-    assert limiter.acquire([("mail", "c"), ("mail", "b")])
+    assert limiter.try_acquire([limiter["mail", "c"], limiter["mail", "b"]])
     assert limiter["mail", "d"].peek().retry_after == 1.0
 
 
 def test_more_keys_at_once_than_there_may_ever_be_are_an_error(limiter: End) -> None:
-    keys = [("mail", key) for key in "abcd"]
+    keys = [limiter["mail", key] for key in "abcd"]
     for method in (limiter.acquire, limiter.peek, limiter.acquire_up_to, limiter.reserve):
         with pytest.raises(LimitValueError, match=r"'mail' .* allowed: at most 3 \(max-keys\)"):
             method(keys, 1)
@@ -133,7 +133,7 @@ def test_more_keys_at_once_than_there_may_ever_be_are_an_error(limiter: End) -> 
 
 def test_a_caller_that_waits_has_the_first_place(limiter: End, clock: ManualClock) -> None:
     for key in "abc":
-        limiter["mail", key].acquire()
+        limiter["mail", key].try_acquire()
     with pytest.raises(Throttled) as caught:
         limiter["mail", "d"].acquire(max_wait=0.5)
     error = caught.value
@@ -146,17 +146,17 @@ def test_a_caller_that_waits_has_the_first_place(limiter: End, clock: ManualCloc
 
 def test_what_is_settled_to_nothing_frees_its_key(limiter: End) -> None:
     reservations = [limiter["mail", key].reserve(2) for key in "abc"]
-    assert not limiter["mail", "d"].acquire()
+    assert not limiter["mail", "d"].try_acquire()
     End(reservations[1], limiter._loop).settle(0)
-    assert limiter["mail", "d"].acquire()
+    assert limiter["mail", "d"].try_acquire()
 
 
 def test_a_reset_frees_its_key(limiter: End) -> None:
     for key in "abc":
-        limiter["mail", key].acquire()
+        limiter["mail", key].try_acquire()
     limiter["mail", "b"].reset()
-    assert limiter["mail", "d"].acquire()
-    assert not limiter["mail", "b"].acquire()
+    assert limiter["mail", "d"].try_acquire()
+    assert not limiter["mail", "b"].try_acquire()
 
 
 def test_the_keys_of_slots(limiter: End, clock: ManualClock) -> None:
@@ -191,9 +191,9 @@ def test_leases_that_are_renewed_keep_their_key(plain: Limiter, clock: ManualClo
 
 
 def test_the_strictest_of_several_limits_counts(limiter: End) -> None:
-    assert limiter["both", "a"].acquire()
-    assert limiter["both", "b"].acquire()
-    assert not limiter["both", "c"].acquire()
+    assert limiter["both", "a"].try_acquire()
+    assert limiter["both", "b"].try_acquire()
+    assert not limiter["both", "c"].try_acquire()
 
 
 @pytest.mark.parametrize("name", [*KEYED, "free"])
@@ -201,13 +201,13 @@ def test_a_bound_alone_changes_nothing_that_is_in_use(
     limiter: End, clock: ManualClock, name: str
 ) -> None:
     bare = [str(replace(limit, max_keys=None)) for limit in parse_limits(LIMITS[name], name)]
-    limiter.define(name, bare)
-    limiter[name, "a"].acquire(cost=2 if name == "free" else 1)
+    limiter[name].define(bare)
+    limiter[name, "a"].try_acquire(cost=2 if name == "free" else 1)
     before = limiter[name, "a"].peek()
     clock.advance(0.0625)
     changed = [f"{text} max-keys 7 max-waiting 5 outage open" for text in bare]
     for limits in (changed, changed, bare, [f"{bare[0]} max-keys 3", *bare[1:]]):
-        limiter.define(name, limits)
+        limiter[name].define(limits)
         after = limiter[name, "a"].peek()
         assert after.remaining == before.remaining
         assert after.reset_after == pytest.approx(before.reset_after - 0.0625, abs=2e-6)
@@ -215,48 +215,48 @@ def test_a_bound_alone_changes_nothing_that_is_in_use(
 
 def test_a_bound_is_in_force_at_once(limiter: End, clock: ManualClock) -> None:
     for key in "abc":
-        limiter["mail", key].acquire()
-    limiter.define("mail", "1/s burst 2 max-keys 4")
-    assert limiter["mail", "d"].acquire()
-    limiter.define("mail", "1/s burst 2 max-keys 1")
-    assert not limiter["mail", "e"].acquire()
+        limiter["mail", key].try_acquire()
+    limiter["mail"].define("1/s burst 2 max-keys 4")
+    assert limiter["mail", "d"].try_acquire()
+    limiter["mail"].define("1/s burst 2 max-keys 1")
+    assert not limiter["mail", "e"].try_acquire()
     for key in "abcd":
-        assert limiter["mail", key].acquire()
-    assert limiter["mail", "e"].acquire().retry_after == 2.0
+        assert limiter["mail", key].try_acquire()
+    assert limiter["mail", "e"].try_acquire().retry_after == 2.0
     clock.advance(2.0)
-    assert limiter["mail", "e"].acquire()
-    limiter.define("mail", "1/s burst 2")
+    assert limiter["mail", "e"].try_acquire()
+    limiter["mail"].define("1/s burst 2")
     for number in range(10):
-        assert limiter["mail", number].acquire()
-    limiter.undefine("mail")
+        assert limiter["mail", number].try_acquire()
+    limiter["mail"].undefine()
 
 
 def test_keys_in_use_before_there_was_a_bound_go_on_and_count_when_used(limiter: End) -> None:
     for key in "abcd":
-        limiter["free", key].acquire(cost=5)
-    limiter.define("free", "10/s burst 10 max-keys 2")
+        limiter["free", key].try_acquire(cost=5)
+    limiter["free"].define("10/s burst 10 max-keys 2")
     for key in "abc":
-        assert limiter["free", key].acquire()
-    assert not limiter["free", "e"].acquire()
-    assert limiter["free", "d"].acquire()
+        assert limiter["free", key].try_acquire()
+    assert not limiter["free", "e"].try_acquire()
+    assert limiter["free", "d"].try_acquire()
 
 
 def test_a_key_with_limits_of_its_own_is_bound_by_these_alone(limiter: End) -> None:
-    limiter["mail", "a"].acquire()
-    limiter.define("mail", "100/s burst 9", key="gold")
-    assert limiter["mail", "gold"].acquire()
+    limiter["mail", "a"].try_acquire()
+    limiter["mail", "gold"].define("100/s burst 9")
+    assert limiter["mail", "gold"].try_acquire()
     for key in "bc":
-        assert limiter["mail", key].acquire()
-    assert not limiter["mail", "d"].acquire()
-    assert limiter["mail", "gold"].acquire()
-    limiter.define("mail", "1/s max-keys 1", key="other")
-    assert not limiter["mail", "other"].acquire()
+        assert limiter["mail", key].try_acquire()
+    assert not limiter["mail", "d"].try_acquire()
+    assert limiter["mail", "gold"].try_acquire()
+    limiter["mail", "other"].define("1/s max-keys 1")
+    assert not limiter["mail", "other"].try_acquire()
 
 
 @pytest.mark.parametrize("text", ["1/s max-keys 0", "1/s outage maybe", "2 at once max-waiting x"])
 def test_a_bound_that_cannot_be(limiter: End, text: str) -> None:
     with pytest.raises(LimitError, match="allowed:"):
-        limiter.define("mail", text)
+        limiter["mail"].define(text)
 
 
 # Keys: what is kept.
@@ -265,27 +265,27 @@ def test_a_bound_that_cannot_be(limiter: End, text: str) -> None:
 def test_a_bomb_of_keys_leaves_no_more_than_there_may_be(
     plain: Limiter, client: redis.Redis, clock: ManualClock
 ) -> None:
-    plain.define("mail", "1/s max-keys 50")
+    plain["mail"].define("1/s max-keys 50")
     allowed = 0
     for number in range(3_000):
-        allowed += bool(plain["mail", f"key {number}"].acquire())
+        allowed += bool(plain["mail", f"key {number}"].try_acquire())
         clock.advance(0.001)
     # Fifty at once, and as many again each second.
     assert allowed == 150
     clock.advance(10)
-    assert plain["mail", "last"].acquire()
+    assert plain["mail", "last"].try_acquire()
     assert client.zcard("{throttle}:key-cap:mail") == 1
     of_all_keys = 6  # the key cap, the totals, the definitions, their layers, names and changes
     assert client.dbsize() <= 150 + of_all_keys
 
 
 def test_the_work_does_not_grow_with_the_keys(plain: Limiter, client: redis.Redis) -> None:
-    plain.define("mail", "1/h max-keys 1000")
+    plain["mail"].define("1/h max-keys 1000")
     calls = []
     for number in range(1_100):
         if number in (10, 999, 1_099):
             client.config_resetstat()
-        plain["mail", str(number)].acquire()
+        plain["mail", str(number)].try_acquire()
         if number in (10, 999, 1_099):
             stats: Any = client.info("commandstats")
             calls.append(sum(about["calls"] for about in stats.values()))
@@ -295,8 +295,8 @@ def test_the_work_does_not_grow_with_the_keys(plain: Limiter, client: redis.Redi
 def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         limiter = Limiter(redis_url, {"mail": "10/s burst 10 max-keys 3"})
-        limiter["mail", "a"].acquire(cost=9)
-        limiter["mail", "b"].acquire(cost=1)
+        limiter["mail", "a"].try_acquire(cost=9)
+        limiter["mail", "b"].try_acquire(cost=1)
         left = client.pttl("{throttle}:key-cap:mail")
         assert isinstance(left, int)
         assert 100 < left <= 900
@@ -304,6 +304,6 @@ def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str) -> None:
 
 
 def test_without_a_bound_nothing_is_counted(plain: Limiter, client: redis.Redis) -> None:
-    plain["free", "a"].acquire()
-    plain["mail"].acquire()
+    plain["free", "a"].try_acquire()
+    plain["mail"].try_acquire()
     assert not client.keys("{throttle}:key-cap:*")

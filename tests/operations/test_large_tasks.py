@@ -172,7 +172,7 @@ def test_tasks_that_are_listed(lines: Protocol) -> None:
 
     def read() -> None:
         nonlocal page
-        page = lines.limiter.list_waiting("api", first=1, most=30)
+        page = lines.limiter["api"].list_waiting(first=1, most=30)
 
     assert calls_of(lines, read) >= 30 / PER_CALL
     assert [task.task_id for task in page.tasks] == IDS[1:31]
@@ -203,7 +203,7 @@ def test_claims_that_are_counted(lines: Protocol) -> None:
 
 
 def test_a_forecast_samples_few_of_them(lines: Protocol) -> None:
-    reads = calls_of(lines, lambda: lines.limiter.forecast("api"), "hget")
+    reads = calls_of(lines, lines.limiter["api"].forecast, "hget")
     assert reads <= 3 * PER_CALL
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 
@@ -57,7 +57,7 @@ def test_a_key_that_only_waits_is_in_use(lines: Protocol) -> None:
         lines.limiter["mail", key].pause(60)
         assert lines.park(key, [("mail", key)]).outcome == "parked"
     assert lines.park("c", [("mail", "c")]).outcome == "crowded"
-    refused = lines.limiter["mail", "c"].acquire()
+    refused = lines.limiter["mail", "c"].try_acquire()
     assert (refused.allowed, refused.retry_after) == (False, 1.0)  # nobody knows
     assert lines.client.pttl("{throttle}:key-cap:mail") == -1
     lines.withdraw("w", "b")
@@ -86,26 +86,26 @@ def test_a_claim_that_goes_back_finds_its_place(lines: Protocol) -> None:
     lines.now += SECOND
     (claim,) = lines.claim("w")
     lines.now += SECOND
-    assert lines.limiter["mail", "b"].acquire()
-    assert lines.limiter["mail", "c"].acquire()
+    assert lines.limiter["mail", "b"].try_acquire()
+    assert lines.limiter["mail", "c"].try_acquire()
     lines.back("w", "own", claim.token)  # it was here before, and is not lost
     lines.check()
     assert key_cap(lines) == 3
     lines.now += SECOND
-    assert lines.limiter["mail", "b"].acquire()
-    assert not lines.limiter["mail", "c"].acquire()
+    assert lines.limiter["mail", "b"].try_acquire()
+    assert not lines.limiter["mail", "c"].try_acquire()
     assert [row.id for row in lines.claim("w")] == ["a"]
     lines.now += SECOND
-    assert lines.limiter["mail", "c"].acquire()
+    assert lines.limiter["mail", "c"].try_acquire()
     assert key_cap(lines) == 1
 
 
 def test_a_line_from_before_there_was_a_bound_goes_on(lines: Protocol) -> None:
-    lines.limiter.define("mail", "1/s")
+    lines.limiter["mail"].define("1/s")
     for key in "abc":
         lines.limiter["mail", key].pause(10)
         lines.park(key, [("mail", key)])
-    lines.limiter.define("mail", "1/s max-keys 1")
+    lines.limiter["mail"].define("1/s max-keys 1")
     assert key_cap(lines) == 0
     assert lines.park("c2", [("mail", "c")]).outcome == "parked"
     lines.now += 10 * SECOND
@@ -127,7 +127,7 @@ def test_a_gate_leaves_a_key_for_which_there_is_no_room(lines: Protocol) -> None
 
 def test_a_gate_does_not_book_the_place_of_a_key_ahead(lines: Protocol) -> None:
     for key in "ab":
-        assert lines.limiter["mail", key].acquire()
+        assert lines.limiter["mail", key].try_acquire()
     lines.now += SECOND - 1
     call = lines.gate_call([([("mail", "c")], 1)])
     assert lines.store.run(call) == [[0]]
@@ -164,12 +164,12 @@ def test_no_more_tasks_wait_than_may(lines: Protocol) -> None:
     lines.now += SECOND
     assert [row.id for row in lines.claim()] == ["a"]
     assert lines.park("c", ["short"]).outcome == "parked"
-    lines.limiter.define("short", "1/s max-waiting 3")
+    lines.limiter["short"].define("1/s max-waiting 3")
     assert lines.park("d", ["short"]).outcome == "parked"
     assert lines.park("e", ["short"]).outcome == "full"
-    lines.limiter.define("short", "1/s")
+    lines.limiter["short"].define("1/s")
     assert lines.park("e", ["short"]).outcome == "parked"
-    lines.limiter.define("short", "1/s max-waiting 1")
+    lines.limiter["short"].define("1/s max-waiting 1")
     assert lines.waiting() == ["b", "c", "d", "e"]
     lines.check()
 
@@ -214,15 +214,15 @@ def test_random_traffic(make: Make) -> None:
         }
     )
     dice = random.Random(11)
-    held: list[tuple[str, int, tuple[RefLike, ...]]] = []
-    sent: dict[str, tuple[str, tuple[RefLike, ...]]] = {}
+    held: list[tuple[str, int, tuple[ItemLike, ...]]] = []
+    sent: dict[str, tuple[str, tuple[ItemLike, ...]]] = {}
     outcomes = set()
     for number in range(800):
         lines.now += dice.choice([0, 1_000, 50_000, 300_000])
         move, worker = dice.random(), dice.choice("ab")
         if move < 0.5:
             mail, slots = ("mail", dice.randrange(9)), ("slots", dice.randrange(9))
-            requirement: tuple[RefLike, ...] = dice.choice(
+            requirement: tuple[ItemLike, ...] = dice.choice(
                 [(mail,), ("api", mail), (slots,), ("api",)]
             )
             queue = dice.choice("pq")

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.key import LimitRef, RefLike
+from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.acquire import GateRequest
@@ -131,7 +131,7 @@ def test_order_is_by_priority_then_age(lines: Protocol) -> None:
 
 
 def test_a_new_first_of_a_line_that_costs_less_does_not_wait_for_more(lines: Protocol) -> None:
-    lines.limiter["bulk"].acquire(10)
+    lines.limiter["bulk"].try_acquire(10)
     lines.park("all", ["bulk"], cost=10, rank=5)
     lines.park("one", ["bulk"], rank=0)
     lines.now += 1_000
@@ -141,9 +141,9 @@ def test_a_new_first_of_a_line_that_costs_less_does_not_wait_for_more(lines: Pro
 
 @pytest.mark.parametrize("limits", [["bulk"], ["bulk", ("slow", "k")]])
 def test_who_follows_one_that_was_withdrawn_does_not_wait_for_more(
-    lines: Protocol, limits: list[RefLike]
+    lines: Protocol, limits: list[ItemLike]
 ) -> None:
-    lines.limiter["bulk"].acquire(10)
+    lines.limiter["bulk"].try_acquire(10)
     lines.park("all", ["bulk"], cost=10)
     lines.park("one", limits)
     lines.withdraw("w", "all")
@@ -252,20 +252,20 @@ def test_a_revoked_task_is_withdrawn_without_quota(lines: Protocol) -> None:
 
 
 def test_a_cost_that_no_longer_fits_is_handed_out_at_once(lines: Protocol) -> None:
-    lines.limiter.define("bulk", "1/s burst 3")
+    lines.limiter["bulk"].define("1/s burst 3")
     lines.park("x", ["bulk"], cost=3)
     lines.park("big", ["bulk"], cost=3)
-    lines.limiter.define("bulk", "1/s burst 2")
+    lines.limiter["bulk"].define("1/s burst 2")
     (row,) = lines.claim()
     assert (row.id, row.admitted) == ("big", False)
 
 
 def test_a_change_of_the_limit_is_in_force_for_those_that_wait(lines: Protocol) -> None:
-    lines.limiter.define("api", "1/h")
+    lines.limiter["api"].define("1/h")
     lines.park("x", ["api"])
     lines.park("a", ["api"])
     assert lines.claim() == []
-    lines.limiter.define("api", "100/s")
+    lines.limiter["api"].define("100/s")
     lines.now += 10_000
     assert [row.id for row in lines.claim()] == ["a"]
 
@@ -350,7 +350,7 @@ def test_a_settled_claim_is_gone(lines: Protocol, any_server_url: str) -> None:
 
 def test_many_workers_do_not_all_ask_for_the_same_unit(lines: Protocol) -> None:
     """Empty claims must not increase in proportion to workers."""
-    lines.limiter.define("api", "20/s")
+    lines.limiter["api"].define("20/s")
     lines.park("x", ["api"])
     for number in range(200):
         lines.park(str(number), ["api"])
@@ -419,7 +419,7 @@ def test_a_claim_looks_only_at_what_is_due(lines: Protocol, any_server_url: str)
 
 def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
     dice = random.Random(7)
-    sets: list[Sequence[RefLike]] = [
+    sets: list[Sequence[ItemLike]] = [
         ["api"],
         ["mail"],
         ["api", "mail"],
@@ -432,7 +432,7 @@ def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
         ["queue", "slots"],
         ["window"],
     ]
-    named: list[RefLike] = ["slots", "github", ("slots", "k")]
+    named: list[ItemLike] = ["slots", "github", ("slots", "k")]
     held: list[tuple[str, int]] = []
     arrived, done = 0, Counter[str]()
     for _ in range(600):
@@ -504,7 +504,7 @@ def test_a_slot_that_is_given_back_wakes_those_who_wait(
 def test_slots_are_held_by_claims_until_they_are_given_back(lines: Protocol) -> None:
     for task in "abcdef":
         lines.park(task, ["slots"], holder=task)
-    released: list[tuple[RefLike, str]] = [("slots", "a"), ("slots", "b")]
+    released: list[tuple[ItemLike, str]] = [("slots", "a"), ("slots", "b")]
     rows = lines.claim("w", room=5, released=released)
     assert [row.id for row in rows] == ["c", "d"]
     assert lines.claim("w", room=5, settled=[row.token for row in rows]) == []  # it may run still
@@ -554,7 +554,7 @@ def test_a_slot_that_cannot_be_booked_is_not_asked_for_again_and_again(lines: Pr
         lines.park(task, ["slots"], lease=10 * SECOND)
     lines.park("c", ["slots"])
     lines.now += 10 * SECOND - 97_000
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     lines.park("paced", ["api"])
     lines.now += 92_000
     (row,) = lines.claim(ahead=20_000)
@@ -598,7 +598,7 @@ def test_each_key_has_slots_of_its_own(lines: Protocol) -> None:
 def test_more_slots_are_in_force_at_once(lines: Protocol) -> None:
     for task in "abcd":
         lines.park(task, ["slots"])
-    lines.limiter.define("slots", "3 at once")
+    lines.limiter["slots"].define("3 at once")
     assert [row.id for row in lines.claim(room=5)] == ["c"]
 
 
@@ -698,7 +698,7 @@ def test_what_a_gate_takes_of_a_window_is_good_for_the_rest_of_it(lines: Protoco
 
 
 @pytest.mark.parametrize("limits", [["slots"], ["api", "slots"], ["github"]])
-def test_a_gate_takes_no_slots(lines: Protocol, limits: list[RefLike]) -> None:
+def test_a_gate_takes_no_slots(lines: Protocol, limits: list[ItemLike]) -> None:
     assert lines.store.run(lines.gate_call([(limits, 1), (["mail"], 1)])) == [
         [0],
         [1, 1, 1, 0, 0, 20_000],

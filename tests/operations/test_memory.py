@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.errors import ConfigurationError, Throttled, ThrottleError, UnknownLimitError
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.testing import ManualClock
 from tests.servers.server import Server
 from tests.sizes import examples
@@ -78,6 +79,8 @@ class User:
             return "mistake"
 
     def _acquire(self, limits: Any, cost: Any, max_wait: float | None) -> Any:
+        if max_wait is None:
+            return self.limiter.try_acquire(limits, cost, max_wait=None)
         return self.limiter.acquire(limits, cost, max_wait=max_wait)
 
     def _reserve(self, limits: Any, cost: Any) -> Any:
@@ -112,10 +115,10 @@ class User:
         return self.limiter[limit].reset()
 
     def _define(self, name: str, key: str | None, limit: str) -> None:
-        self.limiter.define(name, limit, key=key)
+        self.limiter[LimitRef(name, key)].define(limit)
 
     def _undefine(self, name: str, key: str | None) -> None:
-        self.limiter.undefine(name, key=key)
+        self.limiter[LimitRef(name, key)].undefine()
 
     def _advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -150,7 +153,7 @@ def test_a_wait_moves_the_clock_to_the_moment_at_which_the_limit_allows_it(algor
     clock = ManualClock(START)
     text = "adaptive 2..2/s" if algorithm == "adaptive" else f"2/s using {algorithm}"
     api = Limiter("memory://", {"api": text}, clock=clock)["api"]
-    while api.acquire():
+    while api.try_acquire():
         pass
     wait = api.peek().retry_after
     assert wait
@@ -160,7 +163,7 @@ def test_a_wait_moves_the_clock_to_the_moment_at_which_the_limit_allows_it(algor
 
 def test_without_a_clock_of_its_own_it_waits_in_real_time() -> None:
     api = Limiter("memory://", {"api": "100/s"})["api"]
-    assert api.acquire()
+    assert api.try_acquire()
     assert api.acquire(max_wait=10)
     with pytest.raises(Throttled):
         api.acquire(1, max_wait=0)
@@ -178,7 +181,7 @@ def test_it_is_for_asyncio_as_well() -> None:
     limiter = Limiter("memory://", {"api": "1/s"}, clock=ManualClock(START))
 
     async def two() -> list[bool]:
-        return [bool(await limiter["api"].aacquire()) for _ in range(2)]
+        return [bool(await limiter["api"].atry_acquire()) for _ in range(2)]
 
     assert asyncio.run(two()) == [True, False]
 
@@ -188,7 +191,7 @@ def test_threads_share_a_limit() -> None:
     allowed: list[bool] = []
 
     def take() -> None:
-        allowed.extend(bool(limiter["api"].acquire()) for _ in range(50))
+        allowed.extend(bool(limiter["api"].try_acquire()) for _ in range(50))
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
@@ -200,12 +203,12 @@ def test_threads_share_a_limit() -> None:
 
 def test_nothing_waits_so_a_forecast_is_empty() -> None:
     limiter = Limiter("memory://", {"api": "1/s"})
-    limiter.define("late", "1/s")
+    limiter["late"].define("1/s")
     for name in ("api", "late"):
-        forecast = limiter.forecast(name)
+        forecast = limiter[name].forecast()
         assert (forecast.waiting, forecast.seconds) == (0, 0.0)
     with pytest.raises(UnknownLimitError):
-        limiter.forecast("unknown")
+        limiter["unknown"].forecast()
 
 
 def test_what_needs_a_server_says_so() -> None:
@@ -225,11 +228,11 @@ class TestDisabled:
 
     def test_all_requests_are_allowed(self, limiter: Limiter) -> None:
         for _ in range(3):
-            decision = limiter.acquire(["api", ("api", "key")], max_wait=0)
+            decision = limiter.acquire(["api", limiter["api", "key"]], max_wait=0)
             assert decision.allowed
             assert decision.granted == 1
-            assert limiter["api"].acquire(9)  # above the burst
-            assert limiter["not-defined"].acquire()
+            assert limiter["api"].try_acquire(9)  # above the burst
+            assert limiter["not-defined"].try_acquire()
             assert limiter["api"].acquire_up_to(7).granted == 7
             assert limiter["api"].peek(3).granted == 0
 
@@ -238,16 +241,16 @@ class TestDisabled:
         with limiter["jobs"].slot(), limiter["jobs"].slot() as decision:
             assert decision
         assert limiter.learn(["api"], Feedback(refused=True, stop=60.0)) == 0
-        assert limiter["api"].acquire()
+        assert limiter["api"].try_acquire()
 
     def test_what_changes_limits_has_no_effect(self, limiter: Limiter) -> None:
-        limiter.define("api", "2/h")
+        limiter["api"].define("2/h")
         limiter["api"].pause(None)
-        assert limiter["api"].acquire()
+        assert limiter["api"].try_acquire()
         limiter["api"].resume()
         limiter["api"].reset()
         limiter["not-defined"].reset()
-        limiter.undefine("api")
+        limiter["api"].undefine()
         limiter.register()
 
     def test_a_log_line_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,13 +272,13 @@ def test_idle_keys_are_forgotten(name: str) -> None:
     clock = ManualClock(START)
     limiter = Limiter("memory://", {**LIMITS, "capped": "2/s burst 2 max-keys 1000"}, clock=clock)
     for number in range(500):
-        limiter[name, number].acquire()
+        limiter[name, number].try_acquire()
         limiter[name, number].pause(1)
     assert kept(limiter) == 1000
     clock.advance(61)
     before = kept(limiter)
     for _ in range(1100):
-        limiter["api", "busy"].acquire(0.001)
+        limiter["api", "busy"].try_acquire(0.001)
         assert 0 <= before - kept(limiter) <= 4
         before = kept(limiter)
     assert kept(limiter) == 1
@@ -298,11 +301,11 @@ def test_what_still_matters_is_kept() -> None:
     limiter["window"].reserve(5).settle(0)
     clock.advance(60)
     for _ in range(100):
-        limiter["api", "busy"].acquire(0.001)
+        limiter["api", "busy"].try_acquire(0.001)
     assert kept(limiter) == 3
     clock.advance(3600)
     for _ in range(100):
-        limiter["api", "busy"].acquire(0.001)
+        limiter["api", "busy"].try_acquire(0.001)
     assert kept(limiter) == 1
 
 
@@ -314,7 +317,7 @@ def test_a_lost_slot_does_not_release_that_of_another() -> None:
     lost.__enter__()
     clock.advance(3600)
     for _ in range(10):
-        limiter["api"].acquire(0.001)
+        limiter["api"].try_acquire(0.001)
     with limiter["one"].slot():
         lost.__exit__(None, None, None)
         assert not limiter["one"].peek()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from tests.protocol import LINE_KINDS, SECOND, Protocol
 from tests.sizes import examples
 
@@ -19,7 +19,7 @@ LIMITS = {
     "slots": "2 at once",
     "queue": "8/s burst 40 using leaky-queue",
 }
-SETS: tuple[Sequence[RefLike], ...] = (
+SETS: tuple[Sequence[ItemLike], ...] = (
     ["api"],
     ["api", ("mail", "a")],
     ["api", ("mail", "b")],
@@ -57,13 +57,13 @@ class Traffic:
         self.protocol = protocol
         protocol.client.flushdb()
         protocol.limiter.register()
-        self.about: dict[str, tuple[Sequence[RefLike], str, int]] = {}
+        self.about: dict[str, tuple[Sequence[ItemLike], str, int]] = {}
         self.waits: set[str] = set()
         self.held: dict[str, tuple[int, str]] = {}
         self.done: list[str] = []
         self.lost = ""
 
-    def arrive(self, limits: Sequence[RefLike], queue: str, rank: int = 3) -> None:
+    def arrive(self, limits: Sequence[ItemLike], queue: str, rank: int = 3) -> None:
         task = str(len(self.about))
         self.about[task] = limits, queue, rank
         self._park(task)

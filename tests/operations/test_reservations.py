@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import lease_renewer
 from celery_throttle.errors import (
     CostError,
     LimitError,
@@ -23,9 +22,10 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter import lease_renewer
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.grammar import ALGORITHMS
-from celery_throttle.limits.key import LimitRef, RefLike
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
@@ -98,9 +98,9 @@ def test_what_was_reserved_too_little_is_owed(limiter: End, clock: ManualClock) 
     inner(reservation, limiter).settle(150)
     assert tokens.peek(0).remaining == 0
     assert tokens.peek(0).reset_after == 15
-    assert tokens.acquire(1).retry_after == 5.1  # once the debt of 50 is paid off
+    assert tokens.try_acquire(1).retry_after == 5.1  # once the debt of 50 is paid off
     clock.advance(5.1)
-    assert tokens.acquire(1)
+    assert tokens.try_acquire(1)
 
 
 def test_what_was_reserved_rightly_stands(plain: End, client: redis.Redis) -> None:
@@ -120,21 +120,21 @@ def test_all_of_it_may_be_given_back(plain: End) -> None:
 
 @pytest.mark.parametrize("algorithm", PROMPT)
 def test_every_algorithm_can_be_settled(plain: End, clock: ManualClock, algorithm: str) -> None:
-    plain.define("job", ten("h", algorithm))
+    plain["job"].define(ten("h", algorithm))
     clock.now -= clock.now % 3_600_000_000
     first, second = plain["job"].reserve(6), plain["job"].reserve(4)
-    assert not plain["job"].acquire(0.000001)
+    assert not plain["job"].try_acquire(0.000001)
     inner(first, plain).settle(1)
     assert plain["job"].peek(0).remaining == 5
     inner(second, plain).settle(12)
     assert plain["job"].peek(0).remaining == 0
-    wait = plain["job"].acquire(1).retry_after
+    wait = plain["job"].try_acquire(1).retry_after
     clock.advance(wait)
-    assert plain["job"].acquire(1)
+    assert plain["job"].try_acquire(1)
 
 
 def test_a_leaky_queue_can_be_settled(plain: End, clock: ManualClock) -> None:
-    plain.define("job", ten("s", "leaky-queue"))
+    plain["job"].define(ten("s", "leaky-queue"))
     first = plain["job"].reserve(4)
     with pytest.raises(Throttled) as caught:  # it would start when the four have leaked
         plain["job"].reserve(1)
@@ -150,24 +150,24 @@ def test_a_leaky_queue_can_be_settled(plain: End, clock: ManualClock) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_has_passed_is_not_given_back(plain: End, clock: ManualClock, algorithm: str) -> None:
     """A window must not admit more than with the actual cost."""
-    plain.define("job", ten("h", algorithm))
+    plain["job"].define(ten("h", algorithm))
     clock.now -= clock.now % 3_600_000_000
     reservation = plain["job"].reserve(10)
     clock.advance(2 * 3600)
-    assert plain["job"].acquire(10)
+    assert plain["job"].try_acquire(10)
     inner(reservation, plain).settle(0)
     assert plain["job"].peek(0).remaining == 0
-    assert not plain["job"].acquire(0.000001)
+    assert not plain["job"].try_acquire(0.000001)
 
 
 @pytest.mark.parametrize("algorithm", PROMPT)
 def test_nothing_is_given_back_of_a_limit_that_has_changed(
     plain: End, clock: ManualClock, algorithm: str
 ) -> None:
-    plain.define("job", ten("h", algorithm))
+    plain["job"].define(ten("h", algorithm))
     clock.now -= clock.now % 3_600_000_000
     reservation, debt = plain["job"].reserve(6), plain["job"].reserve(1)
-    plain.define("job", ten("m", algorithm))
+    plain["job"].define(ten("m", algorithm))
     inner(reservation, plain).settle(0)
     assert plain["job"].peek(0).remaining == 3
     inner(debt, plain).settle(3)
@@ -175,7 +175,7 @@ def test_nothing_is_given_back_of_a_limit_that_has_changed(
 
 
 def test_several_limits_are_settled_together(limiter: End) -> None:
-    both: list[RefLike] = ["tokens", ("api", "tenant")]
+    both = ["tokens", limiter["api", "tenant"]]
     reservation = limiter.reserve(both, {"tokens": 50})
     assert limiter["api", "tenant"].peek(0).remaining == 4
     inner(reservation, limiter).settle({"tokens": 20})
@@ -196,7 +196,7 @@ def test_a_reservation_is_settled_once(limiter: End) -> None:
 
 
 def test_a_reservation_that_is_refused_takes_nothing(limiter: End, clock: ManualClock) -> None:
-    limiter["tokens"].acquire(60)
+    limiter["tokens"].try_acquire(60)
     with pytest.raises(Throttled) as caught:
         limiter["tokens"].reserve(50)
     assert (caught.value.limit, caught.value.retry_after) == ("tokens", 1.0)
@@ -224,10 +224,10 @@ def test_what_it_was_worth_must_be_a_number(plain: End, cost: Any) -> None:
 @pytest.mark.parametrize("cost", [10**400, 1e300, Decimal("1E+999999")])
 def test_a_debt_beyond_all_measure_ends(plain: End, clock: ManualClock, cost: Any) -> None:
     inner(plain["tokens"].reserve(60), plain).settle(cost)
-    refused = plain["tokens"].acquire()
+    refused = plain["tokens"].try_acquire()
     assert refused.retry_after > 1_000_000
     clock.advance(refused.retry_after)
-    assert plain["tokens"].acquire()
+    assert plain["tokens"].try_acquire()
 
 
 def test_an_estimate_must_be_one_that_can_pass(plain: End) -> None:
@@ -509,7 +509,7 @@ def test_limits_of_one_name_are_taken_with_the_slot(plain: End, name: str) -> No
 
 
 def test_a_slot_and_another_limit_are_taken_together_or_not_at_all(plain: End) -> None:
-    with plain.hold(plain.slot(["api", ("two", 7)], {"api": 4})) as decision:
+    with plain.hold(plain.slot(["api", plain["two", 7]], {"api": 4})) as decision:
         assert decision.remaining == 1
         with pytest.raises(Throttled) as caught, plain.hold(plain.slot(["two", "api"], 2)):
             raise AssertionError
@@ -540,11 +540,11 @@ def test_a_renewal_keeps_what_other_limits_of_the_name_remember(
 def test_fewer_slots_wait_for_those_in_use(limiter: End) -> None:
     with limiter.hold(limiter["two"].slot()):
         with limiter.hold(limiter["two"].slot()):
-            limiter.define("two", "1 at once")
+            limiter["two"].define("1 at once")
             assert limiter["two"].peek(0).remaining == 0
         with pytest.raises(Throttled), limiter.hold(limiter["two"].slot()):
             raise AssertionError
-        limiter.define("two", "3 at once")
+        limiter["two"].define("3 at once")
         assert limiter["two"].peek(0).remaining == 2
         limiter["two"].reset()  # slots in use stay in use
         assert limiter["two"].peek(0).remaining == 2
@@ -571,7 +571,7 @@ def test_slots_are_only_for_slot(limiter: End) -> None:
         lambda: limiter["one"].acquire(max_wait=5),
         lambda: limiter["one"].acquire_up_to(3),
         lambda: limiter["one"].reserve(1),
-        lambda: limiter.acquire(["api", "one"]),
+        lambda: limiter.try_acquire(["api", "one"]),
         limiter["github"].acquire,
     ]
     for call in calls[:-1]:
@@ -611,8 +611,8 @@ def test_a_wait_that_is_no_time(plain: End, wait: Any) -> None:
 
 
 def test_a_lease_begins_when_the_delay_of_a_queue_is_over(plain: End, clock: ManualClock) -> None:
-    plain.define("job", "1/3s burst 9 using leaky-queue")
-    plain["job"].acquire()
+    plain["job"].define("1/3s burst 9 using leaky-queue")
+    plain["job"].try_acquire()
     began = clock.now
     with plain.hold(plain.slot(["job", "one"], max_wait=5, lease=2)):
         assert clock.now == began + 3_000_000
@@ -624,11 +624,11 @@ def test_a_lease_begins_when_the_delay_of_a_queue_is_over(plain: End, clock: Man
 def test_what_was_reserved_before_a_reset_gives_nothing_back(
     plain: End, clock: ManualClock, using: str
 ) -> None:
-    plain.define("job", f"5/h using {using}")
+    plain["job"].define(f"5/h using {using}")
     reservation = plain["job"].reserve(5)
     clock.advance(0.001)
     plain["job"].reset()
-    assert plain["job"].acquire(5)
+    assert plain["job"].try_acquire(5)
     reservation.settle(0)
     assert plain["job"].peek(0).remaining == 0
 

@@ -16,8 +16,9 @@ from celery_throttle.errors import (
     Throttled,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import (
     MAX_LIMITS_PER_NAME,
@@ -111,9 +112,9 @@ def test_how_many_at_once_is_said_once() -> None:
 
 
 def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
-    limiter.define("many", [f"{count}/h" for count in range(1, MAX_LIMITS_PER_NAME + 1)])
-    assert limiter["many"].acquire().limit == 1
-    assert limiter["many"].acquire().retry_after == HOUR
+    limiter["many"].define([f"{count}/h" for count in range(1, MAX_LIMITS_PER_NAME + 1)])
+    assert limiter["many"].try_acquire().limit == 1
+    assert limiter["many"].try_acquire().retry_after == HOUR
 
 
 # What is decided.
@@ -121,30 +122,30 @@ def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
 
 def test_all_of_them_have_to_allow(limiter: End, clock: ManualClock) -> None:
     github = limiter["github"]
-    taken = github.acquire()
+    taken = github.try_acquire()
     assert (taken.remaining, taken.limit, taken.granted) == (1, 2, 1)
-    github.acquire()
-    refused = github.acquire()
+    github.try_acquire()
+    refused = github.try_acquire()
     assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", 0.5, 2)
     clock.advance(0.5)
-    assert github.acquire()
+    assert github.try_acquire()
     clock.advance(10)
-    refused = github.acquire()
+    refused = github.try_acquire()
     assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", HOUR - 10.5, 3)
     assert github.peek(0).remaining == 0
     with pytest.raises(Throttled, match="'github'") as caught:
         github.acquire(max_wait=1)
     assert caught.value.limit == "github"
     clock.advance(HOUR - 10.5)
-    assert github.acquire(2)
+    assert github.try_acquire(2)
 
 
 def test_a_key_has_all_of_them_too(limiter: End) -> None:
-    assert limiter["github", "a"].acquire(2)
-    refused = limiter["github", "a"].acquire()
+    assert limiter["github", "a"].try_acquire(2)
+    refused = limiter["github", "a"].try_acquire()
     assert (refused.limited_by, refused.retry_after) == ("github", 0.5)
-    assert limiter["github", "b"].acquire(2)
-    assert limiter["github"].acquire(2)
+    assert limiter["github", "b"].try_acquire(2)
+    assert limiter["github"].try_acquire(2)
 
 
 def test_what_can_be_done_with_one_can_be_done_with_all(limiter: End, clock: ManualClock) -> None:
@@ -153,20 +154,20 @@ def test_what_can_be_done_with_one_can_be_done_with_all(limiter: End, clock: Man
     clock.advance(1)
     assert github.acquire_up_to(5).granted == 1
     github.reset()
-    assert github.acquire(2)
+    assert github.try_acquire(2)
     assert github.pause(30) == 30
-    assert github.acquire().retry_after == 30
-    assert limiter["github", "a"].acquire().retry_after == 30
+    assert github.try_acquire().retry_after == 30
+    assert limiter["github", "a"].try_acquire().retry_after == 30
     github.reset()
-    assert github.acquire(2)
+    assert github.try_acquire(2)
     with pytest.raises(CostError, match=r"'github'.*2\b"):
-        github.acquire(3)
-    assert limiter.acquire(["single", "rate"], {"single": 1, "rate": 5})
+        github.try_acquire(3)
+    assert limiter.try_acquire(["single", "rate"], {"single": 1, "rate": 5})
 
 
 def test_they_share_what_is_kept_of_a_name(limiter: End, client: redis.Redis) -> None:
-    limiter["github"].acquire()
-    limiter["logs"].acquire()
+    limiter["github"].try_acquire()
+    limiter["logs"].try_acquire()
     keys = sorted(key.decode().partition(":")[2] for key in client.scan_iter())
     states = ["entries:logs+1", "entries:logs+2", "state:github", "state:logs"]
     totals = ["totals:github", "totals:logs"]
@@ -175,25 +176,25 @@ def test_they_share_what_is_kept_of_a_name(limiter: End, client: redis.Redis) ->
 
 def test_each_log_remembers_on_its_own(limiter: End, clock: ManualClock) -> None:
     logs = limiter["logs"]
-    assert logs.acquire(2)
-    assert logs.acquire().retry_after == 60
+    assert logs.try_acquire(2)
+    assert logs.try_acquire().retry_after == 60
     clock.advance(60)
-    assert logs.acquire()
-    refused = logs.acquire()
+    assert logs.try_acquire()
+    refused = logs.try_acquire()
     assert (refused.retry_after, refused.limit, refused.reset_after) == (HOUR - 60, 3, HOUR)
     clock.advance(HOUR - 60)
-    assert logs.acquire(2)
+    assert logs.try_acquire(2)
 
 
 def test_they_come_back_when_the_server_has_forgotten_them(
     limiter: End, client: redis.Redis
 ) -> None:
-    limiter["github"].acquire()
+    limiter["github"].try_acquire()
     client.delete("{throttle}:limits")
-    assert not limiter["github"].acquire(2)
+    assert not limiter["github"].try_acquire(2)
     assert client.hkeys("{throttle}:limits") == [b"github"]
     with pytest.raises(UnknownLimitError, match=r"'nope'.*'github', 'host', 'logs', 'rate'"):
-        limiter["nope"].acquire()
+        limiter["nope"].try_acquire()
 
 
 # Definitions.
@@ -201,35 +202,35 @@ def test_they_come_back_when_the_server_has_forgotten_them(
 
 def test_they_are_defined_together(limiter: End, clock: ManualClock) -> None:
     github = limiter["github"]
-    github.acquire(2)
-    limiter.define("github", ["9/h using fixed-window", "4/s burst 4"])
+    github.try_acquire(2)
+    limiter["github"].define(["9/h using fixed-window", "4/s burst 4"])
     assert (github.peek(0).limit, github.peek(0).remaining) == (4, 2)
-    limiter.define("github", ["2/h using fixed-window", "1/s burst 9"], key="gold")
-    assert limiter["github", "gold"].acquire(2)
-    assert limiter["github", "gold"].acquire().retry_after == HOUR
-    assert limiter["github", "silver"].acquire(4)
-    limiter.undefine("github", key="gold")
+    limiter["github", "gold"].define(["2/h using fixed-window", "1/s burst 9"])
+    assert limiter["github", "gold"].try_acquire(2)
+    assert limiter["github", "gold"].try_acquire().retry_after == HOUR
+    assert limiter["github", "silver"].try_acquire(4)
+    limiter["github", "gold"].undefine()
     clock.advance(2)
-    assert limiter["github", "gold"].acquire(4)
-    limiter.undefine("github")
+    assert limiter["github", "gold"].try_acquire(4)
+    limiter["github"].undefine()
     assert (github.peek(0).limit, github.peek(0).remaining) == (3, 1)
-    assert github.acquire()
-    assert github.acquire().retry_after == HOUR - 2
+    assert github.try_acquire()
+    assert github.try_acquire().retry_after == HOUR - 2
 
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_there_may_be_more_of_them_or_fewer(limiter: End, key: str | None) -> None:
     """Each adopts the units of the limit with its index, or the most of any."""
     job = limiter["job"] if key is None else limiter["job", key]
-    limiter.define("job", ["9/h using fixed-window", "9/h burst 9"])
-    job.acquire(4)
-    limiter.define("job", "5/h burst 5")
+    limiter["job"].define(["9/h using fixed-window", "9/h burst 9"])
+    job.try_acquire(4)
+    limiter["job"].define("5/h burst 5")
     assert (job.peek(0).limit, job.peek(0).remaining) == (5, 1)
-    limiter.define("job", ["9/h burst 9", "7/h using fixed-window", "6/h using sliding-log"])
+    limiter["job"].define(["9/h burst 9", "7/h using fixed-window", "6/h using sliding-log"])
     assert (job.peek(0).limit, job.peek(0).remaining) == (6, 2)
-    assert job.acquire(2)
-    assert not job.acquire(0.000001)
-    limiter.define("job", ["7/h using sliding-window", "9/h burst 9"])
+    assert job.try_acquire(2)
+    assert not job.try_acquire(0.000001)
+    limiter["job"].define(["7/h using sliding-window", "9/h burst 9"])
     assert (job.peek(0).limit, job.peek(0).remaining) == (7, 1)
 
 
@@ -252,7 +253,7 @@ def test_slots_are_neither_given_nor_taken_away(
     limiter[name].peek(0)
     before = client.hgetall("{throttle}:limits")
     with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$") as caught:
-        limiter.define(name, written, key=key)
+        limiter[LimitRef(name, key)].define(written)
     assert f"limit {name!r} cannot become {written!r}" in str(caught.value)
     assert client.hgetall("{throttle}:limits") == before
 
@@ -265,30 +266,30 @@ def test_not_even_before_the_server_knows_the_limits_of_the_code(
     limiter: End, client: redis.Redis, name: str, written: Any, key: str | None
 ) -> None:
     with pytest.raises(LimitValueError, match=r"allowed: limits with(out)? slots$"):
-        limiter.define(name, written, key=key)
+        limiter[LimitRef(name, key)].define(written)
     assert not client.hgetall("{throttle}:limits")
 
 
 def test_what_is_refused_of_a_definition(limiter: End) -> None:
     for written in ([], ["1/s", "nonsense"], ["1 at once", "2 at once"], 5):
         with pytest.raises(LimitError, match="allowed:"):
-            limiter.define("github", written)
+            limiter["github"].define(written)
     assert limiter["github"].peek(0).limit == 2
 
 
 def test_slots_may_become_more_or_fewer(limiter: End) -> None:
-    limiter.define("slots", "3 at once")
+    limiter["slots"].define("3 at once")
     assert limiter["slots"].peek(0).limit == 3
-    limiter.define("slots", ["10/s burst 9", "1 at once"], key="small")
+    limiter["slots", "small"].define(["10/s burst 9", "1 at once"])
     assert limiter["slots", "small"].peek(0).limit == 1
-    limiter.define("host", "4 at once")
+    limiter["host"].define("4 at once")
     assert limiter["host"].peek(0).limit == 4
-    limiter.define("new", "3 at once")
+    limiter["new"].define("3 at once")
     with pytest.raises(LimitValueError, match="'new' cannot become '3/s'"):
-        limiter.define("new", "3/s")
-    limiter.undefine("new")
-    limiter.define("new", "3/s")
-    assert limiter["new"].acquire(1)
+        limiter["new"].define("3/s")
+    limiter["new"].undefine()
+    limiter["new"].define("3/s")
+    assert limiter["new"].try_acquire(1)
 
 
 def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
@@ -297,19 +298,19 @@ def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
     """A definition has some windows; when they run out, a script replies so."""
     text = "3/d using fixed-window at 07:00 in America/New_York"
     limiter = end_of(Limiter(redis_url, {"api": text}, clock=clock))
-    limiter.define("api", "5/d using fixed-window in Asia/Kolkata", key="gold")
+    limiter["api", "gold"].define("5/d using fixed-window in Asia/Kolkata")
     for days in (1, 40, 40, 400, 4_000):
-        assert limiter["api"].acquire(3)
-        refused = limiter["api"].acquire()
+        assert limiter["api"].try_acquire(3)
+        refused = limiter["api"].try_acquire()
         _, start, stop = Calendar("America/New_York", 7).starts("d", clock.now, 2)
         assert refused.retry_after == (stop - clock.now) / 1_000_000
         assert start <= clock.now
-        assert limiter["api", "gold"].acquire(5)
-        assert not limiter["api", "gold"].acquire()
+        assert limiter["api", "gold"].try_acquire(5)
+        assert not limiter["api", "gold"].try_acquire()
         clock.advance(refused.retry_after - 0.000001)
-        assert not limiter["api"].acquire()
+        assert not limiter["api"].try_acquire()
         clock.advance(0.000001)
-        assert limiter["api"].acquire()
+        assert limiter["api"].try_acquire()
         clock.advance(days * 86_400)
     clock.advance(-9_000 * 86_400.0)  # and when the clock has stepped back
     assert limiter["api"].peek(3).limit == 3
@@ -334,8 +335,10 @@ MANY: dict[str, Any] = {
 def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
     limiter = Limiter(any_server_url, MANY, timeout=20)
     named = [f"name{n}" for n in range(MAX_REFS_PER_CALL)]
-    refs: Any = named if what == "names" else [(what, str(n)) for n in range(MAX_REFS_PER_CALL)]
-    assert limiter.acquire(refs).allowed
+    refs: Any = (
+        named if what == "names" else [limiter[what, str(n)] for n in range(MAX_REFS_PER_CALL)]
+    )
+    assert limiter.try_acquire(refs).allowed
     assert limiter.peek(refs).allowed
     assert limiter.acquire_up_to(refs, 2).granted == 2
     limiter.reserve(refs, 3, max_wait=5).settle(1)
@@ -344,7 +347,7 @@ def test_as_many_as_there_may_be(any_server_url: str, what: str) -> None:
 
 def test_as_many_slots_as_there_may_be(any_server_url: str) -> None:
     limiter = Limiter(any_server_url, MANY, timeout=20)
-    refs = [("slots", str(n)) for n in range(MAX_REFS_PER_CALL)]
+    refs = [limiter["slots", str(n)] for n in range(MAX_REFS_PER_CALL)]
     with limiter.slot(refs):
         pass
     limiter.store.close()
@@ -356,7 +359,7 @@ def test_as_many_slots_as_there_may_be(any_server_url: str) -> None:
 )
 def test_too_many(redis_url: str, what: str, more: tuple[int, ...]) -> None:
     limiter = Limiter(redis_url, MANY)
-    refs = [("keys", str(n)) for n in range(4000)]
+    refs = [limiter["keys", str(n)] for n in range(4000)]
     told = "^4000 limits and keys are named at once; allowed: at most 1000$"
     with pytest.raises(LimitValueError, match=told):
         getattr(limiter, what)(refs, *more)

@@ -53,29 +53,29 @@ def test_it_counts_what_the_same_limit_enforced_refuses(
     burst, count = Limit.parse(tried).burst, 0
     for pause, cost in requests:
         clock.now += pause
-        allowed = limiter[ref].acquire(cost)
-        assert bool(allowed) == bool(alone[ref].acquire(cost))
-        if allowed and (cost > burst or not other[ref].acquire(cost)):
+        allowed = limiter[ref].try_acquire(cost)
+        assert bool(allowed) == bool(alone[ref].try_acquire(cost))
+        if allowed and (cost > burst or not other[ref].try_acquire(cost)):
             count += 1
     assert refused(limiter) == count
 
 
 def test_alone_it_refuses_nothing(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"api": "1/d shadow"})
-    assert all(limiter["api"].acquire() for _ in range(100))
+    assert all(limiter["api"].try_acquire() for _ in range(100))
     assert refused(limiter) == 99
     assert limiter["api"].status().status.clauses == ("1/d shadow",)
 
 
 def test_a_request_that_is_refused_is_not_counted(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"api": ["2/d burst 2", "1/d shadow"]})
-    assert [bool(limiter["api"].acquire()) for _ in range(4)] == [True, True, False, False]
+    assert [bool(limiter["api"].try_acquire()) for _ in range(4)] == [True, True, False, False]
     assert refused(limiter) == 1
 
 
 def test_tasks_from_lines(redis_url: str) -> None:
     lines = Protocol(redis_url, {"api": ["10/s", "5/s shadow"]})
-    lines.limiter["api"].acquire()
+    lines.limiter["api"].try_acquire()
     for number in range(20):
         lines.park(f"t{number}", ["api"])
     claimed = 0
@@ -98,10 +98,10 @@ def test_tasks_that_start_at_once(redis_url: str) -> None:
 
 def test_enforcing_it_keeps_what_the_other_limit_has_counted(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"api": ["100/d burst 100", "50/d burst 50 shadow"]})
-    assert limiter["api"].acquire(80)
-    limiter.define("api", "100/d burst 100")
+    assert limiter["api"].try_acquire(80)
+    limiter["api"].define("100/d burst 100")
     assert limiter["api"].peek().remaining == 20
-    limiter.define("api", ["100/d burst 100", "90/d burst 90 shadow"])
+    limiter["api"].define(["100/d burst 100", "90/d burst 90 shadow"])
     assert limiter["api"].peek().remaining == 20
 
 

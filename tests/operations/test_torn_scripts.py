@@ -14,7 +14,7 @@ import pytest
 
 from celery_throttle import StoreError
 from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, EnlistReply, LineEntry
-from celery_throttle.limits.key import RefLike
+from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from celery_throttle.store.script import Call, script
@@ -27,7 +27,7 @@ LIMITS: dict[str, LimitsLike] = {
     "slots": "2 at once",
     "log": "9/s using sliding-log",
 }
-SETS: Sequence[Sequence[RefLike]] = (
+SETS: Sequence[Sequence[ItemLike]] = (
     ["api"],
     ["api", ("mail", "a")],
     [("mail", "b")],
@@ -35,7 +35,7 @@ SETS: Sequence[Sequence[RefLike]] = (
     ["log"],
 )
 #: No other task is in the lines of a fan-out.
-OF_FAN_OUT: Sequence[Sequence[RefLike]] = (["api", ("mail", "f")], [("mail", "f")])
+OF_FAN_OUT: Sequence[Sequence[ItemLike]] = (["api", ("mail", "f")], [("mail", "f")])
 
 #: More than any script here makes.
 MOST = 600
@@ -52,11 +52,11 @@ class Traffic:
         self.protocol = protocol
         self.store = protocol.store = store
         self.ran: Counter[str] = Counter()
-        self.about: dict[str, Sequence[RefLike]] = {}
+        self.about: dict[str, Sequence[ItemLike]] = {}
         protocol.client.flushdb()
         protocol.limiter.register()
 
-    def arrive(self, limits: Sequence[RefLike], rank: int = 3) -> str:
+    def arrive(self, limits: Sequence[ItemLike], rank: int = 3) -> str:
         task = str(len(self.about))
         self.about[task] = limits
         self.park(task, rank)
@@ -86,7 +86,7 @@ class Traffic:
         return token
 
     def settle(self, tokens: Sequence[int]) -> None:
-        released: list[tuple[RefLike, str]] = [("slots", f"w {token}") for token in tokens]
+        released: list[tuple[ItemLike, str]] = [("slots", f"w {token}") for token in tokens]
         self.protocol.claim("w", 0, settled=tokens, released=released)
 
     def drain(self) -> None:
@@ -152,7 +152,7 @@ def test_claims(make: Callable[[], Traffic]) -> None:
 @pytest.mark.parametrize("change", ["resume", "reset"])
 @pytest.mark.parametrize("paused", ["api", ("mail", "b")])
 def test_a_pause_is_lifted_by_the_next_call(
-    make: Callable[[], Traffic], change: str, paused: RefLike
+    make: Callable[[], Traffic], change: str, paused: ItemLike
 ) -> None:
     for command in range(1, MOST):
         traffic = make()
@@ -196,7 +196,7 @@ def test_a_claim_that_settles(make: Callable[[], Traffic]) -> None:
 
 @pytest.mark.parametrize("limits", SETS)
 @pytest.mark.parametrize("more", [0, 1])
-def test_parks(make: Callable[[], Traffic], limits: Sequence[RefLike], more: int) -> None:
+def test_parks(make: Callable[[], Traffic], limits: Sequence[ItemLike], more: int) -> None:
     """The first task of a line, and one that follows."""
     for command in range(1, MOST):
         traffic = make()
@@ -359,7 +359,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
             traffic.about[str(number)] = limits
-            requirement = protocol.limiter.require(limits, 1)
+            requirement = protocol.require(limits)
             line = Destination("q", requirement.refs, keys.line("q", requirement.refs))
             batch.add(
                 LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", requirement.costs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limits.key import RefLike, parse_ref
+from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from tests.protocol import LINE_KINDS, SECOND, Make, Protocol, make_protocols
@@ -33,7 +33,7 @@ def lines(make: Make) -> Protocol:
         for queue in ("q", "other"):
             lines.park(f"api {queue} {9 - number % 3} {number}", ["api"], queue=queue)
         for tenant in range(3):
-            limits: list[RefLike] = ["api", ("mail", str(tenant))]
+            limits: list[ItemLike] = ["api", ("mail", str(tenant))]
             lines.park(f"mail {tenant} {number}", limits, rank=number % 2)
     for key in range(3):
         lines.park(f"key {key}", [("keys", str(key))])
@@ -44,9 +44,9 @@ def lines(make: Make) -> Protocol:
 class Mover:
     """Withdraws the tasks that need a limit."""
 
-    def __init__(self, lines: Protocol, limit: RefLike | None = None, queue: str = "q") -> None:
+    def __init__(self, lines: Protocol, limit: ItemLike | None = None, queue: str = "q") -> None:
         self.lines, self.queue = lines, queue
-        ref = None if limit is None else parse_ref(limit)
+        ref = None if limit is None else parse_item(limit)
         self.plans = WithdrawPlans(lines.keys, ref, lines.now)
         self.parked_by = lines.now
         self.token = 1

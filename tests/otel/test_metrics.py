@@ -36,7 +36,7 @@ def collect(throttle: Any) -> Samples:
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_they_are_those_of_the_page(lines: Protocol) -> None:
-    lines.limiter.acquire("api", 1000)
+    lines.limiter.try_acquire("api", 1000)
     for number in range(5):
         lines.park(str(number), ["api"])
     lines.limiter["api"].reset()

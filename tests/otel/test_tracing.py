@@ -52,7 +52,7 @@ class Producer:
         """Wait until as many tasks wait at a limit."""
         ref = (name, key) if key else name
         throttle = self.app.throttle
-        wait_until(lambda: throttle.list_waiting(ref).waiting == count, f"{count} tasks wait")
+        wait_until(lambda: throttle[ref].list_waiting().waiting == count, f"{count} tasks wait")
 
     def trace(self, send: Callable[[], Any]) -> str:
         """Send tasks in a span "checkout"; return the id of its trace."""
@@ -207,7 +207,7 @@ def test_a_producer_without_traces(
     limit = app.throttle["api"]
     limit.pause(3600)
     app.tasks["call"].delay()
-    wait_until(lambda: app.throttle.list_waiting("api").waiting == 1, "it waits")
+    wait_until(lambda: app.throttle["api"].list_waiting().waiting == 1, "it waits")
     limit.resume()
     wait_until(lambda: len(collector.spans) == 1, "the run")
     assert collector.spans[0].name == "run/call"

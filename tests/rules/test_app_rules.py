@@ -142,6 +142,6 @@ def test_the_path_must_be_one(path: Path) -> None:
 
 def test_limits_in_memory_are_those_of_the_file(throttle: Throttle) -> None:
     assert throttle["code"].peek().remaining == 2
-    assert throttle["api"].acquire(5)
-    assert not throttle["api"].acquire()
-    assert throttle["api", "gold"].acquire(7)
+    assert throttle["api"].try_acquire(5)
+    assert not throttle["api"].try_acquire()
+    assert throttle["api", "gold"].try_acquire(7)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import Limiter
 from celery_throttle.errors import RulesError
+from celery_throttle.limiter.rules import aapply_rules, apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
@@ -44,7 +45,7 @@ def limiter(redis_url: str) -> Limiter:
 def used_up(limiter: Limiter, name: str, key: str | None = None) -> int:
     """Acquire until the limit refuses; return how often it allowed."""
     count = 0
-    while limiter.acquire([(name, key) if key else name]):
+    while limiter.try_acquire([limiter[name, key] if key else name]):
         count += 1
     return count
 
@@ -65,56 +66,56 @@ def changes(limiter: Limiter) -> list[tuple[str, ...]]:
 
 def test_a_file_replaces_the_one_before_and_leaves_the_code_behind(limiter: Limiter) -> None:
     limiter.register()
-    assert limiter.apply_rules(rules(code="2/s burst 2", a="3/s burst 3", a__x="4/s burst 4"), "f")
+    assert apply_rules(limiter, rules(code="2/s burst 2", a="3/s burst 3", a__x="4/s burst 4"), "f")
     assert used_up(limiter, "code") == 2
     assert used_up(limiter, "a", "x") == 4
     assert used_up(limiter, "a", "y") == 3
-    assert limiter.apply_rules(rules(b="5/s burst 5"), "f")
+    assert apply_rules(limiter, rules(b="5/s burst 5"), "f")
     assert texts_in_force(limiter, "code", "a", "a:x", "b") == ["1/s", None, None, "5/s burst 5"]
 
 
 def test_rules_in_memory(limiter: Limiter) -> None:
     memory = Limiter("memory://", {"code": "1/h"}, clock=limiter.clock)
-    memory.apply_rules(rules(code="2/h burst 2", a="3/h burst 3", a__x="4/h burst 4"), "f")
-    memory.define("a", "5/h burst 5")
-    assert memory.apply_rules(rules(a="6/h burst 6"), "f")
+    apply_rules(memory, rules(code="2/h burst 2", a="3/h burst 3", a__x="4/h burst 4"), "f")
+    memory["a"].define("5/h burst 5")
+    assert apply_rules(memory, rules(a="6/h burst 6"), "f")
     assert used_up(memory, "code") == 1
     assert used_up(memory, "a", "x") == 5
-    memory.undefine("a")
+    memory["a"].undefine()
     assert memory.peek(["a"]).limit == 6
 
 
 def test_rules_for_asyncio(limiter: Limiter) -> None:
     async def apply() -> bool:
-        return await limiter.aapply_rules(rules(a="2/s"), "f")
+        return await aapply_rules(limiter, rules(a="2/s"), "f")
 
     assert asyncio.run(apply())
     assert texts_in_force(limiter, "a") == ["2/s"]
 
 
 def test_units_in_use_stay_in_use(limiter: Limiter) -> None:
-    limiter.apply_rules(rules(a="100/h burst 100", a__x="200/h burst 200"), "f")
-    limiter.acquire([("a", "x")], 90)
-    limiter.apply_rules(rules(a="100/h burst 120"), "f")
-    assert limiter.peek([("a", "x")]).remaining == 30
+    apply_rules(limiter, rules(a="100/h burst 100", a__x="200/h burst 200"), "f")
+    limiter.try_acquire([limiter["a", "x"]], 90)
+    apply_rules(limiter, rules(a="100/h burst 120"), "f")
+    assert limiter.peek([limiter["a", "x"]]).remaining == 30
 
 
 def test_what_was_set_at_run_time_stays_until_it_ends(limiter: Limiter) -> None:
-    limiter.apply_rules(rules(a="1/s", b="1/s"), "f")
-    limiter.define("a", "7/s")
-    limiter.define("b", "7/s", seconds=60)
-    limiter.apply_rules(rules(a="2/s", b="2/s"), "f")
+    apply_rules(limiter, rules(a="1/s", b="1/s"), "f")
+    limiter["a"].define("7/s")
+    limiter["b"].define("7/s", seconds=60)
+    apply_rules(limiter, rules(a="2/s", b="2/s"), "f")
     assert texts_in_force(limiter, "a", "b") == ["7/s", "7/s"]
     assert limiter.clock is not None
     limiter.clock.advance(61)
     assert texts_in_force(limiter, "a", "b") == ["7/s", "2/s"]
-    limiter.undefine("a")
+    limiter["a"].undefine()
     assert texts_in_force(limiter, "a") == ["2/s"]
 
 
 def test_each_change_of_the_rules_is_logged(limiter: Limiter) -> None:
-    limiter.apply_rules(rules(a="1/s", b="1/s", c="3/s"), "f", by="ann")
-    limiter.apply_rules(rules(a="1/sec", b="2/s", b__x="9/s"), "f", by="ann")
+    apply_rules(limiter, rules(a="1/s", b="1/s", c="3/s"), "f", by="ann")
+    apply_rules(limiter, rules(a="1/sec", b="2/s", b__x="9/s"), "f", by="ann")
     first, second = changes(limiter)[:3], changes(limiter)[3:]
     assert first == [
         ("rules", "a", "", "1/s"),
@@ -130,18 +131,18 @@ def test_each_change_of_the_rules_is_logged(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("name", ["rate", "rate__x"])
 def test_a_switch_to_slots_is_refused_and_changes_nothing(limiter: Limiter, name: str) -> None:
-    limiter.apply_rules(rules(rate="1/s", other="1/s"), "f")
+    apply_rules(limiter, rules(rate="1/s", other="1/s"), "f")
     before = len(changes(limiter))
     field = name.replace("__", ":")
     with pytest.raises(RulesError, match=f"f: limit '{field}' cannot become '3 at once'"):
-        limiter.apply_rules(rules(other="2/s", **{name: "3 at once"}), "f")
+        apply_rules(limiter, rules(other="2/s", **{name: "3 at once"}), "f")
     assert texts_in_force(limiter, "rate", "other") == ["1/s", "1/s"]
     assert len(changes(limiter)) == before
 
 
 def test_the_newest_file_wins(limiter: Limiter) -> None:
     def apply(text: str, modified: float | None) -> bool:
-        return limiter.apply_rules(rules(a=text), "f", modified=modified)
+        return apply_rules(limiter, rules(a=text), "f", modified=modified)
 
     now = START / SECOND
     assert apply("1/s", now - 50)
@@ -161,7 +162,7 @@ def test_a_report_says_which_rules_are_in_force(limiter: Limiter) -> None:
 
     assert report() == (None, None)
     own = read_rules('[limits]\na = "1/s"\n[weights]\na = 2\n[routes]\n"t.*" = "a"', "f")
-    limiter.apply_rules(own, "/etc/limits.toml", modified=5, by="ann", reason="slower")
+    apply_rules(limiter, own, "/etc/limits.toml", modified=5, by="ann", reason="slower")
     version, found = report()
     assert version is not None
     assert version.source == "/etc/limits.toml"
@@ -224,21 +225,21 @@ class Both:
     def apply(self, limits: Mapping[LimitRef, str], weights: Mapping[LimitRef, int]) -> None:
         parsed = {ref: parse_limits(text, ref.name) for ref, text in limits.items()}
         self.model.rules = Rules(parsed, weights)
-        assert self.limiter.apply_rules(self.model.rules, "limits.toml")
+        assert apply_rules(self.limiter, self.model.rules, "limits.toml")
 
     def define(self, ref: LimitRef, text: str, lasts: float | None) -> None:
         if self.knows(ref):
-            self.limiter.define(ref.name, text, key=ref.key, seconds=lasts)
+            self.limiter[ref].define(text, seconds=lasts)
             self.model.set[ref] = parse_limits(text, ref.name), self.ends(lasts)
 
     def weigh(self, ref: LimitRef, weight: int, lasts: float | None) -> None:
         if self.knows(ref, whole=True):
-            self.limiter.define(ref.name, key=ref.key, weight=weight, seconds=lasts)
+            self.limiter[ref].define(weight=weight, seconds=lasts)
             self.model.weights[ref] = weight, self.ends(lasts)
 
     def undefine(self, ref: LimitRef) -> None:
         if self.knows(ref, whole=True):
-            self.limiter.undefine(ref.name, key=ref.key)
+            self.limiter[ref].undefine()
             in_force = self.model.limits(ref)
             weighed = ref in self.model.weights or ref in self.model.rules.weights
             if in_force is self.model.code.get(ref) and not weighed:
@@ -257,7 +258,7 @@ class Both:
 
     def take(self, ref: LimitRef) -> None:
         if self.model.limits(ref) or self.model.limits(LimitRef(ref.name, None)):
-            self.limiter.acquire([ref if ref.key else ref.name])
+            self.limiter.try_acquire([ref if ref.key else ref.name])
 
     def knows(self, ref: LimitRef, *, whole: bool = False) -> bool:
         """Whether a key, or a weight, of the limit may be defined."""
@@ -376,7 +377,7 @@ def test_a_large_file_is_put_in_force_in_parts(limiter: Limiter) -> None:
     assert application.outcome == Applied(accepted=True, modified=START)
     assert lengths[-1] == 900
     assert max(after - before for before, after in itertools.pairwise(lengths)) == 200
-    assert limiter.apply_rules(rules(a="1/s"), "f")
+    assert apply_rules(limiter, rules(a="1/s"), "f")
     assert texts_in_force(limiter, "n0", "n449:x", "a") == [None, None, "1/s"]
 
 
@@ -385,7 +386,7 @@ def test_a_large_file_is_put_in_force_in_parts(limiter: Limiter) -> None:
 def test_each_key_has_its_limit_of_one_of_two_files_at_any_time(
     limiter: Limiter, old: Rules, new: Rules
 ) -> None:
-    assert limiter.apply_rules(old, "f")
+    assert apply_rules(limiter, old, "f")
     before, after = (effective(in_force(limiter, file)) for file in (old, new))
     application = Application(limiter, file_of(new, START))
     while application.step():
@@ -397,7 +398,7 @@ def test_each_key_has_its_limit_of_one_of_two_files_at_any_time(
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("steps", range(4, 12))
 def test_another_worker_completes_a_file_whose_worker_died(limiter: Limiter, steps: int) -> None:
-    limiter.apply_rules(FILES[0], "f", modified=START / SECOND - 60)
+    apply_rules(limiter, FILES[0], "f", modified=START / SECOND - 60)
     dead = Application(limiter, file_of(FILES[1], START))
     for _ in range(steps):
         dead.step()
@@ -442,8 +443,8 @@ def test_of_files_at_once_the_newest_is_in_force(limiter: Limiter, seed: int) ->
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_refused_file_changes_nothing_in_any_part(limiter: Limiter) -> None:
-    limiter.apply_rules(FILES[0], "f")
+    apply_rules(limiter, FILES[0], "f")
     with pytest.raises(RulesError, match="limit 'e' cannot become '3 at once'"):
-        limiter.apply_rules(rules(a="9/s", b="9/s", c="9/s", d="9/s", e="3 at once"), "f")
+        apply_rules(limiter, rules(a="9/s", b="9/s", c="9/s", d="9/s", e="3 at once"), "f")
     assert texts_in_force(limiter, *FIELDS) == in_force(limiter, FILES[0])
     assert "rules-next" not in fields_of_layers(limiter)

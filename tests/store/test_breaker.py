@@ -19,7 +19,7 @@ LIMITS = {"api": "1000/s burst 1000"}
 @pytest.fixture
 def limiter(own_server: Server) -> Limiter:
     limiter = Limiter(own_server.url, LIMITS, timeout=20)  # one that is stopped refuses at once
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
     return limiter
 
 
@@ -31,7 +31,7 @@ def freeze(own_server: Server, seconds: float) -> None:
 def seconds_of_refusal(limiter: Limiter) -> float:
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        limiter["api"].acquire()
+        limiter["api"].try_acquire()
     return time.monotonic() - began
 
 
@@ -57,7 +57,7 @@ def test_the_first_answer_closes_it(
     own_server.stop()
     seconds_of_refusal(limiter)
     own_server.start()
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
     assert not limiter.store.breaker.is_open
 
 
@@ -66,14 +66,14 @@ def test_for_both_ends(
 ) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 1000)
     end = end_of(Limiter(own_server.url, LIMITS, timeout=20))
-    assert end.acquire(["api"])
+    assert end.try_acquire(["api"])
     own_server.stop()
     for _ in range(3):
         with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-            end.acquire(["api"])
+            end.try_acquire(["api"])
     own_server.start()
     with pytest.raises(StoreUnavailableError):  # not yet
-        end.acquire(["api"])
+        end.try_acquire(["api"])
 
 
 def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: Limiter) -> None:
@@ -85,9 +85,9 @@ def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: 
                     "celery_throttle.store.connection._FRESH_SECONDS", 100
                 )  # it is not looked at first
                 with pytest.raises(StoreUnavailableError):
-                    limiter["api"].acquire()
+                    limiter["api"].try_acquire()
             assert not limiter.store.breaker.is_open
-            assert limiter["api"].acquire()
+            assert limiter["api"].try_acquire()
 
 
 def test_an_error_that_the_server_replies_does_not_open_it(
@@ -96,7 +96,7 @@ def test_an_error_that_the_server_replies_does_not_open_it(
     with redis.Redis.from_url(own_server.url) as client:
         client.set("{throttle}:limits", "no hash")
         with pytest.raises(StoreError, match="WRONGTYPE"):
-            limiter["api"].acquire()
+            limiter["api"].try_acquire()
         assert not limiter.store.breaker.is_open
         client.delete("{throttle}:limits")
 
@@ -112,7 +112,7 @@ def test_who_watches_is_told_and_no_call_waits(own_server: Server, limiter: Limi
     limiter.store.probe(
         limiter.plans._acquire_call(limiter.require(["api"], 1), "peek", None, None)
     )
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
 
 
 def test_a_child_tries_for_itself(own_server: Server, limiter: Limiter) -> None:
@@ -122,5 +122,5 @@ def test_a_child_tries_for_itself(own_server: Server, limiter: Limiter) -> None:
     own_server.start()
     child = os.fork()
     if child == 0:
-        os._exit(not limiter["api"].acquire())
+        os._exit(not limiter["api"].try_acquire())
     assert os.waitpid(child, 0)[1] == 0

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError, StoreUnavailableError
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import RefLike, parse_ref
+from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest
 from celery_throttle.operations.claim import (
@@ -128,9 +129,11 @@ class Tour:
 
     # Lines and claims.
 
-    def park(self, *limits: RefLike, count: int = 1, acknowledged: Sequence[str] = ()) -> list[str]:
+    def park(
+        self, *limits: ItemLike, count: int = 1, acknowledged: Sequence[str] = ()
+    ) -> list[str]:
         """Let tasks wait, and return their ids."""
-        requirement, ids = self.throttle.require(limits, 1), []
+        requirement, ids = self.throttle.require([self.throttle[limit] for limit in limits], 1), []
         for _ in range(count):
             self.token += 1
             ids.append(f"task-{self.token}")
@@ -156,7 +159,7 @@ class Tour:
         return [row[0] for row in rows]
 
     def slot(self, name: str, worker: str, token: int) -> tuple[str, str, str]:
-        ref = parse_ref(name)
+        ref = parse_item(name)
         return self.keys.entries(ref), self.keys.waiting_lists(ref), f"{worker} {token}"
 
     def withdraw(self, worker: str, *ids: str) -> list[int]:
@@ -178,42 +181,42 @@ def change_limits(tour: Tour) -> None:
     throttle = tour.throttle
     throttle.register()
     for key in (None, "42"):
-        throttle.define("api", "2/h burst 200", key=key, seconds=60)
-        throttle.define("api", "3/h burst 300", key=key, weight=3)
+        throttle[LimitRef("api", key)].define("2/h burst 200", seconds=60)
+        throttle[LimitRef("api", key)].define("3/h burst 300", weight=3)
         assert throttle["api", "42"].peek().limit == 300
-        throttle.undefine("api", key=key)
+        throttle[LimitRef("api", key)].undefine()
     assert throttle["api", "42"].peek().limit == 100
-    tour.see(throttle.plans.register_missing([parse_ref("day")]))
+    tour.see(throttle.plans.register_missing([parse_item("day")]))
     rules = read_rules('[limits]\napi = "5/h burst 500"\n[weights]\napi = 3', "rules.toml")
-    assert throttle.apply_rules(rules, "rules.toml")
+    assert apply_rules(throttle, rules, "rules.toml")
     report = pack_report(None, "rules.toml", "")
     assert tour.see(throttle.plans.report_rules("w", report, "", 60))[1] is not None
     tour.see(throttle.plans.report_rules("w", report, "", 0))
-    assert throttle.apply_rules(read_rules("[limits]\n", "rules.toml"), "rules.toml")
+    assert apply_rules(throttle, read_rules("[limits]\n", "rules.toml"), "rules.toml")
 
 
 def use_units(tour: Tour) -> None:
     throttle = tour.throttle
-    names: list[RefLike] = ["api", "log", "parts", "day", ("mail", "42")]
+    names: list[ItemLike] = ["api", "log", "parts", "day", ("mail", "42")]
     for name in names:
         tour.store.refused.discard("acquire")
-        assert throttle[name].acquire()
+        assert throttle[name].try_acquire()
         assert "acquire" in tour.store.refused, name
         throttle[name].reserve(2).settle(1)
         throttle[name].reserve(1).settle(3)
         assert throttle[name].peek().remaining == 100 - 1 - 1 - 3
-    assert throttle.acquire(names)
+    assert throttle.try_acquire([throttle[name] for name in names])
     assert throttle["api"].acquire_up_to(2).granted == 2
     wants = [GateRequest(throttle.require(["api"], 1))]
     assert tour.store.run(throttle.plans.gate_call(wants, 0))[0][0] == 1
     for refused in (True, False):
         for name in ("learned", "parts"):
             throttle[name].learn(Feedback(refused=refused, stop=60.0, left=3))
-            assert not throttle[name].acquire()
+            assert not throttle[name].try_acquire()
 
 
 def hold_slots(tour: Tour) -> None:
-    throttle, client, ref = tour.throttle, tour.store.client, parse_ref("slots")
+    throttle, client, ref = tour.throttle, tour.store.client, parse_item("slots")
     entries = tour.keys.entries(ref)
     with throttle["slots"].slot(), throttle["slots"].slot():
         tour.park("slots")
@@ -231,7 +234,7 @@ def hold_slots(tour: Tour) -> None:
 def stop_limits(tour: Tour) -> None:
     throttle = tour.throttle
     for name in ("api", ("mail", "42")):
-        ref = parse_ref(name)
+        ref = parse_item(name)
         tour.park(name)
         throttle[name].pause(3600)
         throttle[name].pause(None, reason="full")
@@ -283,13 +286,13 @@ def take_from_lines(tour: Tour) -> None:
 
 def remove_tasks(tour: Tour) -> None:
     site, throttle = tour.site, tour.throttle
-    for removal in (throttle.drain, throttle.drop):
+    for removal in (throttle["api"].drain, throttle["api"].drop):
         site.send(5)
         assert len(site.park()) == 5
         (token,) = tour.claim("w", 1)
         tour.store.run(quarantine_call(tour.keys, "w", token, "2 gone"))
         assert throttle.count_waiting().waiting == 5
-        assert removal("api").removed == 5
+        assert removal().removed == 5
         site.at_broker()
 
 
@@ -311,27 +314,27 @@ def fan_out(tour: Tour) -> None:
 
 def read_status(tour: Tour) -> None:
     throttle, keys = tour.throttle, tour.keys
-    observer, ref = throttle.observer, parse_ref("mail")
+    observer, ref = throttle.observer, parse_item("mail")
     ids = tour.park(("mail", "42"), "slots", count=5)
     tour.claim("w", 1)
     tour.see(observer.record_totals())
     throttle.status()
     assert throttle.explain(ids[-1]).location == "line"
     assert throttle.explain("nowhere").location == "unknown"
-    assert throttle.list_waiting("mail").tasks
+    assert throttle["mail"].list_waiting().tasks
     assert throttle.changes()
     tour.see(observer.figures(100))
-    tour.see(observer.of_one(parse_ref("slots")))
+    tour.see(observer.of_one(parse_item("slots")))
     tour.see(observer.report("mail", 60))
     tour.see(observer.workers(9))
     tour.see(observer.find_stranded())
     tour.see(observer.is_consumed(tour.queue))
-    tour.see(observer.is_stored(parse_ref(("mail", "42"))))
+    tour.see(observer.is_stored(parse_item(("mail", "42"))))
     tour.see(observer.limits_below(ref))
     tour.see(observer.overdue([tour.queue]))
     tour.see(observer.preview_pause([ref], None))
     tour.see(observer.rules_status())
-    throttle.forecast("mail")
+    throttle["mail"].forecast()
     throttle.count_waiting()
     tour.see(discard(keys, tour.queue))
 
@@ -342,7 +345,7 @@ def report(tour: Tour) -> None:
         *(keys.membership, keys.limits, keys.quarantine, keys.temporary_queues),
         *(keys.consumed_queues, keys.changes, keys.worker_queues, keys.limits_with_keys),
         keys.queue(tour.queue).lines,
-        keys.pause(parse_ref("api")),
+        keys.pause(parse_item("api")),
     ]
     second = 1_000_000
     # The last heartbeat was written before the clock was set back.
@@ -359,7 +362,7 @@ def report(tour: Tour) -> None:
 
 
 def wait_at_broker(tour: Tour) -> None:
-    keys, ref = tour.keys, parse_ref("api")
+    keys, ref = tour.keys, parse_item("api")
     state, *pauses = keys.decision(ref)
     names = [keys.limits, state, keys.entries(ref), *pauses]
     names += [keys.waiting_lists(ref), keys.return_times(ref), keys.totals()]

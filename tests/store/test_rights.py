@@ -98,24 +98,24 @@ def test_every_operation(guarded: Guarded, end_of: MakeEnd) -> None:
     plain.register()
     limiter = end_of(plain)
     with limiter.hold(plain["pair"].slot()):
-        assert limiter.acquire(["api", ("mail", 1), "parts"], 2)
+        assert limiter.try_acquire(["api", limiter["mail", 1], "parts"], 2)
     reserved = limiter.reserve(["mail", "api"], 3)
     End(reserved, limiter._loop).settle(1)
     assert limiter["api"].acquire_up_to(3).granted == 3
     assert limiter["api"].peek().remaining == 94
     limiter["parts"].pause(1)
     limiter["parts"].reset()
-    limiter.define("parts", "5/s", key=1)
-    limiter.undefine("parts", key=1)
+    limiter["parts", 1].define("5/s")
+    limiter["parts", 1].undefine()
     assert guarded.refused() == []
 
 
 def test_other_keys_and_commands_are_refused(guarded: Guarded, end_of: MakeEnd) -> None:
     with pytest.raises(StoreError, match="permissions"):
-        end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].acquire()
+        end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].try_acquire()
     guarded.take_away("set")
     with pytest.raises(StoreError, match=r"docs/how-to/servers\.md"):
-        end_of(Limiter(guarded.url, {"api": "1/s"}))["api"].acquire()
+        end_of(Limiter(guarded.url, {"api": "1/s"}))["api"].try_acquire()
 
 
 def test_a_sleeping_worker_is_woken(guarded: Guarded) -> None:

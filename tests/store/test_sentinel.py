@@ -31,27 +31,27 @@ def healed(watched: Watched) -> Iterator[Watched]:
 
 def test_a_failover_costs_no_error_and_forgets_nothing(healed: Watched, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(healed.url, LIMITS))
-    assert limiter["api"].acquire().remaining == 99
+    assert limiter["api"].try_acquire().remaining == 99
     healed.fail_over()
-    assert [limiter["api"].acquire().remaining for _ in range(3)] == [98, 97, 96]
+    assert [limiter["api"].try_acquire().remaining for _ in range(3)] == [98, 97, 96]
 
 
 def test_a_master_that_hangs_is_left_for_good(healed: Watched, end_of: MakeEnd) -> None:
     limiter = Limiter(healed.url, LIMITS)
     limiter.store = Store(healed.url, timeout=2)
     end = end_of(limiter)
-    end["api"].acquire()
+    end["api"].try_acquire()
     replicate(healed.master, healed.replica)
     hung = healed.master
     hung.signal(signal.SIGSTOP)
     try:
         with pytest.raises(StoreUnavailableError, match="no reply in time"):
-            end["api"].acquire()
+            end["api"].try_acquire()
         healed.wait_for_failover()
-        assert end["api"].acquire().remaining == 98
+        assert end["api"].try_acquire().remaining == 98
     finally:
         hung.signal(signal.SIGCONT)
-    assert end["api"].acquire().remaining == 97
+    assert end["api"].try_acquire().remaining == 97
 
 
 class Two:
@@ -83,10 +83,10 @@ def demote(server: Server, master: Server) -> None:
 
 def test_a_demoted_master_to_which_one_is_connected_still(two: Two, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(two.url, LIMITS))
-    limiter["api"].acquire()
+    limiter["api"].try_acquire()
     two.name(two.second)
     demote(two.first, two.second)
-    assert limiter["api"].acquire().remaining == 99  # it is the first one there
+    assert limiter["api"].try_acquire().remaining == 99  # it is the first one there
     with redis.Redis(port=two.second.port) as client:
         assert client.exists("{throttle}:state:api")
 
@@ -95,22 +95,22 @@ def test_a_replica_that_is_named_is_not_talked_to(two: Two, end_of: MakeEnd) -> 
     demote(two.first, two.second)
     limiter = end_of(Limiter(two.url, LIMITS))
     with pytest.raises(StoreUnavailableError, match=f"names .*:{two.first.port}, .* is a slave"):
-        limiter["api"].acquire()
+        limiter["api"].try_acquire()
     two.name(two.second)
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
 
 
 def test_a_master_that_no_sentinel_knows(two: Two, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(two.url.replace(NAME, "other"), LIMITS))
     with pytest.raises(StoreUnavailableError, match=r"'other' .*: does not know it"):
-        limiter["api"].acquire()
+        limiter["api"].try_acquire()
 
 
 def test_the_next_sentinel_is_asked(watched: Watched, end_of: MakeEnd) -> None:
     nobody = "redis+sentinel://127.0.0.1:1,"
     limiter = end_of(Limiter(watched.url.replace("redis+sentinel://", nobody), LIMITS))
-    assert limiter["api"].acquire()
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
+    assert limiter["api"].try_acquire()
 
 
 def test_without_sentinels_it_says_so(end_of: MakeEnd) -> None:
@@ -119,7 +119,7 @@ def test_without_sentinels_it_says_so(end_of: MakeEnd) -> None:
     with pytest.raises(
         StoreUnavailableError, match=r"127\.0\.0\.1:1: .*127\.0\.0\.1:2: "
     ) as caught:
-        limiter["api"].acquire()
+        limiter["api"].try_acquire()
     assert "s3cret" not in str(caught.value)
 
 
@@ -128,10 +128,10 @@ def test_sentinels_have_passwords_of_their_own(two: Two, end_of: MakeEnd) -> Non
         with redis.Redis(port=port) as client:
             client.execute_command("ACL", "SETUSER", "default", "resetpass", f">{password}")
     url = two.url.replace("//", "//:its@")
-    assert end_of(Limiter(f"{url}?sentinel_password=theirs", LIMITS))["api"].acquire()
+    assert end_of(Limiter(f"{url}?sentinel_password=theirs", LIMITS))["api"].try_acquire()
     for wrong in (url, two.url + "?sentinel_password=theirs"):
         with pytest.raises(StoreError, match="Authentication required"):
-            end_of(Limiter(wrong, LIMITS))["api"].acquire()
+            end_of(Limiter(wrong, LIMITS))["api"].try_acquire()
 
 
 def test_a_subscription_follows(healed: Watched) -> None:

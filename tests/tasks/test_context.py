@@ -70,16 +70,16 @@ def unit(name: str, units: float = 1, key: str | None = None) -> Item:
 
 def test_outside_a_task_and_where_no_worker_takes_it_back(throttle: Throttle) -> None:
     assert current_run(throttle) is None
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, plain=True), pytest.raises(Throttled) as caught:
         throttle["one"].acquire(max_wait=0)
     assert type(caught.value) is Throttled
 
 
 def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle), pytest.raises(TaskThrottled) as caught:
-        throttle.acquire(["one", ("api", "k")], {"api": 2}, max_wait=0)
+        throttle.acquire(["one", throttle["api", "k"]], {"api": 2}, max_wait=0)
     error: TaskThrottled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as it comes to the worker
     assert issubclass(TaskThrottled, Ignore)
     assert error.requested == (unit("one"), unit("api", 2, "k"))
@@ -87,10 +87,19 @@ def test_a_refusal_steps_aside_and_tells_what_was_asked_for(throttle: Throttle) 
     assert (error.retry_after or 0) > 3500
 
 
-def test_without_max_wait_a_refusal_is_a_decision(throttle: Throttle) -> None:
-    throttle["one"].acquire()
-    with Running(throttle):
-        assert not throttle["one"].acquire()
+def test_try_acquire_uses_the_units_of_the_run_and_steps_out_for_no_refusal(
+    throttle: Throttle,
+) -> None:
+    for limit in (throttle["one"], throttle["one", "a"]):
+        limit.acquire()
+    with Running(throttle, unit("one"), unit("api")):
+        assert not throttle.try_acquire(["one", throttle["one", "a"]])
+        decision = throttle.try_acquire(["one", "api"])
+        assert (decision.allowed, decision.granted) == (True, 1)
+        assert throttle["api"].peek(0).remaining == 3
+        assert not throttle["one"].try_acquire()
+        assert throttle["api"].try_acquire(2).granted == 2
+        assert throttle["api"].peek(0).remaining == 1
 
 
 def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:
@@ -103,7 +112,7 @@ def test_what_it_was_given_is_used_once(throttle: Throttle) -> None:
 
 
 def test_of_several_it_asks_for_what_it_lacks(throttle: Throttle) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, unit("one")):
         throttle.acquire(["one", "api"], max_wait=0)
         assert throttle["api"].peek(0).remaining == 2
@@ -112,7 +121,7 @@ def test_of_several_it_asks_for_what_it_lacks(throttle: Throttle) -> None:
 def test_a_refused_run_waits_for_the_whole_requirement_and_keeps_its_units(
     throttle: Throttle,
 ) -> None:
-    throttle["one"].acquire()
+    throttle["one"].try_acquire()
     with Running(throttle, unit("api")):
         with pytest.raises(TaskThrottled) as caught:
             throttle.acquire(["one", "api"], max_wait=0)
@@ -185,7 +194,7 @@ def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None
 def test_a_slot_it_holds_beside_one_that_it_asks_for(throttle: Throttle) -> None:
     with Running(throttle, unit("pool")):
         for _ in range(2):
-            with throttle.slot(["pool", ("pool", "other")]):
+            with throttle.slot(["pool", throttle["pool", "other"]]):
                 assert throttle["pool", "other"].peek(0).remaining == 0
             assert throttle["pool", "other"].peek(0).remaining == 1
         assert throttle["pool"].peek(0).remaining == 1
@@ -210,7 +219,7 @@ async def test_for_asyncio(throttle: Throttle) -> None:
 
 async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttle) -> None:
     with Running(throttle, unit("api")):
-        calls = (throttle.aacquire(["api", ("one", "a")], max_wait=0) for _ in range(3))
+        calls = (throttle.aacquire(["api", throttle["one", "a"]], max_wait=0) for _ in range(3))
         results = await asyncio.gather(*calls, return_exceptions=True)
     names = sorted(type(result).__name__ for result in results)
     assert names == ["Decision", "Throttled", "Throttled"]
@@ -219,7 +228,7 @@ async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttl
 
 async def _refused(throttle: Throttle) -> None:
     limit = throttle["one", "other"]
-    await limit.aacquire()
+    await limit.atry_acquire()
     await limit.aacquire(max_wait=0)
 
 
@@ -313,14 +322,14 @@ def test_a_long_pause_is_not_waited_for_in_place(throttle: Throttle) -> None:
 
 
 def test_an_estimate_of_which_a_part_was_given_is_settled(throttle: Throttle) -> None:
-    throttle.acquire(["api", ("api", "k")])
+    throttle.try_acquire(["api", throttle["api", "k"]])
     with Running(throttle, unit("api")):
-        reserved = throttle.reserve([("api", "k"), "api"], {"api": 1})
+        reserved = throttle.reserve([throttle["api", "k"], "api"], {"api": 1})
         assert throttle["api", "k"].peek(0).remaining == 1
         reserved.settle({"api": 2})
     assert throttle["api", "k"].peek(0).remaining == 0
     assert throttle["api"].peek(0).remaining == 1
     with Running(throttle, unit("api")):
-        throttle["api", "other"].acquire()
-        throttle.reserve(["api", ("api", "other")], 1).settle(0)
+        throttle["api", "other"].try_acquire()
+        throttle.reserve(["api", throttle["api", "other"]], 1).settle(0)
     assert throttle["api", "other"].peek(0).remaining == 2

@@ -47,7 +47,7 @@ def make_app(url: str, *, enabled: bool = True) -> Any:
 
     @app.task(name="acquires", shared=False)
     def acquires(_number: int) -> bool:
-        return bool(throttle["api"].acquire())
+        return bool(throttle["api"].try_acquire())
 
     @app.task(name="waits", shared=False)
     def waits(number: int) -> int:

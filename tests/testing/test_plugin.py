@@ -31,7 +31,7 @@ throttle = Throttle(app, {"stripe": "1/h", "mail": "1/h burst 2"})
 limiter = Limiter("redis://nowhere.invalid", {"stripe": "1/h"})
 @app.task(throttle="stripe")
 def charge(number):
-    throttle["mail"].acquire(max_wait=0)
+    throttle["mail"].try_acquire(max_wait=0)
 """
 
 
@@ -117,12 +117,12 @@ def test_a_marked_test_has_no_limits(run: Run) -> None:
 def test_marked():
     for _ in range(9):
         assert charge.apply((1,)).successful()
-        assert limiter["stripe"].acquire()
-        assert Limiter("redis://nowhere.invalid", {"api": "1/h"})["api"].acquire()
+        assert limiter["stripe"].try_acquire()
+        assert Limiter("redis://nowhere.invalid", {"api": "1/h"})["api"].try_acquire()
 
 def test_with_fixture(throttle_off):
     for _ in range(9):
-        assert throttle["stripe"].acquire(99)
+        assert throttle["stripe"].try_acquire(99)
 
 @pytest.mark.throttle_off
 class TestOfClass:
@@ -146,11 +146,11 @@ def test_plain(throttle_server):
         assert charge.apply((1,)).successful()
 
 def test_clock(throttle_clock):
-    assert throttle["stripe"].acquire()
-    assert not throttle["stripe"].acquire()
+    assert throttle["stripe"].try_acquire()
+    assert not throttle["stripe"].try_acquire()
 
 def test_off_again():
-    assert all(limiter["stripe"].acquire() for _ in range(9))
+    assert all(limiter["stripe"].try_acquire() for _ in range(9))
 """,
         *OFFLINE,
         settings="throttle_off = true",
@@ -163,18 +163,18 @@ def test_the_clock_moves_all_limiters_and_each_test_begins_anew(run: Run) -> Non
         """
 def test_clock(again, throttle_clock):
     for one in (throttle, limiter):
-        assert one["stripe"].acquire()
-        assert one["stripe"].acquire().retry_after == 3600
+        assert one["stripe"].try_acquire()
+        assert one["stripe"].try_acquire().retry_after == 3600
     throttle_clock.advance(3600)
-    assert limiter["stripe"].acquire()
-    assert limiter["stripe"].acquire(max_wait=3600)
+    assert limiter["stripe"].try_acquire()
+    assert limiter["stripe"].try_acquire(max_wait=3600)
     assert throttle_clock.now == 7_200_000_000
 
 def test_limits(again, throttle_limits):
     throttle_limits({"mail": "1/h"})
     charge(1)
     throttle_limits(stripe="1/h burst 3")
-    assert [bool(throttle["stripe"].acquire()) for _ in range(4)] == [True] * 3 + [False]
+    assert [bool(throttle["stripe"].try_acquire()) for _ in range(4)] == [True] * 3 + [False]
     assert charge.apply((1,)).failed()
 """,
         *OFFLINE,
@@ -187,20 +187,20 @@ def test_the_private_server_decides_and_each_test_begins_anew(run: Run) -> None:
         """
 def test_server(again, throttle_server):
     for _ in range(2):
-        assert throttle["mail"].acquire()
-    assert not throttle["mail"].acquire()
+        assert throttle["mail"].try_acquire()
+    assert not throttle["mail"].try_acquire()
     other = Limiter(throttle_server, {"mail": "1/h burst 2"})
-    assert not other["mail"].acquire()
+    assert not other["mail"].try_acquire()
 
 def test_clock(again, throttle_server, throttle_clock):
-    assert limiter["stripe"].acquire()
+    assert limiter["stripe"].try_acquire()
     throttle_clock.advance(3600)
-    assert limiter["stripe"].acquire()
+    assert limiter["stripe"].try_acquire()
 
 def test_limits(again, throttle_server, throttle_limits):
     throttle_limits(mail="1/h burst 5")
-    assert all(throttle["mail"].acquire() for _ in range(5))
-    assert not throttle["mail"].acquire()
+    assert all(throttle["mail"].try_acquire() for _ in range(5))
+    assert not throttle["mail"].try_acquire()
 """
     )
     assert outcome.passed(6), outcome.text
@@ -284,7 +284,7 @@ def test_names_of_others_are_left_alone(run: Run) -> None:
 def test_marker_of_the_user(throttle_limits):
     limiter = Limiter("redis://nowhere.invalid", {"own": "1/h"})
     throttle_limits(own="1/h burst 3")
-    assert [bool(limiter["own"].acquire()) for _ in range(4)] == [True] * 3 + [False]
+    assert [bool(limiter["own"].try_acquire()) for _ in range(4)] == [True] * 3 + [False]
 """,
         settings="markers = throttle_slow: of the user",
     )
@@ -296,7 +296,7 @@ def test_an_earlier_use_of_a_limiter_changes_nothing(run: Run) -> None:
     outcome = run(
         """
 def use(one):
-    return [bool(one["mail"].acquire()) for _ in range(2)]
+    return [bool(one["mail"].try_acquire()) for _ in range(2)]
 
 def test_first(throttle_server):
     assert use(throttle) == [True, True]

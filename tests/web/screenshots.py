@@ -87,8 +87,8 @@ def _worker(url: str, number: int) -> Worker:
 def _operate(app: Any) -> None:
     throttle = app.throttle
     throttle["sms"].pause(5400, reason="the provider is down", by="ann@ops")
-    throttle.define("tokens", "20000/day using fixed-window", reason="quota cut", by="bob@ops")
-    throttle.define("search", "15/s burst 15", seconds=7200, reason="incident 12", by="ann@ops")
+    throttle["tokens"].define("20000/day using fixed-window", reason="quota cut", by="bob@ops")
+    throttle["search"].define("15/s burst 15", seconds=7200, reason="incident 12", by="ann@ops")
     send = app.tasks["shop.remind"].s
     reminders = (
         send(f"tenant-{min(9, int(random.expovariate(0.5)) + 1)}", n).set(task_id=f"reminder-{n}")
@@ -108,8 +108,8 @@ def _send(app: Any, seconds: float) -> None:
             app.tasks["shop.charge"].delay(n)
         if random.random() < 0.12:
             app.tasks["shop.export"].delay(n)
-        app.throttle["search"].acquire(random.randint(1, 15))
-        app.throttle["tokens"].acquire(random.randint(1, 20))
+        app.throttle["search"].try_acquire(random.randint(1, 15))
+        app.throttle["tokens"].try_acquire(random.randint(1, 20))
         time.sleep(max(0.0, now + 1 - time.monotonic()))
         now = time.monotonic()
 

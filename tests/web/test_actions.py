@@ -84,7 +84,7 @@ def test_a_resume_leaves_paused_keys(acting: Site) -> None:
 
 
 def test_what_a_definition_replaces(acting: Site) -> None:
-    acting.app.throttle.define("mail", "7/s", weight=3)
+    acting.app.throttle["mail"].define("7/s", weight=3)
     for action in ("define", "undefine"):
         assert "In force now: 7/s; weight 3." in acting.read(f"/limits/mail/{action}")
 
@@ -195,7 +195,7 @@ def test_a_long_reason(acting: Site) -> None:
 
 def test_reset(acting: Site) -> None:
     day = acting.app.throttle["day"]
-    day.acquire(60)
+    day.try_acquire(60)
     assert "more can start in a window than limit day allows" in acting.read("/limits/day/reset")
     confirm(acting, "/limits/day/reset", "quota bought")
     assert day.peek().remaining == 100
@@ -207,7 +207,7 @@ def test_drop(acting: Site) -> None:
     assert "12 tasks wait for limit mail: 12 in queue celery." in acting.read("/limits/mail/drop")
     page = confirm(acting, "/limits/mail/drop", "sent twice")
     assert "Done: mail: dropped 12 tasks by ann (web): sent twice" in page
-    assert acting.app.throttle.count_waiting("mail").waiting == 0
+    assert acting.app.throttle["mail"].count_waiting().waiting == 0
     result = acting.app.AsyncResult("id3")
     assert (result.state, str(result.result)) == ("REVOKED", "sent twice")
 
@@ -218,7 +218,7 @@ def test_drop_one_key(acting: Site) -> None:
     page = acting.read("/limits/mail/drop?key=a b1")
     assert "3 tasks wait for limit mail of key a b1" in page
     assert "dropped 3 tasks" in confirm(acting, "/limits/mail/drop", key="a b1")
-    assert acting.app.throttle.count_waiting("mail").waiting == 3
+    assert acting.app.throttle["mail"].count_waiting().waiting == 3
 
 
 def test_removed_tasks_are_in_the_report(acting: Site) -> None:
@@ -256,7 +256,7 @@ def test_a_long_removal_goes_on_with_another_request(
     assert "Some tasks are left: mail: dropped 100 tasks by ann (web): too many" in page
     assert "150 tasks wait for limit mail" in page
     assert "Continue with the tasks left" in page
-    assert acting.app.throttle.count_waiting("mail").claimed == 0
+    assert acting.app.throttle["mail"].count_waiting().claimed == 0
     confirm(acting, "/limits/mail/drop", "too many")
     assert "Done: mail: dropped 50 tasks" in confirm(acting, "/limits/mail/drop", "too many")
     assert acting.app.AsyncResult("id249").state == "REVOKED"
@@ -320,4 +320,4 @@ def test_an_error_after_a_part_of_the_change(acting: Site, monkeypatch: pytest.M
     assert reply.status_code == 500
     assert "Part of the change may have been made" in reply.text
     assert "hidden-word" not in reply.text
-    assert acting.app.throttle.count_waiting("mail").waiting == 2
+    assert acting.app.throttle["mail"].count_waiting().waiting == 2

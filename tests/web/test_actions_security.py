@@ -54,7 +54,7 @@ def _nothing_is_changed(site: Site) -> Iterator[None]:
     before = site.app.throttle.changes()
     yield
     assert site.app.throttle.changes() == before
-    assert site.app.throttle.count_waiting("mail").waiting == 2
+    assert site.app.throttle["mail"].count_waiting().waiting == 2
 
 
 def test_forged_requests_are_refused(site: Site) -> None:
@@ -187,7 +187,7 @@ class TestMarkup:
         app = create_app(site.app.throttle, auth=lambda _: bad, actions=ACTIONS)
         page = Site(site.app, app.test_client())
         fill(site.app, 2, name=bad)
-        site.app.throttle.define("day", "90/d burst 90")
+        site.app.throttle["day"].define("90/d burst 90")
         fields = {"limits": bad, "weight": bad, "for": bad, "queue": bad, "key": bad, "name": bad}
         for path in ("/limits/mail", "/fan-outs"):
             for name in ACTIONS:

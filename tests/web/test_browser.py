@@ -250,7 +250,7 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
         keyboard.follow(
             "Drop the waiting tasks of limit mail", "Done: mail: dropped 5 tasks by web"
         )
-        assert site.app.throttle.count_waiting("mail").waiting == 0
+        assert site.app.throttle["mail"].count_waiting().waiting == 0
         # The mistake in the first form was an answer 400.
         assert [entry["source"] for entry in problems(browser)] == ["network"]
         width, window = browser.execute_script(

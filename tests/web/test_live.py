@@ -98,7 +98,7 @@ class Load:
         return ids
 
     def waiting(self, tenant: int) -> set[str]:
-        found = {task.task_id for task in self.throttle.list_waiting("api", most=10_000).tasks}
+        found = {task.task_id for task in self.throttle["api"].list_waiting(most=10_000).tasks}
         return {task_id for task_id in found if self.sent.get(task_id) == tenant}
 
     def state(self, task_id: str) -> str:

@@ -19,7 +19,7 @@ TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 def test_limits(site: Site) -> None:
     fill(site.app, 120, tenants=3)
-    site.app.throttle["day"].acquire(90)
+    site.app.throttle["day"].try_acquire(90)
     name, in_force, origin, used, waiting, runnable, oldest, end, _ = site.row("/", "mail")
     assert (name, in_force, origin, used, waiting) == ("mail", "20/m", "code", "by key", "120")
     assert runnable.isdigit()
@@ -32,7 +32,7 @@ def test_limits(site: Site) -> None:
 
 def test_a_pause_and_a_definition_have_their_authors(site: Site) -> None:
     site.app.throttle["mail"].pause(600, reason="incident 12", by="ann@web")
-    site.app.throttle.define("day", "90/d burst 90", seconds=60, reason="fewer", by="bob@web")
+    site.app.throttle["day"].define("90/d burst 90", seconds=60, reason="fewer", by="bob@web")
     paused = site.row("/", "mail")[0]
     assert re.fullmatch(f"mail Paused until {TIME} , by ann@web : incident 12", paused)
     assert re.fullmatch(f"run time until {TIME} , by bob@web : fewer", site.row("/", "day")[2])
@@ -43,7 +43,7 @@ def test_a_pause_and_a_definition_have_their_authors(site: Site) -> None:
 def test_limits_are_searched_sorted_and_divided(site: Site) -> None:
     fill(site.app, 3)
     for number in range(150):
-        site.app.throttle.define(f"extra-{number:03}", "1/s")
+        site.app.throttle[f"extra-{number:03}"].define("1/s")
     first = site.read("/?search=EXTRA")
     assert "extra-000" in first
     assert "mail" not in first
@@ -68,7 +68,7 @@ def test_no_limits(redis_url: str) -> None:
 def test_one_limit(site: Site) -> None:
     fill(site.app, 120, tenants=3)
     site.app.throttle["mail", "t1"].pause(None)
-    site.app.throttle.define("mail", "10/m", reason="slower", by="ann")
+    site.app.throttle["mail"].define("10/m", reason="slower", by="ann")
     page = site.read("/limits/mail")
     assert "Waiting 120 tasks of 3 keys oldest: since" in page
     assert re.search(r"Top keys Key Waiting t\d 40 t\d 40 t\d 40", page)
@@ -99,9 +99,9 @@ def test_a_key_of_which_nothing_is_stored(site: Site) -> None:
         assert text not in site.read("/limits/mail?key=t9")
         mail.reset()
         assert text in site.read("/limits/mail?key=t9")
-    site.app.throttle.define("mail", key="t9", weight=2)
+    site.app.throttle["mail", "t9"].define(weight=2)
     assert text not in site.read("/limits/mail?key=t9")
-    site.app.throttle.undefine("mail", key="t9")
+    site.app.throttle["mail", "t9"].undefine()
     fill(site.app, 10, tenants=10)
     assert text not in site.read("/limits/mail?key=t9")
 
@@ -139,7 +139,7 @@ def test_slots(site: Site) -> None:
 
 def test_the_charts_show_use_against_the_limit(site: Site) -> None:
     throttle = site.app.throttle
-    throttle["day"].acquire(50)
+    throttle["day"].try_acquire(50)
     throttle.run_plan(throttle.observer.record_totals())
     page = site.html("/limits/day")
     assert "50 units granted in 15 min, at most" in page
@@ -152,7 +152,7 @@ def test_the_charts_show_use_against_the_limit(site: Site) -> None:
 def test_refusals(site: Site) -> None:
     throttle = site.app.throttle
     throttle["mail"].pause(60)
-    throttle["mail"].acquire()
+    throttle["mail"].try_acquire()
     assert "Calls refused: 1: 1 by a pause" in site.read("/limits/mail")
 
 
@@ -160,7 +160,7 @@ def test_lists_of_keys(site: Site) -> None:
     fill(site.app, 150, tenants=120)
     throttle = site.app.throttle
     throttle["mail", "t9"].pause(60)
-    throttle.define("mail", "1/h", key="t8")
+    throttle["mail", "t8"].define("1/h")
     first, second = (site.read(f"/limits/mail/keys?page={number}") for number in (1, 2))
     assert "Page 1 of 2, 120 keys" in first
     assert len(set(re.findall(r"\bt\d+\b", first + second))) == 120
@@ -181,7 +181,7 @@ def test_waiting_tasks(site: Site) -> None:
 
 
 def test_a_report(site: Site) -> None:
-    site.app.throttle["day"].acquire(50)
+    site.app.throttle["day"].try_acquire(50)
     page = site.read("/limits/day/report?hours=0.25")
     assert "Units granted 50, " in page
     assert "Refused by API 0" in page
@@ -236,7 +236,7 @@ def test_fan_outs(site: Site) -> None:
 
 def test_history(site: Site) -> None:
     for number in range(1, 61):
-        site.app.throttle.define("day", f"{number}/d burst {number}", reason=f"reason {number}")
+        site.app.throttle["day"].define(f"{number}/d burst {number}", reason=f"reason {number}")
     page = site.html("/history")
     assert "59/d burst 59 -> 60/d burst 60" in text_of(page)
     assert len(re.findall(r"<tr>", page)) == 51

@@ -166,7 +166,7 @@ def test_markup_is_inert(site: Site) -> None:
     app.task(send, name=bad, shared=False, lazy=False, throttle="mail:{tenant}")
     throttle.fan_out([app.tasks[bad].s(bad).set(task_id=bad)], bad)
     throttle["mail"].pause(600, reason=bad, by=bad)
-    throttle.define("day", "90/d burst 90", reason=bad, by=bad)
+    throttle["day"].define("90/d burst 90", reason=bad, by=bad)
     args = {"search": bad, "id": bad, "key": bad, "which": bad, "before": bad}
     for path in (*PATHS, "/limits/day", f"/limits/{bad}"):
         page = site.client.get(path).text + site.client.get(path, query_string=args).text

@@ -360,7 +360,7 @@ def test_a_row_that_cannot_be_read_stops_no_other(site: Site, key: str, row: Any
     until(lambda: quarantined(site) == {damaged.id: "damaged "}, "the task is in quarantine")
     said = f"ERROR/MainProcess] Task {damaged.id} cannot be read"
     until(lambda: said in site.worker.log()[logged:], "the worker logs it")
-    removal = hostile.throttle.drop("gate", key)
+    removal = hostile.throttle["gate", key].drop()
     assert (removal.removed, removal.failed) == (1, 0)
     with pytest.raises(TaskRevokedError):
         damaged.get(timeout=SECONDS)
@@ -532,8 +532,8 @@ def test_a_bomb_of_tasks(site: Site) -> None:
     dropped = site.send(hostile.short_or_dropped)
     with pytest.raises(TaskRevokedError):
         dropped.get(timeout=SECONDS)
-    site.limiter.define("short", "100/s max-waiting 3")
+    site.limiter["short"].define("100/s max-waiting 3")
     until(lambda: None not in outcomes(results), "those that waited are done")
     assert outcomes(results).count("ran") == 4
-    site.limiter.undefine("short")
+    site.limiter["short"].undefine()
     site.limiter["short"].reset()

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
@@ -224,7 +225,7 @@ def test_a_wrong_file_changes_nothing_and_is_reported_once(site: Site) -> None:
 
 
 def test_a_worker_starts_with_a_wrong_file_and_keeps_what_the_server_has(site: Site) -> None:
-    site.limiter.apply_rules(read_rules(SLOW, "before"), "before")
+    apply_rules(site.limiter, read_rules(SLOW, "before"), "before")
     site.path.write_text("wrong")
     worker = site.worker()
     site.send("named", 3)
@@ -271,7 +272,7 @@ def test_rules_with_which_tasks_fail_are_a_wrong_file(site: Site) -> None:
 
 def test_rules_that_would_switch_a_limit_to_slots_are_refused(site: Site) -> None:
     worker = site.worker()
-    site.limiter.define("other", "5/s")
+    site.limiter["other"].define("5/s")
     rename(site.path, SLOW.replace("[routes]", 'other = "5 at once"\n[routes]'))
     text = "limit 'other' cannot become '5 at once'"
     site.until(lambda: text in worker.log(), "it is logged")

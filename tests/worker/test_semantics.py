@@ -397,7 +397,7 @@ def test_a_chord_with_a_member_that_does_not_succeed(
 
 
 def test_a_chord_with_a_member_that_its_limit_refuses(client: Shop, line: str) -> None:
-    client.throttle["never", line].acquire()
+    client.throttle["never", line].try_acquire()
     with client.held(line):
         result = chord([shop.add.s(line, 1, 2), shop.impatient.s(line)])(shop.collect.s())
     client.finished(result)
@@ -456,7 +456,7 @@ def test_a_limit_that_the_server_has_forgotten_costs_no_task_its_place(
 
 
 def test_a_rejected_task_goes_back_to_the_head_of_its_line(client: Shop, line: str) -> None:
-    client.throttle.define("turn", "1/d", key=line)
+    client.throttle["turn", line].define("1/d")
     client.hold(line, "turn")
     first, second = (shop.refuse.delay(line, requeue=requeue) for requeue in (True, False))
     client.waiting(first, second)
@@ -467,7 +467,7 @@ def test_a_rejected_task_goes_back_to_the_head_of_its_line(client: Shop, line: s
     assert client.order("runs", *runs) == [task.id for task in runs]
     assert client.order("released", *runs) == [task.id for task in runs]
     assert first.get(timeout=SECONDS) == "done"
-    client.throttle.undefine("turn", key=line)
+    client.throttle["turn", line].undefine()
 
 
 # Results.
@@ -483,7 +483,7 @@ def test_an_ignored_result_is_not_stored(client: Shop, line: str) -> None:
 
 
 def test_a_waiting_task_shows_where_it_stands(client: Shop, line: str) -> None:
-    client.throttle["never", line].acquire()
+    client.throttle["never", line].try_acquire()
     results = [shop.tracked.delay(line)]
     client.waiting(*results)
     results.append(shop.tracked.delay(line))
@@ -494,11 +494,11 @@ def test_a_waiting_task_shows_where_it_stands(client: Shop, line: str) -> None:
         info = result.info
         assert (info["limit"], info["key"], info["position"]) == ("never", line, position)
         assert 3600 * position - 60 < info["expected"] <= 3600 * position
-    client.throttle.define("never", "100/s", key=line)
+    client.throttle["never", line].define("100/s")
     for result in results:
         assert result.get(timeout=SECONDS) is None
         assert result.state == "SUCCESS"
-    client.throttle.undefine("never", key=line)
+    client.throttle["never", line].undefine()
 
 
 # Tasks nobody edits.
@@ -678,7 +678,7 @@ def test_all_limits_of_a_name_are_passed_at_the_cost_of_the_name(client: Shop, l
 
 
 def test_signals(client: Shop, line: str) -> None:
-    client.throttle["never", line].acquire()
+    client.throttle["never", line].try_acquire()
     results, sent_at = [], []
     for _ in range(2):
         sent_at.append(time.time())
@@ -827,18 +827,18 @@ def test_a_task_needs_all_of_its_limits(client: Shop, line: str) -> None:
 
 
 def test_a_limit_that_is_raised_at_run_time_frees_those_that_wait(client: Shop, line: str) -> None:
-    client.throttle["never", line].acquire()
+    client.throttle["never", line].try_acquire()
     results = [shop.never.delay(line) for _ in range(10)]
     client.waiting(*results)
     began = time.monotonic()
-    client.throttle.define("never", "100/s", key=line)
+    client.throttle["never", line].define("100/s")
     client.finished(*results)
     assert time.monotonic() - began < 3
-    client.throttle.undefine("never", key=line)
+    client.throttle["never", line].undefine()
 
 
 def test_a_pause_stops_a_line_and_a_reset_lets_it_go_on(client: Shop, line: str) -> None:
-    client.throttle.define("turn", "20/s", key=line)
+    client.throttle["turn", line].define("20/s")
     results = [shop.turn.delay(line) for _ in range(100)]
     until(lambda: len(client.rows("runs", *results)) >= 3, "some tasks ran")
     client.hold(line, "turn")
@@ -846,16 +846,16 @@ def test_a_pause_stops_a_line_and_a_reset_lets_it_go_on(client: Shop, line: str)
     ran = len(client.rows("released", *results))
     time.sleep(0.5)
     assert len(client.rows("released", *results)) == ran < len(results)
-    client.throttle.define("turn", "1000/s", key=line)
+    client.throttle["turn", line].define("1000/s")
     client.let_go(line, "turn")
     client.finished(*results)
-    client.throttle.undefine("turn", key=line)
+    client.throttle["turn", line].undefine()
 
 
 def test_a_pause_until_resumed_is_lifted_and_nothing_else(client: Shop, line: str) -> None:
     limit = client.throttle["never", line]
-    client.throttle.define("never", "100/d burst 100", key=line)
-    assert limit.acquire(90)
+    client.throttle["never", line].define("100/d burst 100")
+    assert limit.try_acquire(90)
     assert limit.pause(None) == float("inf")
     results = [shop.never.delay(line) for _ in range(4)]
     client.waiting(*results)
@@ -868,7 +868,7 @@ def test_a_pause_until_resumed_is_lifted_and_nothing_else(client: Shop, line: st
     client.finished(*results)
     assert time.monotonic() - began < 3
     assert limit.peek().remaining == 6
-    client.throttle.undefine("never", key=line)
+    client.throttle["never", line].undefine()
 
 
 def test_a_line_behind_a_pause_until_resumed_is_not_looked_at(client: Shop, line: str) -> None:
@@ -905,11 +905,11 @@ def test_a_cost_that_can_no_longer_pass_fails_its_task(client: Shop, line: str) 
     with client.held(line, "wide"):
         result = shop.wide.delay(line)
         client.waiting(result)
-        client.throttle.define("wide", "1/h burst 1", key=line)
+        client.throttle["wide", line].define("1/h burst 1")
     with pytest.raises(CostError, match="wide"):
         result.get(timeout=SECONDS)
     assert client.order("runs", result) == []
-    client.throttle.undefine("wide", key=line)
+    client.throttle["wide", line].undefine()
 
 
 def test_a_message_delivered_twice_is_not_lost_when_its_cost_can_no_longer_pass(
@@ -923,10 +923,10 @@ def test_a_message_delivered_twice_is_not_lost_when_its_cost_can_no_longer_pass(
     with client.held(line, "wide"):
         client.redis.lpush("celery", json.dumps(message))
         client.waiting(result)
-        client.throttle.define("wide", "1/h burst 1", key=line)
+        client.throttle["wide", line].define("1/h burst 1")
     with pytest.raises(CostError, match="wide"):
         result.get(timeout=SECONDS)
-    client.throttle.undefine("wide", key=line)
+    client.throttle["wide", line].undefine()
 
 
 def test_limits_met_in_the_body_of_a_task(client: Shop, line: str) -> None:

@@ -47,7 +47,7 @@ class Bench:
             return sum(int(client.hlen(line)) for line in lines)
 
     def define(self, limit: str, definition: str) -> None:
-        Limiter(self.servers[limit].url, {limit: "1/h"}).define(limit, definition)
+        Limiter(self.servers[limit].url, {limit: "1/h"})[limit].define(definition)
 
     def modes(self) -> dict[str, str]:
         """Return the mode of each shard, as the worker shows it."""

@@ -1,9 +1,10 @@
-"""Takes waiting tasks out of their lines for good: drain, move and drop.
+"""Takes waiting tasks out of their lines for good: drain, move, drop and purge.
 
 ::
 
-    methods.py     the methods of ``Throttle(app)``
-    remove.py      the way of all three: find the tasks, claim them in batches, dispose of each
+    handle.py      ThrottleHandle: one limit of an app, with the methods for its waiting tasks
+    removals.py    the functions that it and ``Throttle(app)`` call; purge
+    remove.py      the way of drain, move and drop: finds, claims and disposes of the tasks
     withdrawal.py  claims under a lease of their own; tasks that were not disposed of are requeued
     publisher.py   drain and move: a task goes to the broker
     revoker.py     drop: a task ends as revoked

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitingCount:
-    """The tasks that wait for a limit now. ``throttle.count_waiting()`` returns it.
+    """The tasks that wait for a limit now. ``throttle["mail"].count_waiting()`` returns it.
 
     Attributes:
         waiting: Tasks in lines. A removal takes them out of their lines.
@@ -26,7 +26,7 @@ class WaitingCount:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The outcome of a removal. ``throttle.drain()``, ``move()`` and ``drop()`` return it.
+    """The outcome of a removal, as ``throttle["mail"].drain()`` and the like return it.
 
     Attributes:
         removed: Tasks that left their lines.

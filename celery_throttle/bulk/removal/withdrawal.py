@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import StoreError
-from celery_throttle.lease_renewer import LeaseRenewer
+from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.operations.claim import claim_call, requeue_call
 from celery_throttle.operations.waiting_queues import END
 from celery_throttle.operations.withdraw import Claimant, WithdrawPlans

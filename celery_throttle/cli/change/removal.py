@@ -53,7 +53,8 @@ def drain(target: Target, limit: str | None, key: str | None, **options: Any) ->
     )
     author = {name: options[name] for name in ("reason", "by")}
     with _progress("Draining") as progress:
-        done = throttle.drain(ref, **author, progress=progress)
+        drain = throttle.drain_all if ref is None else throttle[ref].drain
+        done = drain(**author, progress=progress)
     _report("Drained", done, options)
 
 
@@ -69,7 +70,8 @@ def move(target: Target, limit: str | None, key: str | None, **options: Any) -> 
     throttle, ref = _prepare(target, limit, key, question, options)
     author = {name: options[name] for name in ("reason", "by")}
     with _progress("Moving") as progress:
-        done = throttle.move(ref, queue, **author, progress=progress)
+        move = throttle.move_all if ref is None else throttle[ref].move
+        done = move(queue, **author, progress=progress)
     _report("Moved", done, options)
 
 
@@ -82,7 +84,8 @@ def drop(target: Target, limit: str | None, key: str | None, **options: Any) -> 
     throttle, ref = _prepare(target, limit, key, "They are discarded for good. Drop them?", options)
     reason = options["reason"] or "dropped"
     with _progress("Dropping") as progress:
-        done = throttle.drop(ref, reason=reason, by=options["by"], progress=progress)
+        drop = throttle.drop_all if ref is None else throttle[ref].drop
+        done = drop(reason=reason, by=options["by"], progress=progress)
     _report("Dropped", done, options)
 
 
@@ -126,7 +129,7 @@ def _prepare(
     target.require_app("whose broker and result backend have the tasks")
     throttle: Any = target.throttle  # of an app, it is a Throttle
     ref = None if limit is None else LimitRef(limit, key)
-    found = throttle.count_waiting(ref)
+    found = (throttle if ref is None else throttle[ref]).count_waiting()
     if found.waiting and "queue" in options:
         queue = options["queue"]
         if not throttle.run_plan(throttle.observer.is_consumed(throttle.qualify(queue))):

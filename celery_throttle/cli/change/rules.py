@@ -13,6 +13,7 @@ from celery_throttle.cli.shared.options import author_options, json_option, yes_
 from celery_throttle.cli.shared.preview import preview_text
 from celery_throttle.cli.shared.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits, format_limits
 from celery_throttle.observe.text import count
@@ -105,7 +106,7 @@ def apply(
     if not as_json:
         _show_changes(file, changes, previews)
     confirm("Put these rules in force?", yes=yes or not changes)
-    throttle.apply_rules(rules, file, by=by, reason=reason)
+    apply_rules(throttle, rules, file, by=by, reason=reason)
     if as_json:
         echo_json({"file": file, "changes": changes, "previews": previews})
     else:

@@ -12,7 +12,7 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.tasks.app_limits import AppLimits
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,7 +20,7 @@ import redis
 
 from celery_throttle.cli.simulation.figures import fullest
 from celery_throttle.cli.simulation.run import SimulatedRun
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
@@ -95,6 +95,6 @@ def _take(limiter: Limiter, clock: ManualClock, run: SimulatedRun, number: int) 
     if run.limit.algorithm == CONCURRENCY:
         # A name as of the holder of a Slot: a process id and a random number.
         holder = Holder(f"{12345} {number:032x}", run.slot_us / MICROSECONDS)
-        limiter.run_plan(limiter.plans.acquire(requirement, None, mode="slot", holder=holder))
+        limiter.run_plan(limiter.plans.try_acquire(requirement, None, mode="slot", holder=holder))
     else:
-        limiter.run_plan(limiter.plans.decide(requirement, None))
+        limiter.run_plan(limiter.plans.try_acquire(requirement, None))

@@ -17,8 +17,8 @@ from celery_throttle.web.site import Site
 REMOVAL_SECONDS = 10.0
 
 
-def _remove(site: Site, name: str, *args: Any, author: Author) -> None:
-    """Call ``drain``, ``move`` or ``drop`` of the app."""
+def _remove(remove: Callable[..., Any], *args: Any, author: Author) -> None:
+    """Call ``drain``, ``move`` or ``drop`` of a limit of the app."""
     end = time.monotonic() + REMOVAL_SECONDS
 
     def stop_in_time(done: int, total: int) -> None:
@@ -26,12 +26,12 @@ def _remove(site: Site, name: str, *args: Any, author: Author) -> None:
             raise TimeIsUpError
 
     about = {"by": author.by} | ({"reason": author.reason} if author.reason else {})
-    getattr(site.task_methods, name)(*args, **about, progress=stop_in_time)
+    remove(*args, **about, progress=stop_in_time)
 
 
 def _preview(text: str) -> Callable[[Site, LimitRef, Values], Consequence]:
     def preview(site: Site, ref: LimitRef, _: Values) -> Consequence:
-        return Consequence(text, found=site.task_methods.count_waiting(ref))
+        return Consequence(text, found=site.task_methods[ref].count_waiting())
 
     return preview
 
@@ -41,19 +41,19 @@ def _preview_move(site: Site, ref: LimitRef, values: Values) -> Consequence:
     text = f"They go to queue {queue}."
     if not site.run(site.observer.is_consumed(site.limiter.own_broker + queue)):
         text += f" {unconsumed_text(queue)}"
-    return Consequence(text, found=site.task_methods.count_waiting(ref))
+    return Consequence(text, found=site.task_methods[ref].count_waiting())
 
 
 def _drain(site: Site, ref: LimitRef, _: Values, author: Author) -> None:
-    _remove(site, "drain", ref, author=author)
+    _remove(site.task_methods[ref].drain, author=author)
 
 
 def _move(site: Site, ref: LimitRef, values: Values, author: Author) -> None:
-    _remove(site, "move", ref, values["queue"], author=author)
+    _remove(site.task_methods[ref].move, values["queue"], author=author)
 
 
 def _drop(site: Site, ref: LimitRef, _: Values, author: Author) -> None:
-    _remove(site, "drop", ref, author=author)
+    _remove(site.task_methods[ref].drop, author=author)
 
 
 _TASKS = "the waiting tasks of"

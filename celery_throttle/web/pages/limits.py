@@ -133,7 +133,7 @@ class LimitPages:
         """Show the tasks that wait at a limit, or at one key of it, page by page."""
         site, ref = self.site, read_ref(name)
         first = (number_argument("page") - 1) * _ROWS_PAGE
-        found = site.limiter.list_waiting(ref, first=first, most=_ROWS_PAGE)
+        found = site.limiter[ref].list_waiting(first=first, most=_ROWS_PAGE)
         tasks = [replace(task, queue=site.queue_name(task.queue)) for task in found.tasks]
         return render_template(
             "waiting.html",

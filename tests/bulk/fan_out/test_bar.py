@@ -75,7 +75,7 @@ def test_the_bar_on_a_terminal(redis_url: str) -> None:
 
 @pytest.mark.parametrize("paused", [None, 30.0, "for ever"])
 def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
-    app.throttle.define("api", "10/s")
+    app.throttle["api"].define("10/s")
     began = time.monotonic()
     for name, count in (("a", 100), ("b", 300)):
         signatures = [app.tasks["one"].s(f"{name} {n}") for n in range(count)]
@@ -86,7 +86,7 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     assert found.seconds == pytest.approx(20, rel=0.05)  # both share the limit
     # Nobody takes the tasks: half a second later a forecast says that workers are missing.
     assert found.limited_by == "api" or time.monotonic() > began + 0.5
-    assert app.throttle.forecast("api").waiting == 400
+    assert app.throttle["api"].forecast().waiting == 400
     if paused is None:
         return
     before_pause = time.monotonic()
@@ -104,9 +104,9 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
 
 
 def test_a_forecast_goes_by_weights(app: Any) -> None:
-    app.throttle.define("api", "10/s")
-    app.throttle.define("mail", "1000/s burst 1000")
-    app.throttle.define("mail", key="gold", weight=3)
+    app.throttle["api"].define("10/s")
+    app.throttle["mail"].define("1000/s burst 1000")
+    app.throttle["mail", "gold"].define(weight=3)
     for who in ("gold", "other"):
         app.throttle.fan_out([app.tasks["tenant"].s(who, text=str(n)) for n in range(90)], who)
     app.throttle.fan_out([app.tasks["tenant"].s("gold")], "gold more")  # reads the weight again

@@ -103,7 +103,7 @@ def test_positions_count_the_tasks_before(app: Any, client: Any) -> None:
         signature.set(priority=5 * (index == 4)) for index, signature in enumerate(some(app, 7))
     ]
     app.throttle.fan_out(more, "nightly")
-    app.throttle.define("api", "1000/s burst 100")
+    app.throttle["api"].define("1000/s burst 100")
     keys = app.throttle.keys
     call = claim_call(keys, "w", keys.queue("redis/0/celery"), range(1, 10), lease=5)
     rows = app.throttle.store.run(call)[2:]
@@ -122,7 +122,7 @@ def claim(app: Any, first_token: int, count: int = 10) -> list[bytes]:
 
 
 def test_it_is_no_limit(app: Any, client: Any) -> None:
-    app.throttle.define("api", "100/s burst 100")
+    app.throttle["api"].define("100/s burst 100")
     handle = app.throttle.fan_out(some(app, 20), "nightly")
     assert len(claim(app, 1)) == 10
     handle.pause(60)
@@ -143,7 +143,7 @@ def test_it_is_no_limit(app: Any, client: Any) -> None:
 
 
 def test_a_paused_fan_out_waits_for_nothing_else(app: Any) -> None:
-    app.throttle.define("api", "100/s burst 100")
+    app.throttle["api"].define("100/s burst 100")
     paused = app.throttle.fan_out(some(app, 5), "nightly")
     paused.pause(reason="letters are wrong", by="ann")
     other = [app.tasks["one"].s(n).set(task_id=f"other {n}") for n in range(5)]

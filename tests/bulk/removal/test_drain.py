@@ -14,7 +14,6 @@ from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
 from celery_throttle import (
-    LimitValueError,
     PublishRejectedError,
     QueueNotFoundError,
     StoreUnavailableError,
@@ -59,7 +58,7 @@ def test_a_message_is_as_it_was(site: Site, options: dict[str, Any]) -> None:
     queue = options.get("queue", "celery")
     site.send(1, "call", "ä", {"n": 1}, **options)
     [sent] = site.park(queue)
-    assert site.throttle.drain() == Removal(1, 0, 0, 0)
+    assert site.throttle.drain_all() == Removal(1, 0, 0, 0)
     [drained] = site.at_broker(queue)
     assert content(drained) == content(sent)
     assert (site.waiting(), site.claimed()) == (0, 0)
@@ -70,7 +69,7 @@ def test_a_message_of_the_first_protocol(make_site: MakeSite) -> None:
     site.send(1)
     [sent] = site.park()
     assert "task" not in sent.headers
-    assert site.throttle.drain().removed == 1
+    assert site.throttle.drain_all().removed == 1
     [drained] = site.at_broker()
     assert content(drained) == content(sent)
 
@@ -81,7 +80,7 @@ def test_in_order_and_to_their_queues(site: Site) -> None:
     late = site.send(3, priority=9)
     for queue in sent:
         site.park(queue)
-    assert site.throttle.drain().removed == 1206
+    assert site.throttle.drain_all().removed == 1206
     assert ids(site.at_broker()) == [*sent["celery"], *urgent, *late]
     assert ids(site.at_broker("other")) == sent["other"]
 
@@ -90,20 +89,18 @@ def test_a_limit_and_a_key_of_it(site: Site) -> None:
     plain = site.send(2)
     of_a, of_b = site.send(3, "tenant", "a"), site.send(4, "tenant", "b")
     site.park()
-    assert site.throttle.drain("mail", "a").removed == 3
+    assert site.throttle["mail", "a"].drain().removed == 3
     assert ids(site.at_broker()) == of_a
-    assert site.throttle.drain("mail").removed == 4
+    assert site.throttle["mail"].drain().removed == 4
     assert ids(site.at_broker()) == of_b
-    assert site.throttle.drain("mail").removed == 0
-    assert site.throttle.drain("api", key=None).removed == 2
+    assert site.throttle["mail"].drain().removed == 0
+    assert site.throttle["api"].drain().removed == 2
     assert ids(site.at_broker()) == plain
 
 
 def test_limits_that_cannot_be_meant(site: Site) -> None:
     with pytest.raises(UnknownLimitError, match="'nothing' is not defined"):
-        site.throttle.drain("nothing")
-    with pytest.raises(LimitValueError, match="key 'a' has no limit"):
-        site.throttle.drain(key="a")
+        site.throttle["nothing"].drain()
 
 
 def test_tasks_of_a_limit_that_is_no_more(site: Site, make_site: MakeSite) -> None:
@@ -112,7 +109,7 @@ def test_tasks_of_a_limit_that_is_no_more(site: Site, make_site: MakeSite) -> No
     site.park()
     site.client.delete("{throttle}:limits")
     later = make_site(limits={})
-    assert later.throttle.drain("mail").removed == 2
+    assert later.throttle["mail"].drain().removed == 2
     assert len(site.at_broker()) == 2
 
 
@@ -124,8 +121,8 @@ def test_a_preview(site: Site) -> None:
     count = site.throttle.count_waiting()
     assert (count.waiting, count.claimed, count.elsewhere) == (5, 0, 0)
     assert count.queues == {"celery": 2, "other": 3}
-    assert site.throttle.count_waiting("mail", "a").queues == {"other": 3}
-    assert site.throttle.count_waiting("mail", "b").waiting == 0
+    assert site.throttle["mail", "a"].count_waiting().queues == {"other": 3}
+    assert site.throttle["mail", "b"].count_waiting().waiting == 0
     assert site.waiting() == 5
 
 
@@ -133,7 +130,7 @@ def test_progress(site: Site) -> None:
     site.send(2 * BATCH_SIZE + 10)
     site.park()
     seen: list[tuple[int, int]] = []
-    site.throttle.drain(progress=lambda done, total: seen.append((done, total)))
+    site.throttle.drain_all(progress=lambda done, total: seen.append((done, total)))
     total = 2 * BATCH_SIZE + 10
     assert seen == [(BATCH_SIZE, total), (2 * BATCH_SIZE, total), (total, total)]
 
@@ -143,11 +140,11 @@ def test_to_another_queue(site: Site) -> None:
     other = site.send(2, queue="other")
     for queue in ("celery", "other"):
         site.park(queue)
-    assert site.throttle.move("api", "other").removed == 5
+    assert site.throttle["api"].move("other").removed == 5
     assert ids(site.at_broker("other")) == [*sent, *other]
     site.send(1)
     site.park()
-    assert site.throttle.move(None, "new").removed == 1
+    assert site.throttle.move_all("new").removed == 1
     assert len(site.at_broker("new")) == 1
 
 
@@ -156,7 +153,7 @@ def test_a_queue_that_the_app_does_not_have(make_site: MakeSite) -> None:
     site.send(3)
     site.park()
     with pytest.raises(QueueNotFoundError, match="'new' is not in task_queues"):
-        site.throttle.move("api", "new")
+        site.throttle["api"].move("new")
     assert site.waiting() == 3
 
 
@@ -171,9 +168,9 @@ def test_a_queue_that_rabbitmq_does_not_have(
     for message in messages:
         site.park_message(message, "gone")
     with pytest.raises(QueueNotFoundError, match="no queue 'gone'"):
-        site.throttle.drain()
+        site.throttle.drain_all()
     assert (site.waiting(), site.claimed()) == (3, 0)
-    assert site.throttle.move(None, "celery").removed == 3
+    assert site.throttle.move_all("celery").removed == 3
     assert ids(site.at_broker()) == ids(messages)
 
 
@@ -199,7 +196,7 @@ def test_headers_of_rabbitmq_stay_behind(
     [message] = site.at_broker()
     use_rabbitmq(site, any_rabbitmq_url)
     site.park_message(message)
-    assert site.throttle.drain().removed == 1
+    assert site.throttle.drain_all().removed == 1
     assert site.at_broker("other") == []
     [drained] = site.at_broker()
     expected = {name: one for name, one in message.headers.items() if not name.startswith("x-")}
@@ -235,7 +232,7 @@ def test_a_message_that_rabbitmq_refuses(
     use_rabbitmq(site, rabbitmq4_url)
     for message in messages:
         site.park_message(message)
-    assert site.throttle.drain() == Removal(2, 1, 0, 0)
+    assert site.throttle.drain_all() == Removal(2, 1, 0, 0)
     assert ids(site.at_broker()) == [*first, last[1]]
     assert (site.waiting(), site.claimed()) == (1, 0)
     assert f"Could not drain task {last[0]}" in caplog.text
@@ -257,11 +254,11 @@ def test_a_queue_that_is_full(
     for message in messages:
         site.park_message(message)
     with pytest.raises(PublishRejectedError, match="'celery' takes no more messages"):
-        site.throttle.drain()
+        site.throttle.drain_all()
     taken = ids(site.at_broker())
     assert taken == sent[: len(taken)]
     assert (site.waiting(), site.claimed()) == (5 - len(taken), 0)
-    assert site.throttle.move(None, "other").removed == 5 - len(taken)
+    assert site.throttle.move_all("other").removed == 5 - len(taken)
     assert ids(site.at_broker("other")) == sent[len(taken) :]
     with site.app.connection_for_write() as connection:  # other tests declare it without bounds
         connection.default_channel.queue_delete(queue.name)
@@ -282,7 +279,7 @@ def test_queues_of_other_brokers(site: Site) -> None:
     site.park()
     park_elsewhere(site, "amqp/%2F/celery")
     assert site.throttle.count_waiting().elsewhere == 1
-    assert site.throttle.drain() == Removal(2, 0, 0, 1)
+    assert site.throttle.drain_all() == Removal(2, 0, 0, 1)
     assert site.waiting() == 1
 
 
@@ -299,7 +296,7 @@ def test_workers_without_this_package_run_what_was_drained(
 
     site.send(20, note.name, str(ran))
     site.park()
-    assert site.throttle.drain().removed == 20
+    assert site.throttle.drain_all().removed == 20
     start_worker("tests.apps.plain", redis_url, pool="solo")
     wait_until(lambda: len(ran.read_text().split()) == 20, "all tasks have run")
     assert ran.read_text().split() == [str(number) for number in range(20)]
@@ -309,7 +306,7 @@ def test_a_message_that_cannot_be_sent(site: Site, caplog: pytest.LogCaptureFixt
     site.send(2)
     site.park()
     park_elsewhere(site, site.throttle.qualify("celery"))
-    assert site.throttle.drain() == Removal(2, 1, 0, 0)
+    assert site.throttle.drain_all() == Removal(2, 1, 0, 0)
     assert (site.waiting(), site.claimed()) == (1, 0)
     assert "Could not drain task" in caplog.text
 
@@ -335,10 +332,10 @@ def test_what_was_not_sent_is_at_the_head_of_its_line(
     with monkeypatch.context() as patch:
         interrupt_at(patch, BATCH_SIZE + 5, error)
         with pytest.raises(type(error)):
-            site.throttle.drain()
+            site.throttle.drain_all()
     assert ids(site.at_broker()) == sent[: BATCH_SIZE + 6]
     assert site.claimed() == 0
-    assert site.throttle.drain().removed == 15
+    assert site.throttle.drain_all().removed == 15
     # Nobody knows whether the broker has the task at which it failed, so that is sent again.
     assert ids(site.at_broker()) == sent[BATCH_SIZE + 5 :]
 
@@ -351,10 +348,10 @@ def test_large_tasks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         interrupt_at(patch, 0, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            site.throttle.drain()
+            site.throttle.drain_all()
     assert ids(site.at_broker()) == sent[:1]
     assert (site.waiting(), site.claimed()) == (12, 0)
-    assert site.throttle.drain(progress=lambda seen, _: batches.append(seen)).removed == 12
+    assert site.throttle.drain_all(progress=lambda seen, _: batches.append(seen)).removed == 12
     assert ids(site.at_broker()) == sent
     assert batches == [3, 6, 9, 12]
 
@@ -365,7 +362,7 @@ from celery_throttle.bulk.removal.publisher import QueuePublisher
 from tests.bulk.removal.conftest import Site
 site = Site(sys.argv[1])
 QueuePublisher.complete = lambda self: os._exit(9)
-site.throttle.drain()
+site.throttle.drain_all()
 """
 
 
@@ -386,7 +383,7 @@ def test_a_crash_between_the_broker_and_the_server(site: Site, redis_url: str) -
         return bool(site.throttle.store.run(report)[1])
 
     wait_until(lapsed, "the end of the lease")
-    assert site.throttle.drain() == Removal(BATCH_SIZE + 20, 0, 0, 0)
+    assert site.throttle.drain_all() == Removal(BATCH_SIZE + 20, 0, 0, 0)
     assert ids(site.at_broker()) == sent, "that batch twice"
 
 
@@ -408,7 +405,7 @@ def test_the_lease_is_renewed_while_the_broker_is_slow(
         publish(*args, **options)
 
     monkeypatch.setattr(PUBLISH, slow)
-    assert site.throttle.drain().removed == 1
+    assert site.throttle.drain_all().removed == 1
 
 
 def test_claims_are_left_to_their_workers(site: Site) -> None:
@@ -419,9 +416,9 @@ def test_claims_are_left_to_their_workers(site: Site) -> None:
     queue = list(keys.queue(site.throttle.qualify("celery")))
     call = claim_call(keys, "worker", queue, range(1, 2), lease=60)
     assert len(site.throttle.store.run(call)) == 3
-    assert site.throttle.count_waiting("api").claimed == 1
-    assert site.throttle.count_waiting("mail").claimed == 0
-    assert site.throttle.drain() == Removal(4, 0, 1, 0)
+    assert site.throttle["api"].count_waiting().claimed == 1
+    assert site.throttle["mail"].count_waiting().claimed == 0
+    assert site.throttle.drain_all() == Removal(4, 0, 1, 0)
     site.throttle.store.run(claim_call(keys, "worker", (), range(0), lease=60, settled=[1]))
 
 
@@ -442,7 +439,7 @@ def test_a_lost_reply_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(site.throttle.store, "run", lossy)
     monkeypatch.setattr("celery_throttle.bulk.retry.RETRY_INTERVAL_SECONDS", 0.0)
-    assert site.throttle.drain() == Removal(BATCH_SIZE + 5, 0, 0, 0)
+    assert site.throttle.drain_all() == Removal(BATCH_SIZE + 5, 0, 0, 0)
     assert sorted(set(failed)) == ["claim", "requeue", "withdraw_lines"]
     assert ids(site.at_broker()) == sent
 
@@ -465,12 +462,12 @@ def test_a_server_that_is_lost_for_good(
         patch.setattr(QueuePublisher, "complete", lose)
         patch.setattr("celery_throttle.bulk.retry.RETRY_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(StoreUnavailableError), caplog.at_level(logging.WARNING):
-            site.throttle.drain()
+            site.throttle.drain_all()
     assert "its claimed tasks wait again in 3 s" in caplog.text
     assert site.claimed() == 3
     report = claim_call(site.throttle.keys, "somebody", (), range(0), lease=3)
     wait_until(lambda: run(report)[1], "the end of the lease")
-    assert site.throttle.drain().removed == 3
+    assert site.throttle.drain_all().removed == 3
     assert ids(site.at_broker()) == sent + sent
 
 
@@ -479,7 +476,7 @@ def test_a_worker_may_park_the_message_again(site: Site) -> None:
     site.send(1)
     site.park()
     assert site.client.zcard("{throttle}:unacknowledged") == 1
-    site.throttle.drain()
+    site.throttle.drain_all()
     [message] = site.at_broker()
     assert site.park_message(message, redelivered=True) == "parked"
 
@@ -493,15 +490,15 @@ def test_tasks_in_quarantine(site: Site) -> None:
     site.throttle.store.run(claim_call(keys, "worker", queue, range(1, 2), lease=60))
     names = [keys.workers, keys.claims("worker"), keys.quarantine]
     site.throttle.store.run(Call(script("quarantine"), names, ["", "worker", 1, "1 call"]))
-    assert site.throttle.count_waiting("api").waiting == 3
-    assert site.throttle.drain("mail") == Removal(0, 0, 0, 0)
-    assert site.throttle.drain("api") == Removal(3, 0, 0, 0)
+    assert site.throttle["api"].count_waiting().waiting == 3
+    assert site.throttle["mail"].drain() == Removal(0, 0, 0, 0)
+    assert site.throttle["api"].drain() == Removal(3, 0, 0, 0)
     assert sorted(ids(site.at_broker())) == sorted(sent)
 
 
 def test_without_a_server_of_limits(make_site: MakeSite) -> None:
     site = make_site(throttle_enabled=False)
-    assert site.throttle.drain() == Removal(0, 0, 0, 0)
+    assert site.throttle.drain_all() == Removal(0, 0, 0, 0)
     assert site.throttle.count_waiting().waiting == 0
 
 
@@ -510,5 +507,5 @@ def test_a_broker_that_cannot_be_reached(site: Site) -> None:
     site.park()
     site.app.connection_for_write = lambda: Connection("redis://127.0.0.1:1/0")
     with pytest.raises(OperationalError, match="refused"):
-        site.throttle.drain()
+        site.throttle.drain_all()
     assert (site.waiting(), site.claimed()) == (2, 0)

@@ -20,10 +20,10 @@ def test_the_state_of_a_task(site: Site) -> None:
     [ignored] = site.send(1, "forgotten")
     [kept] = site.send(1, "tenant", "a")
     site.park()
-    assert site.throttle.drop("mail").removed == 1
+    assert site.throttle["mail"].drop().removed == 1
     assert site.app.AsyncResult(kept).state == "REVOKED"
     assert site.app.AsyncResult(task_id).state == "PENDING"
-    assert site.throttle.drop("api", reason="no longer needed") == Removal(2, 0, 0, 0)
+    assert site.throttle["api"].drop(reason="no longer needed") == Removal(2, 0, 0, 0)
     error = site.app.AsyncResult(task_id).result
     assert isinstance(error, TaskRevokedError)
     assert str(error) == "no longer needed"
@@ -40,7 +40,7 @@ def test_no_worker_reports_it(site: Site) -> None:
         calls.append(about)
 
     signals.task_revoked.connect(note)
-    site.throttle.drop(None)
+    site.throttle.drop_all()
     signals.task_revoked.disconnect(note)
     assert calls == []
 
@@ -50,7 +50,7 @@ def test_the_chord_of_a_task_fails(site: Site) -> None:
     header = [site.app.tasks["call"].s(number) for number in range(2)]
     result = chord(header)(free.s())
     site.park()
-    assert site.throttle.drop("api").removed == 2
+    assert site.throttle["api"].drop().removed == 2
     assert isinstance(result.result, ChordError)
     assert "TaskRevokedError" in str(result.result)
 
@@ -58,7 +58,7 @@ def test_the_chord_of_a_task_fails(site: Site) -> None:
 def test_a_fan_out_counts_them(site: Site) -> None:
     call = site.app.tasks["call"]
     job = site.throttle.fan_out((call.s(n) for n in range(BATCH_SIZE + 5)), "nightly")
-    assert site.throttle.drop("api").removed == BATCH_SIZE + 5
+    assert site.throttle["api"].drop().removed == BATCH_SIZE + 5
     progress = job.progress()
     assert (progress.revoked, progress.waiting, progress.complete) == (BATCH_SIZE + 5, 0, True)
 
@@ -77,7 +77,7 @@ def test_a_fan_out_counts_what_was_dropped_before_an_interruption(
 
     monkeypatch.setattr(Revoker, "dispose", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        site.throttle.drop("api")
+        site.throttle["api"].drop()
     progress = job.progress()
     assert (progress.revoked, progress.waiting) == (3, 2)
     assert site.claimed() == 0
@@ -86,11 +86,11 @@ def test_a_fan_out_counts_what_was_dropped_before_an_interruption(
 def test_a_drained_task_of_a_fan_out_still_belongs_to_it(site: Site) -> None:
     call = site.app.tasks["call"]
     job = site.throttle.fan_out([call.s(1)], "nightly")
-    site.throttle.drain()
+    site.throttle.drain_all()
     progress = job.progress()
     assert (progress.waiting, progress.running, progress.complete) == (0, 1, False)
     site.park()
-    site.throttle.drop("api")
+    site.throttle["api"].drop()
     assert job.progress().revoked == 1
 
 
@@ -98,7 +98,7 @@ def test_tasks_of_the_first_protocol(make_site: MakeSite) -> None:
     site = make_site(task_protocol=1)
     [task_id] = site.send(1)
     site.park()
-    assert site.throttle.drop("api").removed == 1
+    assert site.throttle["api"].drop().removed == 1
     assert site.app.AsyncResult(task_id).state == "REVOKED"
 
 
@@ -108,7 +108,7 @@ def test_tasks_that_no_worker_could_run(site: Site, make_site: MakeSite) -> None
     park_elsewhere(site, site.throttle.qualify("celery"))
     other = make_site()
     del other.app.tasks["call"]
-    assert other.throttle.drop("api").removed == 2
+    assert other.throttle["api"].drop().removed == 2
     for dropped in (task_id, f"in {site.throttle.qualify('celery')}"):
         assert site.app.AsyncResult(dropped).state == "REVOKED"
 
@@ -123,6 +123,6 @@ def test_a_result_backend_that_fails(site: Site, monkeypatch: pytest.MonkeyPatch
 
         patch.setattr(site.app.backend, "mark_as_revoked", fail)
         with pytest.raises(ConnectionError):
-            site.throttle.drop("api")
+            site.throttle["api"].drop()
     assert (site.waiting(), site.claimed()) == (2, 0)
-    assert site.throttle.drop("api").removed == 2
+    assert site.throttle["api"].drop().removed == 2

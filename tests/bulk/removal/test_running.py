@@ -161,7 +161,7 @@ SIZES = [2000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.time
 @pytest.mark.parametrize("count", SIZES)
 def test_a_drain(fleet: Fleet, count: int) -> None:
     sent = fleet.send(count)
-    removal, seconds = fleet.remove(fleet.throttle.drain)
+    removal, seconds = fleet.remove(fleet.throttle.drain_all)
     print(f"{removal} in {seconds:.1f} s: {removal.removed / seconds:.0f} tasks per second")
     assert removal.removed > count / 2
     assert removal.failed == 0
@@ -176,7 +176,7 @@ def test_a_drain(fleet: Fleet, count: int) -> None:
 @pytest.mark.parametrize("count", SIZES)
 def test_a_move(fleet: Fleet, count: int) -> None:
     sent = fleet.send(count)
-    removal, seconds = fleet.remove(fleet.throttle.move, limit="api", queue="spare")
+    removal, seconds = fleet.remove(fleet.throttle["api"].move, queue="spare")
     print(f"{removal} in {seconds:.1f} s: {removal.removed / seconds:.0f} tasks per second")
     wait_until(lambda: not fleet.in_lines() and not fleet.claimed(), "the rest has run")
     fleet.stop()
@@ -189,7 +189,7 @@ def test_a_move(fleet: Fleet, count: int) -> None:
 @pytest.mark.parametrize("count", SIZES)
 def test_a_drop(fleet: Fleet, count: int) -> None:
     sent = fleet.send(count)
-    removal, seconds = fleet.remove(fleet.throttle.drop, limit="api")
+    removal, seconds = fleet.remove(fleet.throttle["api"].drop)
     print(f"{removal} in {seconds:.1f} s: {removal.removed / seconds:.0f} tasks per second")
     wait_until(lambda: not fleet.in_lines() and not fleet.claimed(), "the rest has run")
     fleet.stop()
@@ -206,7 +206,7 @@ def test_a_drain_to_rabbitmq(
     """What the killed worker had not acknowledged is delivered again, and none is lost."""
     fleet = Fleet(rabbitmq_url, redis_url, start_worker)
     sent = fleet.send(count)
-    removal, seconds = fleet.remove(fleet.throttle.drain)
+    removal, seconds = fleet.remove(fleet.throttle.drain_all)
     print(f"{removal} in {seconds:.1f} s: {removal.removed / seconds:.0f} tasks per second")
     assert removal.removed > count / 2
     fleet.stop()

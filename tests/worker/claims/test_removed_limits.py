@@ -43,7 +43,7 @@ def test_tasks_that_wait_at_a_limit_they_have_no_more(
 ) -> None:
     wait_in_line(deploys, "kept", 10)
     if not known:
-        Limiter(deploys.url).undefine("api")
+        Limiter(deploys.url)["api"].undefine()
     worker = deploys.worker(version)
     deploys.send("kept", [100])  # it has no limit, so it does not wait
     deploys.until_ran("kept", 1)
@@ -71,7 +71,7 @@ def test_the_limit_that_the_code_has_no_more_is_kept_for_those_that_wait(deploys
 def test_a_worker_says_which_tasks_wait_here_in_vain(deploys: Deploys) -> None:
     wait_in_line(deploys, "changed", 3, "shared")
     deploys.limiter["shared"].reset()
-    deploys.limiter.define("shared", "100/s")
+    deploys.limiter["shared"].define("100/s")
     worker = deploys.worker("none")
     deploys.until(lambda: deploys.aside() == 3, "they are set aside")
     told = "Tasks wait for a worker that has code for them, as this one has none: in queue"

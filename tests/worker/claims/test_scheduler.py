@@ -245,7 +245,7 @@ def test_each_queue_is_served(lines: Protocol) -> None:
 
 
 def test_a_call_also_claims_for_processes_that_will_be_free_soon(lines: Protocol) -> None:
-    lines.limiter.define("api", "1000/s burst 1000")
+    lines.limiter["api"].define("1000/s burst 1000")
     for number in range(300):
         lines.park(str(number), ["api"], may_run=False)
     call, _ = make_call(lines, "q")

@@ -125,7 +125,7 @@ def test_the_eta_of_a_task_that_waits_is_its_expected_start(monitors: Monitors) 
     etas = [datetime.fromisoformat(monitors.flower.task(task.id)["eta"]) for task in waiting]
     hours = [(eta - datetime.now(timezone.utc)).total_seconds() / 3600 for eta in sorted(etas)]
     assert hours == pytest.approx([1, 2], abs=0.1)
-    assert monitors.throttle.drop("hour", "hourly").removed == 2
+    assert monitors.throttle["hour", "hourly"].drop().removed == 2
     monitors.wait_for_state(waiting, "REVOKED")
     monitors.check("hourly", started=1, received=3, revoked=2)
 

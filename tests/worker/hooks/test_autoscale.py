@@ -60,7 +60,7 @@ def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
 
 @pytest.mark.pools("prefork", "gevent")
 def test_autoscale_ignores_tasks_in_lines_until_their_limit_allows_them(stage: Stage) -> None:
-    stage.limiter["quota"].acquire(100)
+    stage.limiter["quota"].try_acquire(100)
     first = stage.worker(size=1)
     stage.send(stops.hourly, range(200), FOREVER)
     until(lambda: stage.waiting() == 200, "all tasks wait in their line")

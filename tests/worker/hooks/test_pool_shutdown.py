@@ -177,13 +177,13 @@ def stopped(stage: Stage, stop: Callable[[Worker], Any], rate: str) -> None:
     first = stage.worker()
     tasks = range(100)
     order = stage.line_up(stops.api, "api", tasks)
-    stage.limiter.define("api", rate)
+    stage.limiter["api"].define(rate)
     stage.open("api")
     until(lambda: len(stage.begun()) > 2, "the line moves")
     stop(first)
     assert first.wait() == 0
     assert stage.line() == [number for number in order if number not in stage.begun()]
-    stage.limiter.define("api", "1000/s")
+    stage.limiter["api"].define("1000/s")
     stage.worker(first.hostname)
     until(lambda: len(stage.ended()) >= len(tasks), "all tasks ran")
     assert Counter(stage.begun()) == Counter(tasks)

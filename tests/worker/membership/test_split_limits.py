@@ -60,7 +60,7 @@ def test_limits_move_as_the_page_says(redis_url: str, start_worker: StartWorker)
         old_worker = start("old", "{old}")
         with apart.make_app(redis_url) as app:
             old = Throttle(app, {"api": "100/s"}, url=redis_url, prefix="{old}")
-            old.define("api", "5/s")
+            old["api"].define("5/s")
             for number in range(300):
                 app.send_task("call", (number,))
             wait_until(lambda: len(ran("old")) >= 5, "some ran")
@@ -71,7 +71,7 @@ def test_limits_move_as_the_page_says(redis_url: str, start_worker: StartWorker)
             old_worker.wait()
 
             def drained() -> bool:
-                old.drain()
+                old.drain_all()
                 left = old.count_waiting()
                 return left.waiting == left.claimed == 0
 

@@ -44,7 +44,7 @@ def test_limits_in_force_are_logged_at_the_start(
     redis_url: str, throttle: Throttle, start_worker: StartWorker
 ) -> None:
     throttle.register()
-    throttle.define("api", "7/s", reason="incident 12", by="ann")
+    throttle["api"].define("7/s", reason="incident 12", by="ann")
     throttle["tenant"].pause(None, reason="maintenance", by="bob")
     throttle["tenant", "t1"].pause(600)
     worker = start_worker("tests.apps.reports", redis_url)
@@ -66,7 +66,7 @@ def test_changes_and_waiting_tasks_are_logged(
     wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed, by ann: down")
     throttle["api"].resume(reason="up again", by="bob")
     wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
-    throttle.define("api", "9/s", seconds=3600, by="bob")
+    throttle["api"].define("9/s", seconds=3600, by="bob")
     wait_for_line(worker, "Limit changed: api: 9/s for 1 h instead of 50/s by bob")
     wait_until(lambda: throttle["api"].status().recent[-1].totals.granted == 1, "a unit")
 

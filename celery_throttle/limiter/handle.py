@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.leases import Reservation, Slot
-from celery_throttle.limiter_core import HandleCore, LimiterCore
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.requirement import Requirement, make_requirement
+from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
 from celery_throttle.observe.report import Report
-from celery_throttle.observe.values import LimitDetails
+from celery_throttle.observe.values import LimitDetails, WaitingPage
 from celery_throttle.operations.author import Author
 
 #: Whole costs below this are cached: they recur.
 _MAX_CACHED_COST = 1000
 
 
-class LimitHandle(HandleCore):
+class LimitHandle:
     """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
 
     Its methods do the same as the methods of the limiter, for this limit alone. They raise
@@ -37,14 +37,15 @@ class LimitHandle(HandleCore):
         6
         >>> tenant.pause(30, reason="bounces")
         30.0
-        >>> tenant.peek().allowed
+        >>> tenant.try_acquire().allowed
         False
     """
 
-    __slots__ = ("_requirements",)
+    __slots__ = ("_requirements", "limiter", "ref")
 
     def __init__(self, limiter: LimiterCore, ref: LimitRef) -> None:
-        super().__init__(limiter, ref)
+        self.limiter = limiter
+        self.ref = ref
         self._requirements: dict[int, Requirement] = {}
 
     def _require(self, cost: Cost, *, least: int = 1) -> Requirement:
@@ -55,27 +56,43 @@ class LimitHandle(HandleCore):
                 self._requirements[cost] = requirement
         return requirement
 
-    def acquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
-        """Take units from the limit; see :meth:`~celery_throttle.Limiter.acquire`.
+    def acquire(self, cost: Cost = 1, *, max_wait: float = 0.0) -> Decision:
+        """Take units from the limit, or raise :class:`~celery_throttle.Throttled`.
 
         Args:
             cost: Units to take, above 0, whole or not; default 1.
-            max_wait: The most seconds to wait. None (the default): do not wait, and return a
-                refusal as a :class:`~celery_throttle.Decision`.
+            max_wait: The most seconds to wait; default 0.
 
         Returns:
-            The decision.
+            The decision, which is always allowed.
 
         Raises:
-            Throttled: Only with ``max_wait``: the limit does not allow it in that time.
+            Throttled: The limit does not allow it in that time.
             CostError: The cost is not a number above 0, or above the burst.
             LimitValueError: The limit has slots, which :meth:`slot` takes.
         """
         return self.limiter.take(self._require(cost), max_wait)
 
-    async def aacquire(self, cost: Cost = 1, *, max_wait: float | None = None) -> Decision:
+    async def aacquire(self, cost: Cost = 1, *, max_wait: float = 0.0) -> Decision:
         """The asyncio twin of :meth:`acquire`."""
         return await self.limiter.atake(self._require(cost), max_wait)
+
+    def try_acquire(self, cost: Cost = 1, *, max_wait: float | None = 0.0) -> Decision:
+        """Take units from the limit, or none: the decision is false if the limit refuses.
+
+        Args:
+            cost: See :meth:`acquire`.
+            max_wait: The most seconds to wait; default 0. None: do not wait, but let a
+                ``leaky-queue`` take the units for a later start, after ``delay`` seconds.
+
+        Raises:
+            LimitError: As for :meth:`acquire`.
+        """
+        return self.limiter.try_take(self._require(cost), max_wait)
+
+    async def atry_acquire(self, cost: Cost = 1, *, max_wait: float | None = 0.0) -> Decision:
+        """The asyncio twin of :meth:`try_acquire`."""
+        return await self.limiter.atry_take(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
         """Take as many units as the limit allows.
@@ -84,9 +101,6 @@ class LimitHandle(HandleCore):
 
         Args:
             most: The most units to take, 0 or more.
-
-        Returns:
-            The decision. ``granted`` is the number of units taken.
         """
         requirement = self.limiter.require_up_to([self.ref], most)
         return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
@@ -97,7 +111,9 @@ class LimitHandle(HandleCore):
         return await self.limiter.arun_plan(self.limiter.plans.acquire_up_to(requirement))
 
     def peek(self, cost: Cost = 1) -> Decision:
-        """Return the decision that :meth:`acquire` would return now, and take nothing.
+        """Return the decision that :meth:`try_acquire` would return now, and take nothing.
+
+        For a ``leaky-queue``, this is the decision with ``max_wait=None``.
 
         Args:
             cost: Units, 0 or more; default 1.
@@ -118,7 +134,7 @@ class LimitHandle(HandleCore):
             max_wait: The most seconds to wait; default 0.
 
         Returns:
-            The :class:`~celery_throttle.leases.Reservation` to settle.
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
 
         Raises:
             Throttled: The limit does not allow it in that time.
@@ -167,11 +183,15 @@ class LimitHandle(HandleCore):
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for the limit now will have started.
 
-        See :meth:`~celery_throttle.Limiter.forecast`.
+        A handle without a key includes all keys of the limit.
 
         Args:
-            measured: The number of tasks that started per second recently, above 0. Default: not
-                known.
+            measured: The number of tasks that started per second recently, above 0, if you know it.
+                The forecast uses it if the limits do not set the pace: for slots, or if there are
+                too few processes.
+
+        Raises:
+            LimitValueError: ``measured`` is not a number above 0.
         """
         return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
 
@@ -186,7 +206,31 @@ class LimitHandle(HandleCore):
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
+        return self.limiter.run_plan(self.limiter.observer.of_one(self.ref))
+
+    async def astatus(self) -> LimitDetails:
+        """The asyncio twin of :meth:`status`."""
+        return await self.limiter.arun_plan(self.limiter.observer.of_one(self.ref))
+
+    def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
+        """Return the tasks that wait at the limit, page by page.
+
+        A handle without a key includes all keys of the limit.
+
+        Args:
+            first: The number of tasks to skip: ``next`` of the previous page. Default 0.
+            most: The most tasks on a page; default 50.
+
+        Raises:
+            ConfigurationError: There is no server: the limits are in memory or disabled.
+        """
+        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        return self.limiter.run_plan(plan)
+
+    async def alist_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
+        """The asyncio twin of :meth:`list_waiting`."""
+        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        return await self.limiter.arun_plan(plan)
 
     def report(self, seconds: float = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -199,16 +243,90 @@ class LimitHandle(HandleCore):
             LimitValueError: The duration is out of range.
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.backend.observer.report(self.ref.name, seconds))
+        return self.limiter.run_plan(self.limiter.observer.report(self.ref.name, seconds))
 
     async def areport(self, seconds: float = 86_400.0) -> Report:
         """The asyncio twin of :meth:`report`."""
-        plan = self.limiter.backend.observer.report(self.ref.name, seconds)
+        plan = self.limiter.observer.report(self.ref.name, seconds)
         return await self.limiter.arun_plan(plan)
 
-    async def astatus(self) -> LimitDetails:
-        """The asyncio twin of :meth:`status`."""
-        return await self.limiter.arun_plan(self.limiter.backend.observer.of_one(self.ref))
+    def define(
+        self,
+        definition: LimitsLike | None = None,
+        *,
+        weight: int | None = None,
+        seconds: float | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Define the limit, or the key, at run time, for all clients and all waiting tasks at once.
+
+        The definition takes precedence over the rules file and the code until :meth:`undefine`.
+        Units in use stay in use: a meter drains them at the new rate, and a window counts them as
+        taken now.
+
+        Args:
+            definition: Text, a :class:`~celery_throttle.Limit`, or a list of these, all of which
+                must allow. None (the default): change only the weight.
+            weight: The weight of lines that need the limit, or this key, 1 to 100. Workers take
+                three times as many tasks from a line of weight 3 as from a line of weight 1. A key
+                without its own weight has the weight of its name; the default for a name is 1. If a
+                line needs several limits, the greatest weight counts. None (the default): do not
+                change the weight.
+            seconds: The duration of the definition, 0 to 1e9. After that, the rules file or the
+                code decides again. None (the default): until :meth:`undefine`.
+            reason: The reason, up to 500 characters; recorded with the change.
+            by: The author, up to 500 characters. Default: the user and host of this process.
+
+        Raises:
+            LimitError: The definition is wrong, or switches between a rate and slots.
+            UnknownLimitError: The handle has a key, or only ``weight`` is given, and the limit is
+                not defined.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"mail": "10/m"})
+            >>> limiter["mail", "tenant-42"].define("100/m burst 5", reason="gold plan")
+            >>> limiter["mail", "tenant-42"].peek().remaining
+            5
+        """
+        author = Author.of(by, reason)
+        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
+        self.limiter.run_plan(plan)
+
+    async def adefine(
+        self,
+        definition: LimitsLike | None = None,
+        *,
+        weight: int | None = None,
+        seconds: float | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """The asyncio twin of :meth:`define`."""
+        author = Author.of(by, reason)
+        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
+        await self.limiter.arun_plan(plan)
+
+    def undefine(self, *, reason: str | None = None, by: str | None = None) -> None:
+        """Remove the definition that :meth:`define` made: the rules file or the code decides again.
+
+        It also removes the weight. If neither the rules file nor the code has the limit, the limit
+        is no longer defined. A key has the definition of its name again.
+
+        If no call of :meth:`define` is in force, this call removes a limit that only the code of
+        other processes defines. If one of these processes needs the limit, the process defines it
+        again. Units in use stay in use.
+
+        Args:
+            reason: See :meth:`define`.
+            by: See :meth:`define`.
+        """
+        self.limiter.run_plan(self.limiter.plans.undefine(self.ref, Author.of(by, reason)))
+
+    async def aundefine(self, *, reason: str | None = None, by: str | None = None) -> None:
+        """The asyncio twin of :meth:`undefine`."""
+        plan = self.limiter.plans.undefine(self.ref, Author.of(by, reason))
+        await self.limiter.arun_plan(plan)
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -221,7 +339,7 @@ class LimitHandle(HandleCore):
         Args:
             seconds: The duration, 0 to 1e9. None, or more than 500 million: until :meth:`resume`.
             reason: The reason, up to 500 characters; shown with the pause.
-            by: The author, up to 500 characters. Default: the user and host of this process.
+            by: See :meth:`define`.
 
         Returns:
             The seconds for which the limit is paused now; infinity until it is resumed.
@@ -247,8 +365,8 @@ class LimitHandle(HandleCore):
         interrupted, repeat it.
 
         Args:
-            reason: The reason, up to 500 characters; recorded with the change.
-            by: The author, up to 500 characters. Default: the user and host of this process.
+            reason: See :meth:`define`.
+            by: See :meth:`define`.
 
         Returns:
             Whether there was a pause.
@@ -269,8 +387,8 @@ class LimitHandle(HandleCore):
         changes stay.
 
         Args:
-            reason: The reason, up to 500 characters; recorded with the change.
-            by: The author, up to 500 characters. Default: the user and host of this process.
+            reason: See :meth:`define`.
+            by: See :meth:`define`.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
 

@@ -1,38 +1,39 @@
 """Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
 
 The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the same plan of
-:mod:`celery_throttle.operations`.
+:mod:`celery_throttle.operations`. Limits in memory, and disabled limits, have no status.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 
-from celery_throttle.backend import disabled_backend, make_backend
-from celery_throttle.forecasts.solver import Forecast
-from celery_throttle.handle import LimitHandle
-from celery_throttle.leases import Reservation, Slot
-from celery_throttle.limit_changes import LimitChanges
-from celery_throttle.limiter_core import CACHE_SIZE
-from celery_throttle.limiter_status import LimitsStatus
+from celery_throttle.limiter.backend import disabled_backend, make_backend
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.handle import LimitHandle
+from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import RefLike, parse_ref
+from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.observe.values import Change, Status, TaskStatus
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
-class Limiter(LimitChanges, LimitsStatus):
+class Limiter(LimiterCore):
     """Limits on one server, shared by all clients that use their names.
 
     ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
-    limit ``mail``. Most code uses these handles. The methods of the limiter act on several limits
-    at once, or change limits.
+    limit ``mail``. Most code uses these handles, which have every operation of one limit. The
+    methods of the limiter act on several limits at once.
 
-    A limiter connects to the server when it is first used.
+    A limiter connects to the server when it is first used. Its methods raise
+    :class:`UnknownLimitError` if a limit is not defined, and :class:`StoreUnavailableError` if the
+    server cannot be reached. Limits in memory, and disabled limits, have no status:
+    :class:`ConfigurationError`.
 
     Args:
         url: The URL of the server: ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
@@ -53,9 +54,9 @@ class Limiter(LimitChanges, LimitsStatus):
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/s burst 2"})
-        >>> limiter["api"].acquire(2).allowed
-        True
-        >>> limiter["api"].acquire().allowed
+        >>> limiter["api"].acquire(2).remaining
+        0
+        >>> limiter["api"].try_acquire().allowed
         False
     """
 
@@ -78,11 +79,7 @@ class Limiter(LimitChanges, LimitsStatus):
             reason = "the limiter was made with enabled=False"
             self.backend = disabled_backend(self.limits, self.keys, reason)
 
-    @cached_property
-    def _handles(self) -> dict[str, LimitHandle]:
-        return {}
-
-    def __getitem__(self, item: RefLike) -> LimitHandle:
+    def __getitem__(self, item: ItemLike) -> LimitHandle:
         """Return the handle of a limit, ``limiter["api"]``, or of one key, ``limiter["mail", 42]``.
 
         Args:
@@ -93,53 +90,75 @@ class Limiter(LimitChanges, LimitsStatus):
             LimitError: The text is not a valid name of a limit.
             KeyValueError: The key has a type that is not allowed.
         """
-        if not isinstance(item, str):
-            return LimitHandle(self, parse_ref(item))
-        handle = self._handles.get(item)
-        if handle is None:
-            if len(self._handles) >= CACHE_SIZE:
-                self._handles.clear()
-            handle = self._handles[item] = LimitHandle(self, parse_ref(item))
-        return handle
+        return self.find_handle(item, LimitHandle)
 
     def acquire(
-        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = None
+        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float = 0.0
     ) -> Decision:
-        """Take ``cost`` units from every limit, or from none.
+        """Take ``cost`` units from every limit, or raise :class:`Throttled` and take none.
 
         A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
 
         Args:
-            limits: Names, or pairs of name and key; 1 to 1,000, each once.
+            limits: Names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once.
             cost: Units to take from each limit, above 0, whole or not; default 1. Or a mapping of
                 limit names to units; for a limit that it does not contain, the cost is 1.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9. None (the default): do not
-                wait, and return a refusal as a :class:`Decision`.
+            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
 
         Returns:
-            The decision. With ``max_wait``, the request is always allowed.
+            The decision, which is always allowed.
 
         Raises:
-            Throttled: Only with ``max_wait``: the limits do not allow it in that time. If a
-                :class:`Throttle` raises it in a task that a worker runs, the task joins its line.
+            Throttled: The limits do not allow it in that time. If a :class:`Throttle` raises it in
+                a task that a worker runs, the task joins its line.
             CostError: The cost is not a number above 0, or above the burst of a limit.
             LimitValueError: A limit has slots, which :meth:`slot` takes; a limit is given twice; or
                 another argument is out of range.
-            UnknownLimitError: A limit is not defined.
-            StoreUnavailableError: The server cannot be reached.
 
         Example:
             >>> limiter = Limiter("memory://", {"api": "100/s burst 20", "mail": "10/m"})
-            >>> bool(limiter.acquire(["api", ("mail", "tenant-42")]))
+            >>> limiter.acquire(["api", limiter["mail", "tenant-42"]]).allowed
             True
         """
         return self.take(self.require(limits, cost), max_wait)
 
     async def aacquire(
-        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = None
+        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float = 0.0
     ) -> Decision:
         """The asyncio twin of :meth:`acquire`."""
         return await self.atake(self.require(limits, cost), max_wait)
+
+    def try_acquire(
+        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = 0.0
+    ) -> Decision:
+        """Take ``cost`` units from every limit, or none; the decision says which.
+
+        Args:
+            limits: See :meth:`acquire`.
+            cost: See :meth:`acquire`.
+            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0. None: do not
+                wait, but let a ``leaky-queue`` take the units for a later start. Then the caller
+                waits for the ``delay`` of the decision.
+
+        Returns:
+            The decision, which is false if the limits refuse. A refusal is not an error, within a
+            task either: the task does not join a line.
+
+        Raises:
+            LimitError: As for :meth:`acquire`.
+
+        Example:
+            >>> limiter = Limiter("memory://", {"news": "1/h", "mail": "10/m"})
+            >>> [bool(limiter.try_acquire(["news", "mail"])) for _ in range(2)]
+            [True, False]
+        """
+        return self.try_take(self.require(limits, cost), max_wait)
+
+    async def atry_acquire(
+        self, limits: Iterable[RefLike], cost: Costs = 1, *, max_wait: float | None = 0.0
+    ) -> Decision:
+        """The asyncio twin of :meth:`try_acquire`."""
+        return await self.atry_take(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """Take as many units as all limits allow, at most ``most``, the same number from each.
@@ -155,8 +174,6 @@ class Limiter(LimitChanges, LimitsStatus):
         Raises:
             CostError: ``most`` is not a number, or below 0.
             LimitValueError: A limit has slots.
-            UnknownLimitError: A limit is not defined.
-            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
@@ -165,7 +182,9 @@ class Limiter(LimitChanges, LimitsStatus):
         return await self.arun_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
-        """Return the decision that :meth:`acquire` would return now, and take nothing.
+        """Return the decision that :meth:`try_acquire` would return now, and take nothing.
+
+        For a ``leaky-queue``, this is the decision with ``max_wait=None``.
 
         Args:
             limits: See :meth:`acquire`.
@@ -173,8 +192,6 @@ class Limiter(LimitChanges, LimitsStatus):
 
         Raises:
             CostError: The cost is not a number, below 0, or above the burst of a limit.
-            UnknownLimitError: A limit is not defined.
-            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.plans.peek(self.require(limits, cost, least=0)))
 
@@ -193,14 +210,12 @@ class Limiter(LimitChanges, LimitsStatus):
             max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
 
         Returns:
-            The :class:`~celery_throttle.leases.Reservation` to settle.
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
 
         Raises:
             Throttled: The limits do not allow it in that time.
             CostError: The cost is not a number above 0, or above the burst of a limit.
             LimitValueError: A limit has slots, or an argument is out of range.
-            UnknownLimitError: A limit is not defined.
-            StoreUnavailableError: The server cannot be reached.
 
         Example:
             >>> limiter = Limiter("memory://", {"tokens": "40000/day using fixed-window"})
@@ -241,9 +256,9 @@ class Limiter(LimitChanges, LimitsStatus):
                 30. A thread renews the lease while the slot is held.
 
         Returns:
-            The :class:`~celery_throttle.leases.Slot`. The ``with`` takes the slot when it begins.
-            If the limits do not allow it in that time, the ``with`` raises :class:`Throttled`. It
-            also raises the other errors of :meth:`acquire`.
+            A :class:`~celery_throttle.limiter.leases.Slot`. The ``with`` takes the slot when it
+            begins. It raises :class:`Throttled` if the limits do not allow it in that time, and the
+            other errors of :meth:`acquire`.
 
         Raises:
             LimitValueError: ``max_wait`` or ``lease`` is out of range.
@@ -270,10 +285,6 @@ class Limiter(LimitChanges, LimitsStatus):
         Returns:
             The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
             of them stops. Infinity if one of them is paused until it is resumed.
-
-        Raises:
-            UnknownLimitError: A limit is not defined.
-            StoreUnavailableError: The server cannot be reached.
         """
         return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 
@@ -281,22 +292,97 @@ class Limiter(LimitChanges, LimitsStatus):
         """The asyncio twin of :meth:`learn`."""
         return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 
-    def forecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
-        """Return when the tasks that wait for a limit now will have started.
+    def status(self, *, after: str = "", most: int = 100) -> Status:
+        """Return the status of all limits, page by page, in the order of their names.
 
         Args:
-            limit: The name of the limit, for all its keys, or a pair of name and key.
-            measured: The number of tasks that started per second recently, above 0, if you know it.
-                The forecast uses it if the limits do not set the pace: for slots, or if there are
-                too few processes.
+            after: The name after which the page begins: ``next`` of the previous page. Default:
+                return the first page.
+            most: The most limits on a page; default 100.
+        """
+        return self.run_plan(self.observer.of_all(after, most))
+
+    async def astatus(self, *, after: str = "", most: int = 100) -> Status:
+        """The asyncio twin of :meth:`status`."""
+        return await self.arun_plan(self.observer.of_all(after, most))
+
+    def explain(self, task_id: str) -> TaskStatus:
+        """Return where a task is, and why it does not run yet.
+
+        Args:
+            task_id: The id of the task. An unknown id is not an error; its location is
+                ``"unknown"``.
+        """
+        return self.run_plan(self.observer.explain(task_id, self.task_name))
+
+    async def aexplain(self, task_id: str) -> TaskStatus:
+        """The asyncio twin of :meth:`explain`."""
+        return await self.arun_plan(self.observer.explain(task_id, self.task_name))
+
+    def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
+        """Return the changes of limits, the newest first. The server keeps the last 1,000.
+
+        Args:
+            most: The most changes to return; default 100.
+            before: The ``id`` of a change: return only older changes. Default: begin with the
+                newest change.
+        """
+        return self.run_plan(self.observer.changes(most, before))
+
+    async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
+        """The asyncio twin of :meth:`changes`."""
+        return await self.arun_plan(self.observer.changes(most, before))
+
+    def pause_all(
+        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+    ) -> list[str]:
+        """Pause every limit that is defined, one after the other.
+
+        A limit that is defined later is not paused.
+
+        Args:
+            seconds: The duration, 0 to 1e9; None: until it is resumed. A call never shortens a
+                pause that is already in force.
+            reason: The reason, up to 500 characters; recorded with the changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
+
+        Returns:
+            The names of the limits.
 
         Raises:
-            UnknownLimitError: The limit is not defined.
-            LimitValueError: ``measured`` is not a number above 0.
-            StoreUnavailableError: The server cannot be reached.
+            LimitValueError: ``seconds`` is out of range.
         """
-        return self.run_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
+        return self.run_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
 
-    async def aforecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
-        """The asyncio twin of :meth:`forecast`."""
-        return await self.arun_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
+    async def apause_all(
+        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+    ) -> list[str]:
+        """The asyncio twin of :meth:`pause_all`."""
+        return await self.arun_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
+
+    def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
+        """Lift the pauses of all limits.
+
+        Pauses of single keys and of fan-outs stay. The call also lifts pauses that do not come from
+        :meth:`pause_all`.
+
+        Args:
+            reason: See :meth:`pause_all`.
+            by: See :meth:`pause_all`.
+
+        Returns:
+            The names of the limits that were paused.
+        """
+        return self.run_plan(self.plans.resume_all(Author.of(by, reason)))
+
+    async def aresume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
+        """The asyncio twin of :meth:`resume_all`."""
+        return await self.arun_plan(self.plans.resume_all(Author.of(by, reason)))
+
+    def register(self) -> None:
+        """Put the limits of the code in force, unless the rules file or a definition replaces them.
+
+        Workers do this when they start. Any other process adds missing limits to the server when it
+        first uses them, and changes existing limits only by this call.
+        """
+        self.run_plan(self.plans.register(self.code_limits))

@@ -17,7 +17,7 @@ from celery_throttle.errors import (
     Throttled,
     ThrottleError,
 )
-from celery_throttle.limiter_core import LimiterCore
+from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS

@@ -35,7 +35,7 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limiter import Limiter
+from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
@@ -105,20 +105,20 @@ def about(decision: Decision) -> tuple[bool, int, float | None, float]:
 
 def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
-    taken = api.acquire(4)
+    taken = api.try_acquire(4)
     assert about(taken) == (True, 1, 0.0, 0.4)
     assert (taken.limit, taken.limited_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
-    refused = api.acquire(3)
+    refused = api.try_acquire(3)
     assert about(refused) == (False, 1, 0.2, 0.4)
     assert (refused.limit, refused.limited_by, bool(refused)) == (5, "api", False)
     assert (refused.granted, refused.delay) == (0, 0.0)
     clock.advance(0.2)
-    assert about(api.acquire(3)) == (True, 0, 0.0, 0.5)
+    assert about(api.try_acquire(3)) == (True, 0, 0.0, 0.5)
 
 
 def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
-    api.acquire(4)
+    api.try_acquire(4)
     for _ in range(2):
         assert about(api.peek()) == (True, 1, 0.0, 0.4)
         assert about(api.peek(cost=2)) == (False, 1, 0.1, 0.4)
@@ -130,40 +130,40 @@ def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
 @pytest.mark.parametrize("half", [0.5, Decimal("0.5"), Fraction(1, 2)])
 def test_a_cost_may_be_a_fraction(limiter: End, clock: ManualClock, half: Any) -> None:
     api = limiter["api"]
-    taken = api.acquire(half)
+    taken = api.try_acquire(half)
     assert about(taken) == (True, 4, 0.0, 0.05)  # of four and a half, four whole ones remain
     assert (taken.granted, type(taken.granted)) == (0.5, float)
-    assert about(api.acquire(half)) == (True, 4, 0.0, 0.1)
-    assert about(api.acquire(4)) == (True, 0, 0.0, 0.5)
-    assert about(api.acquire(half)) == (False, 0, 0.05, 0.5)
-    assert about(api.acquire(Fraction(1, 10_000))) == (False, 0, 0.00001, 0.5)
+    assert about(api.try_acquire(half)) == (True, 4, 0.0, 0.1)
+    assert about(api.try_acquire(4)) == (True, 0, 0.0, 0.5)
+    assert about(api.try_acquire(half)) == (False, 0, 0.05, 0.5)
+    assert about(api.try_acquire(Fraction(1, 10_000))) == (False, 0, 0.00001, 0.5)
     clock.advance(0.05)
     assert api.peek(half)
     assert not api.peek(0.500001)
-    assert api.acquire(0.2).reset_after == 0.47
+    assert api.try_acquire(0.2).reset_after == 0.47
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_fractions_add_up_to_the_capacity_and_no_more(plain: Limiter, algorithm: str) -> None:
-    plain.define("job", limit_of(3, algorithm))
+    plain["job"].define(limit_of(3, algorithm))
     job = plain["job"]
     costs: list[Any] = [0.1, Fraction(1, 4), Decimal("0.65"), 1, 1e-6, 0.999999]
-    assert [job.acquire(cost).allowed for cost in costs] == [True] * len(costs)
-    assert not job.acquire(1e-6)
+    assert [job.try_acquire(cost, max_wait=None).allowed for cost in costs] == [True] * len(costs)
+    assert not job.try_acquire(1e-6, max_wait=None)
     assert job.peek(0).remaining == 0
 
 
 def test_each_limit_may_have_a_cost_of_its_own(limiter: End) -> None:
-    both = ["api", ("bulk", 7)]
-    assert about(limiter.acquire(both, {"bulk": 2.5})) == (True, 4, 0.0, 0.1)
+    both = ["api", limiter["bulk", 7]]
+    assert about(limiter.try_acquire(both, {"bulk": 2.5})) == (True, 4, 0.0, 0.1)
     assert limiter["bulk", 7].peek(0).remaining == 47
     assert limiter.peek(both, {"api": 4, "bulk": 47.5})
-    refused = limiter.acquire(both, {"api": 4, "bulk": 48})
+    refused = limiter.try_acquire(both, {"api": 4, "bulk": 48})
     assert (refused.limited_by, refused.retry_after) == ("bulk", 0.005)
     with pytest.raises(LimitError, match=r"'mail'.*allowed: api, bulk"):
-        limiter.acquire(both, {"mail": 2})
+        limiter.try_acquire(both, {"mail": 2})
     with pytest.raises(CostError, match=r"cost 6 can never pass limit 'api'"):
-        limiter.acquire(both, {"api": 6})
+        limiter.try_acquire(both, {"api": 6})
     assert limiter["api"].peek(0).remaining == 4
 
 
@@ -188,7 +188,7 @@ def test_acquire_up_to_takes_what_there_is(limiter: End, clock: ManualClock) -> 
 
 
 def test_acquire_up_to_takes_the_same_from_each(limiter: End) -> None:
-    limiter["bulk"].acquire(48)
+    limiter["bulk"].try_acquire(48)
     taken = limiter.acquire_up_to(["api", "bulk"], 5)
     assert (taken.granted, taken.remaining) == (2, 0)
     assert limiter["api"].peek(0).remaining == 3
@@ -197,15 +197,15 @@ def test_acquire_up_to_takes_the_same_from_each(limiter: End) -> None:
 
 
 def test_a_key_is_a_limit_of_its_own(limiter: End) -> None:
-    assert limiter["mail", "a"].acquire()
-    assert not limiter["mail", "a"].acquire()
-    assert limiter["mail", "b"].acquire()
-    assert limiter["mail"].acquire()
-    assert not limiter["mail"].acquire()
+    assert limiter["mail", "a"].try_acquire()
+    assert not limiter["mail", "a"].try_acquire()
+    assert limiter["mail", "b"].try_acquire()
+    assert limiter["mail"].try_acquire()
+    assert not limiter["mail"].try_acquire()
 
 
 def test_several_limits_take_together(limiter: End) -> None:
-    assert about(limiter.acquire(["api", ("bulk", 7)], 5)) == (True, 0, 0.0, 0.5)
+    assert about(limiter.try_acquire(["api", limiter["bulk", 7]], 5)) == (True, 0, 0.0, 0.5)
     assert limiter["api"].peek(0).remaining == 0
     assert limiter["bulk", 7].peek(0).remaining == 45
     assert limiter.peek("api", 0).remaining == 0  # one name, not its letters
@@ -214,20 +214,20 @@ def test_several_limits_take_together(limiter: End) -> None:
 def test_a_refusal_by_the_last_leaves_the_first_untouched(
     limiter: End, client: redis.Redis, clock: ManualClock
 ) -> None:
-    three = ["bulk", ("api", "tenant"), "mail"]
-    assert limiter.acquire(three)
+    three = ["bulk", limiter["api", "tenant"], "mail"]
+    assert limiter.try_acquire(three)
     before = contents(client)
     totals = {b"{throttle}:totals:%b" % name for name in (b"bulk", b"api", b"mail")}
     definitions = {b"{throttle}:limits", b"{throttle}:layers", b"{throttle}:names"}
     assert len(before) == 3 + len(totals | definitions)  # three states
-    refused = limiter.acquire(three)
+    refused = limiter.try_acquire(three)
     assert (refused.limited_by, refused.retry_after) == ("mail", 1.0)
     after = contents(client)
     assert [key for key in before if before[key] != after[key]] == [b"{throttle}:totals:mail"]
     assert client.hget("{throttle}:totals:mail", "refused_limit") == b"1"
     assert before.keys() == after.keys()
     clock.advance(1)
-    assert limiter.acquire(three)
+    assert limiter.try_acquire(three)
     after = contents(client)
     assert {key for key in before if before[key] == after[key]} == definitions
 
@@ -235,17 +235,17 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(
 def test_a_refusal_writes_nothing_but_a_counter_and_a_peek_nothing(
     limiter: End, client: redis.Redis
 ) -> None:
-    limiter.acquire(["api", "mail"])
+    limiter.try_acquire(["api", "mail"])
     limiter["bulk"].peek()
     before = changes(client), contents(client)
     limiter.peek(["bulk", "api"], 3)
     limiter.peek("mail")
     assert (changes(client), contents(client)) == before
-    assert not limiter["mail"].acquire()
-    assert not limiter.acquire(["bulk", "api", "mail"])
+    assert not limiter["mail"].try_acquire()
+    assert not limiter.try_acquire(["bulk", "api", "mail"])
     for cost in (6, 1000):
         with pytest.raises(CostError):
-            limiter["api"].acquire(cost)
+            limiter["api"].try_acquire(cost)
     counted = 4 + 2  # the first of each kind also renews the expiry of the totals
     assert changes(client) == before[0] + counted
     after = contents(client)
@@ -259,11 +259,11 @@ def test_a_refusal_writes_nothing_but_a_counter_and_a_peek_nothing(
 
 
 def test_a_refusal_tells_of_the_limit_that_binds(plain: Limiter) -> None:
-    plain.define("fast", "1000/s burst 10")
-    plain.define("slow", "1/s burst 20")
-    plain["fast"].acquire(7)
-    plain["slow"].acquire(15)
-    refused = plain.acquire(["fast", "slow"], 10)
+    plain["fast"].define("1000/s burst 10")
+    plain["slow"].define("1/s burst 20")
+    plain["fast"].try_acquire(7)
+    plain["slow"].try_acquire(15)
+    refused = plain.try_acquire(["fast", "slow"], 10)
     assert (refused.limited_by, refused.limit, refused.remaining) == ("slow", 20, 5)
     assert (refused.retry_after, refused.reset_after) == (5.0, 15.0)
 
@@ -281,7 +281,7 @@ def test_a_wait_that_is_short_enough_passes(limiter: End, clock: ManualClock) ->
 
 
 def test_a_wait_that_is_too_long_raises_at_once(limiter: End, clock: ManualClock) -> None:
-    limiter["mail", "a"].acquire()
+    limiter["mail", "a"].try_acquire()
     for max_wait in (0, 0.999999):
         with pytest.raises(Throttled, match="mail") as caught:
             limiter["mail", "a"].acquire(max_wait=max_wait)
@@ -291,9 +291,9 @@ def test_a_wait_that_is_too_long_raises_at_once(limiter: End, clock: ManualClock
 
 
 def test_throttled_names_the_key_that_binds(plain: Limiter) -> None:
-    plain["mail", "b"].acquire()
+    plain["mail", "b"].try_acquire()
     with pytest.raises(Throttled) as caught:
-        plain.acquire([("mail", "a"), ("mail", "b")], max_wait=0)
+        plain.acquire([plain["mail", "a"], plain["mail", "b"]], max_wait=0)
     assert caught.value.key == "b"
 
 
@@ -303,12 +303,12 @@ def test_who_loses_the_race_waits_again_but_no_longer_than_it_may(
     class Contended(ManualClock):
         def advance(self, seconds: float) -> None:
             super().advance(seconds)
-            while self.now <= START + 3_000_000 and not other["mail"].acquire():
+            while self.now <= START + 3_000_000 and not other["mail"].try_acquire():
                 super().advance(0.001)
 
     clock = Contended(START)
     other = Limiter(any_server_url, LIMITS, clock=clock)
-    other["mail"].acquire()
+    other["mail"].try_acquire()
     mail = end_of(Limiter(any_server_url, LIMITS, clock=clock))["mail"]
     with pytest.raises(Throttled):
         mail.acquire(max_wait=2.5)
@@ -321,24 +321,68 @@ def test_a_leaky_queue_tells_when_what_it_took_may_start(
     any_server_url: str, clock: ManualClock, end_of: MakeEnd
 ) -> None:
     queue = end_of(Limiter(any_server_url, {"q": "10/s burst 3 using leaky-queue"}, clock=clock))
-    taken = [queue["q"].acquire() for _ in range(3)]
+    taken = [queue["q"].try_acquire(max_wait=None) for _ in range(3)]
     assert [(one.allowed, one.delay, one.remaining) for one in taken] == [
         (True, 0.0, 2),
         (True, 0.1, 1),
         (True, 0.2, 0),
     ]
-    refused = queue["q"].acquire()
+    refused = queue["q"].try_acquire(max_wait=None)
     assert (about(refused), refused.delay) == ((False, 0, 0.1, 0.3), 0.0)
     clock.advance(0.05)
-    assert queue["q"].acquire().retry_after == 0.05
+    assert queue["q"].try_acquire(max_wait=None).retry_after == 0.05
     clock.advance(0.05)
-    taken = [queue["q"].peek(), queue["q"].acquire(), queue["q"].acquire()]
+    taken = [
+        queue["q"].peek(),
+        queue["q"].try_acquire(max_wait=None),
+        queue["q"].try_acquire(max_wait=None),
+    ]
     assert [(one.allowed, one.delay) for one in taken] == [(True, 0.2), (True, 0.2), (False, 0.0)]
     clock.advance(10)
-    assert queue["q"].acquire(2.5).delay == 0.0
-    assert queue["q"].acquire(0.5).delay == 0.25
+    assert queue["q"].try_acquire(2.5, max_wait=None).delay == 0.0
+    assert queue["q"].try_acquire(0.5, max_wait=None).delay == 0.25
     clock.advance(0.2)
-    assert queue.acquire(["q"]).delay == 0.1
+    assert queue.try_acquire(["q"], max_wait=None).delay == 0.1
+
+
+def test_acquire_takes_or_raises(limiter: End, clock: ManualClock) -> None:
+    limiter["mail"].acquire()
+    refusals: list[Callable[[], Decision]] = [
+        limiter["mail"].acquire,
+        lambda: limiter.acquire(["api", "mail"]),
+    ]
+    for refuse in refusals:
+        with pytest.raises(Throttled) as caught:
+            refuse()
+        assert (caught.value.limit, caught.value.key) == ("mail", None)
+        assert caught.value.retry_after == limiter["mail"].try_acquire().retry_after
+    assert limiter["api"].peek(0).remaining == 5
+    limiter["mail", "a"].pause(30)
+    with pytest.raises(Throttled) as caught:
+        limiter.acquire(["api", limiter["mail", "a"]])
+    assert (caught.value.key, caught.value.paused) == ("a", 30.0)
+    assert clock.now == START
+
+
+def test_try_acquire_waits_and_raises_nothing(limiter: End, clock: ManualClock) -> None:
+    assert limiter["api"].try_acquire(5)
+    assert limiter["api"].try_acquire(1, max_wait=0.1)
+    assert clock.now >= START + 80_000
+    refused = limiter.try_acquire(["api"], 4, max_wait=0.1)
+    assert (refused.allowed, refused.granted, refused.limited_by) == (False, 0, "api")
+    assert limiter["api"].peek(0).remaining == 0
+
+
+def test_a_leaky_queue_starts_nothing_before_its_time(
+    any_server_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    limiter = Limiter(any_server_url, {"q": "10/s burst 3 using leaky-queue"}, clock=clock)
+    queue = end_of(limiter)["q"]
+    assert queue.try_acquire().delay == 0.0
+    refused = queue.try_acquire()
+    assert (refused.allowed, refused.retry_after) == (False, 0.1)
+    assert queue.try_acquire(max_wait=0.1)
+    assert clock.now == START + 100_000
 
 
 def test_a_leaky_queue_is_waited_for(
@@ -346,13 +390,13 @@ def test_a_leaky_queue_is_waited_for(
 ) -> None:
     limiter = Limiter(any_server_url, {"q": "10/s burst 3 using leaky-queue"}, clock=clock)
     queue = end_of(limiter)["q"]
-    queue.acquire()
+    queue.try_acquire(max_wait=None)
     assert queue.acquire(max_wait=0.1).delay == 0.1
     assert clock.now == START + 100_000  # its delay has passed
     assert queue.acquire(max_wait=0.1).delay == 0.1
     assert clock.now == START + 200_000
-    assert [queue.acquire().delay for _ in range(2)] == [0.1, 0.2]
-    assert queue.acquire().retry_after == 0.1
+    assert [queue.try_acquire(max_wait=None).delay for _ in range(2)] == [0.1, 0.2]
+    assert queue.try_acquire(max_wait=None).retry_after == 0.1
     assert queue.acquire(max_wait=0.5)  # for room in the queue, then for its turn
     assert clock.now == START + 500_000
 
@@ -362,7 +406,7 @@ def test_a_leaky_queue_that_is_too_long_is_not_waited_for(
 ) -> None:
     limiter = Limiter(any_server_url, {"q": "10/s burst 9 using leaky-queue"}, clock=clock)
     queue = end_of(limiter)["q"]
-    queue.acquire(3)
+    queue.try_acquire(3, max_wait=None)
     for max_wait in (0, 0.1, 0.2, 0.299999):
         with pytest.raises(Throttled) as caught:
             queue.acquire(max_wait=max_wait)
@@ -381,37 +425,37 @@ def test_a_pause_stops_and_is_never_shortened(limiter: End, clock: ManualClock) 
     api = limiter["api"]
     assert api.pause(30) == 30
     assert api.pause(10) == 30
-    refused = api.acquire()
+    refused = api.try_acquire()
     assert (refused.allowed, refused.retry_after, refused.limited_by) == (False, 30.0, "api")
     assert api.peek().retry_after == 30.0
     clock.advance(29.999999)
-    assert api.acquire().retry_after == 0.000001
+    assert api.try_acquire().retry_after == 0.000001
     assert api.pause(2) == 2
     clock.advance(1)
-    assert not api.acquire()
+    assert not api.try_acquire()
     clock.advance(1)
-    assert api.acquire()
+    assert api.try_acquire()
 
 
 def test_a_pause_and_an_empty_limit_hold_both(limiter: End, clock: ManualClock) -> None:
-    limiter["mail"].acquire()
+    limiter["mail"].try_acquire()
     limiter["mail"].pause(0.5)
-    assert limiter["mail"].acquire().retry_after == 1.0
+    assert limiter["mail"].try_acquire().retry_after == 1.0
     limiter["mail"].pause(1.5)
-    assert limiter["mail"].acquire().retry_after == 1.5
+    assert limiter["mail"].try_acquire().retry_after == 1.5
     assert limiter["mail"].peek(0).reset_after == 1.5
     clock.advance(1.5)
-    assert limiter["mail"].acquire()
+    assert limiter["mail"].try_acquire()
 
 
 def test_a_pause_of_the_limit_holds_every_key_and_that_of_a_key_only_itself(limiter: End) -> None:
     limiter["mail", "a"].pause(30)
-    assert not limiter["mail", "a"].acquire()
-    assert limiter["mail", "b"].acquire()
-    assert limiter["mail"].acquire()
+    assert not limiter["mail", "a"].try_acquire()
+    assert limiter["mail", "b"].try_acquire()
+    assert limiter["mail"].try_acquire()
     limiter["api"].pause(30)
-    assert limiter["api", "any"].acquire().retry_after == 30.0
-    assert limiter.acquire(["bulk", ("api", "other")]).limited_by == "api"
+    assert limiter["api", "any"].try_acquire().retry_after == 30.0
+    assert limiter.try_acquire(["bulk", limiter["api", "other"]]).limited_by == "api"
     assert limiter["bulk"].peek(0).remaining == 50
 
 
@@ -421,22 +465,22 @@ def test_nothing_remains_in_a_pause(plain: Limiter) -> None:
 
 
 def test_a_reset_forgets_use_and_pause(limiter: End) -> None:
-    limiter["mail"].acquire()
-    limiter["mail", "a"].acquire()
+    limiter["mail"].try_acquire()
+    limiter["mail", "a"].try_acquire()
     limiter["mail", "a"].pause(30)
     limiter["mail", "a"].reset()
-    assert limiter["mail", "a"].acquire()
-    assert not limiter["mail"].acquire()
+    assert limiter["mail", "a"].try_acquire()
+    assert not limiter["mail"].try_acquire()
     limiter["mail"].reset()
     assert about(limiter["mail"].peek(0)) == (True, 1, 0.0, 0.0)
     limiter["mail"].pause(30)
     limiter["mail", "a"].reset()
-    assert not limiter["mail", "a"].acquire()  # the whole limit is still paused
+    assert not limiter["mail", "a"].try_acquire()  # the whole limit is still paused
 
 
 def test_a_resume_lifts_a_pause_and_forgets_nothing(limiter: End) -> None:
-    limiter.define("api", "100/d burst 100")
-    assert limiter["api"].acquire(90)
+    limiter["api"].define("100/d burst 100")
+    assert limiter["api"].try_acquire(90)
     limiter["api"].pause(3600)
     assert limiter["api"].resume() is True
     assert limiter["api"].peek(0).remaining == 10
@@ -458,7 +502,7 @@ def test_a_pause_lasts_until_it_is_resumed(limiter: End, clock: ManualClock) -> 
     assert clock.now == before  # it has failed at once
     assert api.learn(Feedback(refused=True, stop=5.0)) == math.inf
     api.resume()
-    assert api.acquire()
+    assert api.try_acquire()
 
 
 def test_pauses_of_a_limit_and_of_a_key_are_lifted_each_by_itself(limiter: End) -> None:
@@ -466,20 +510,20 @@ def test_pauses_of_a_limit_and_of_a_key_are_lifted_each_by_itself(limiter: End) 
     limiter["mail", "a"].pause(None)
     limiter["mail"].resume()
     assert limiter["mail", "a"].peek().paused == math.inf
-    assert limiter["mail", "b"].acquire()
+    assert limiter["mail", "b"].try_acquire()
     limiter["mail"].pause(None)
     assert limiter["mail", "a"].resume()
     assert not limiter["mail", "a"].peek()
     limiter["mail"].resume()
-    assert limiter["mail", "a"].acquire()
+    assert limiter["mail", "a"].try_acquire()
 
 
 def test_a_refusal_says_for_how_long_the_limit_is_paused(limiter: End, clock: ManualClock) -> None:
     mail = limiter["mail"]
-    assert mail.acquire().paused == 0.0
-    assert mail.acquire().paused == 0.0  # it is empty
+    assert mail.try_acquire().paused == 0.0
+    assert mail.try_acquire().paused == 0.0  # it is empty
     mail.pause(0.25)
-    told = mail.acquire()
+    told = mail.try_acquire()
     assert (told.retry_after, told.paused) == (1.0, 0.25)
     mail.pause(3)
     told = mail.peek()
@@ -488,14 +532,14 @@ def test_a_refusal_says_for_how_long_the_limit_is_paused(limiter: End, clock: Ma
         mail.acquire(max_wait=1)
     assert (caught.value.retry_after, caught.value.paused) == (3.0, 3.0)
     clock.advance(3)
-    assert mail.acquire()
+    assert mail.try_acquire()
 
 
 def test_what_an_answer_stopped_is_resumed(limiter: End) -> None:
     limiter["api"].learn(Feedback(refused=True, stop=600.0))
     assert limiter["api"].peek().paused == 600.0
     limiter["api"].resume()
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
 
 
 # Definitions
@@ -505,31 +549,31 @@ def test_a_definition_is_in_force_for_others_at_once(
     limiter: End, any_server_url: str, clock: ManualClock
 ) -> None:
     other = Limiter(any_server_url, LIMITS, clock=clock)
-    assert other["api"].acquire(5)
-    limiter.define("api", "1/s burst 9")
+    assert other["api"].try_acquire(5)
+    limiter["api"].define("1/s burst 9")
     assert about(other["api"].peek(0)) == (True, 4, 0.0, 5.0)  # units in use stay in use
     other.register()  # the code's own does not replace it
     assert other["api"].peek(0).limit == 9
-    limiter.undefine("api")
+    limiter["api"].undefine()
     assert about(other["api"].peek(0)) == (True, 0, 0.0, 0.5)
-    limiter.define("new", Limit.parse("1/s burst 3"))
+    limiter["new"].define(Limit.parse("1/s burst 3"))
     assert other["new"].peek(0).limit == 3
-    limiter.undefine("new")
+    limiter["new"].undefine()
     with pytest.raises(UnknownLimitError):
         other["new"].peek()
     other.store.close()
 
 
 def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
-    limiter.define("mail", "100/s burst 20", key="gold")
-    assert limiter["mail", "gold"].acquire(20)
-    assert limiter["mail", "gold"].acquire().retry_after == 0.01
+    limiter["mail", "gold"].define("100/s burst 20")
+    assert limiter["mail", "gold"].try_acquire(20)
+    assert limiter["mail", "gold"].try_acquire().retry_after == 0.01
     assert limiter["mail", "plain"].peek().limit == limiter["mail"].peek().limit == 1
-    limiter.define("mail", "1/s burst 2")
+    limiter["mail"].define("1/s burst 2")
     assert limiter["mail", "gold"].peek(0).limit == 20
-    limiter.undefine("mail", key="gold")
+    limiter["mail", "gold"].undefine()
     assert limiter["mail", "gold"].peek(0).limit == 2
-    limiter.undefine("mail", key="never defined")
+    limiter["mail", "never defined"].undefine()
 
 
 def test_a_key_with_a_weight_alone_has_the_limits_of_its_name(limiter: End) -> None:
@@ -552,9 +596,9 @@ parts = pytest.mark.parametrize("part", ["job", ("job", "key")])
 def test_another_algorithm_keeps_the_units_in_use(
     plain: Limiter, part: Any, before: str, after: str
 ) -> None:
-    plain.define("job", limit_of(5, before))
-    plain[part].acquire(4)
-    plain.define("job", limit_of(5, after))
+    plain["job"].define(limit_of(5, before))
+    plain[part].try_acquire(4, max_wait=None)
+    plain["job"].define(limit_of(5, after))
     peeked = plain[part].peek(2)
     if after in METERS:
         assert about(peeked) == (False, 1, 0.1, 0.4)
@@ -566,46 +610,46 @@ def test_another_algorithm_keeps_the_units_in_use(
         "sliding-window": (1.25, 2.0),  # the four are weighted with three quarters by then
     }[after]
     assert about(peeked) == (False, 1, wait, reset)
-    assert plain[part].acquire(1)
-    assert not plain[part].acquire(1)
+    assert plain[part].try_acquire(1, max_wait=None)
+    assert not plain[part].try_acquire(1, max_wait=None)
 
 
 @parts
 def test_a_slow_limit_made_fast_does_not_hold_up_any_longer(
     plain: Limiter, clock: ManualClock, part: Any
 ) -> None:
-    plain.define("job", "1/h")
-    plain[part].acquire()
-    plain.define("job", "100/s")
-    refused = plain[part].acquire()
+    plain["job"].define("1/h")
+    plain[part].try_acquire()
+    plain["job"].define("100/s")
+    refused = plain[part].try_acquire()
     assert refused.retry_after == 0.01
     clock.advance(0.01)
-    assert plain[part].acquire()
+    assert plain[part].try_acquire()
 
 
 @parts
 def test_a_limit_made_smaller_keeps_its_promise(
     plain: Limiter, clock: ManualClock, part: Any
 ) -> None:
-    plain.define("job", "100/s burst 100")
-    plain[part].acquire(100)
-    plain.define("job", "100/s")
-    refused = plain[part].acquire()
+    plain["job"].define("100/s burst 100")
+    plain[part].try_acquire(100)
+    plain["job"].define("100/s")
+    refused = plain[part].try_acquire()
     assert refused.retry_after is not None
     clock.advance(refused.retry_after)
-    assert plain[part].acquire()
+    assert plain[part].try_acquire()
 
 
 @parts
 def test_a_limit_that_was_slow_for_a_while_pays_off_slowly_meanwhile(
     plain: Limiter, clock: ManualClock, part: Any
 ) -> None:
-    plain.define("job", "100/s burst 100")
-    plain[part].acquire(100)
+    plain["job"].define("100/s burst 100")
+    plain[part].try_acquire(100)
     clock.now += 1
-    plain.define("job", "1/h burst 100")
+    plain["job"].define("1/h burst 100")
     clock.advance(10)
-    plain.define("job", "100/s burst 100")
+    plain["job"].define("100/s burst 100")
     assert plain[part].peek(0).remaining == 0
 
 
@@ -615,14 +659,14 @@ def test_a_limit_that_was_slow_for_a_while_pays_off_slowly_meanwhile(
 def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
     plain: Limiter, clock: ManualClock, part: Any, before: str, after: str
 ) -> None:
-    plain.define("job", limit_of(5, before))
-    plain[part].acquire(5)
+    plain["job"].define(limit_of(5, before))
+    plain[part].try_acquire(5)
     clock.now += 1
-    plain.define("job", "5/h burst 5")
+    plain["job"].define("5/h burst 5")
     clock.advance(10)
-    plain.define("job", "4/h burst 4")
+    plain["job"].define("4/h burst 4")
     clock.now += 1
-    plain.define("job", limit_of(5, after))
+    plain["job"].define(limit_of(5, after))
     assert plain[part].peek(0).remaining == (1 if part == "job" else 0)
 
 
@@ -631,24 +675,24 @@ def test_what_changed_more_than_twice_is_not_paid_off_by_a_rate_of_the_past(
 def test_a_key_without_its_own_definition_any_more_keeps_the_units_in_use(
     plain: Limiter, clock: ManualClock, before: str, after: str
 ) -> None:
-    plain.define("job", limit_of(5, after))
+    plain["job"].define(limit_of(5, after))
     clock.advance(3600)
-    plain.define("job", limit_of(9, before), key="gold")
-    plain["job", "gold"].acquire(9)
+    plain["job", "gold"].define(limit_of(9, before))
+    plain["job", "gold"].try_acquire(9)
     clock.now += 1
-    plain.undefine("job", key="gold")
+    plain["job", "gold"].undefine()
     assert plain["job", "gold"].peek(0).remaining == 0
     clock.now += 1
-    assert not plain["job", "gold"].acquire()
+    assert not plain["job", "gold"].try_acquire()
 
 
 def test_the_same_definition_again_changes_nothing(plain: Limiter, clock: ManualClock) -> None:
-    plain.define("job", "3/s burst 3")
+    plain["job"].define("3/s burst 3")
     for step in range(100):
-        plain["job"].acquire()
+        plain["job"].try_acquire()
         clock.now += step
         before = plain["job"].peek(0)
-        plain.define("job", "3/s burst 3")
+        plain["job"].define("3/s burst 3")
         assert plain["job"].peek(0) == before
 
 
@@ -657,7 +701,7 @@ def test_an_unknown_limit_is_named(limiter: End) -> None:
         with pytest.raises(UnknownLimitError, match=r"'nope'.*'api', 'bulk', 'mail'"):
             call()
     with pytest.raises(UnknownLimitError, match="'nope'"):
-        limiter.acquire(["api", "nope"])
+        limiter.try_acquire(["api", "nope"])
     assert limiter["api"].peek(0).remaining == 5
 
 
@@ -669,8 +713,10 @@ def test_a_clock_that_stands_still_gives_the_burst_and_no_more(
     plain: Limiter, algorithm: str
 ) -> None:
     meter = f"1000000/s burst 3 using {algorithm}"
-    plain.define("job", meter if algorithm in METERS else limit_of(3, algorithm))
-    assert [bool(plain["job"].acquire()) for _ in range(20)] == [True] * 3 + [False] * 17
+    plain["job"].define(meter if algorithm in METERS else limit_of(3, algorithm))
+    assert [bool(plain["job"].try_acquire(max_wait=None)) for _ in range(20)] == [True] * 3 + [
+        False
+    ] * 17
 
 
 @pytest.mark.parametrize("back", [1, 100_000, 3_600_000_000, START])
@@ -684,17 +730,19 @@ def test_a_clock_that_steps_back_gives_nothing_and_costs_little(
         "sliding-log": (1.0, 2),
         "sliding-window": (1.5, 1),
     }.get(algorithm, (0.1, 1))
-    plain.define("job", limit_of(2, algorithm))
-    plain["job"].acquire(2)
+    plain["job"].define(limit_of(2, algorithm))
+    plain["job"].try_acquire(2, max_wait=None)
     clock.now -= back
-    refused = plain["job"].acquire()
+    refused = plain["job"].try_acquire(max_wait=None)
     assert refused.retry_after is not None
     assert not refused
     # A window still ends when it would have, but with the next one at the latest.
     late = min(back, 1_000_000 if algorithm == "fixed-window" else MAX_BOOKING_US)
     assert refused.retry_after <= wait + late / 1e6
     clock.advance(refused.retry_after)
-    assert [plain["job"].acquire().allowed for _ in range(3)].count(True) == passing
+    assert [plain["job"].try_acquire(max_wait=None).allowed for _ in range(3)].count(
+        True
+    ) == passing
 
 
 @pytest.mark.parametrize(
@@ -720,7 +768,7 @@ def test_a_state_lasts_until_the_limit_is_full_again(
 ) -> None:
     limiter = Limiter(any_server_url, {"job": limit})
     for _ in range(1 + (cost == 1)):  # a refusal does not shorten it either
-        reset = limiter["job", "k"].acquire(cost).reset_after
+        reset = limiter["job", "k"].try_acquire(cost).reset_after
         lasts = client.pttl("{throttle}:state:job:k")
         # The server keeps whole milliseconds of its clock, so an expiry may be one later.
         assert -1 <= math.ceil(reset * 1000) - lasts <= 5000
@@ -740,7 +788,7 @@ def test_no_state_is_too_short_lived_to_be_kept(
     period = "s" if algorithm in METERS else "us"
     limiter = Limiter(any_server_url, {"job": f"1000000000/{period} using {algorithm}"})
     for number in range(200):
-        assert limiter["job", number].acquire()
+        assert limiter["job", number].try_acquire()
         assert limiter["job", number].pause(0) == 0
     assert all(client.pttl(key) <= 1 for key in client.scan_iter("{throttle}:[esp]*"))
     limiter.store.close()
@@ -756,7 +804,7 @@ def test_no_state_is_too_short_lived_to_be_kept(
 def test_a_cost_that_is_no_cost(limiter: End, cost: Any) -> None:
     wrong = re.escape(f"cost {cost!r} ")
     with pytest.raises(CostError, match=wrong):
-        limiter["api"].acquire(cost)
+        limiter["api"].try_acquire(cost)
     if cost != 0:
         for call in (limiter["api"].peek, limiter["api"].acquire_up_to):
             with pytest.raises(CostError, match=wrong):
@@ -785,13 +833,13 @@ def test_a_cost_above_the_burst_can_never_pass(limiter: End, cost: Any) -> None:
         with pytest.raises(CostError, match=r"never.*'api'.* 5\b"):
             call(cost)
     with pytest.raises(CostError, match="'api'"):
-        limiter.acquire(["api", "bulk"], cost)
+        limiter.try_acquire(["api", "bulk"], cost)
     assert limiter.peek(["bulk", "api"], 0).remaining == 5
 
 
 def test_a_cost_too_long_to_be_written(plain: Limiter) -> None:
     with pytest.raises(CostError):
-        plain["api"].acquire(10**5000)
+        plain["api"].try_acquire(10**5000)
 
 
 @pytest.mark.parametrize("wait", [-1, -0.001, math.nan, math.inf, True, "1", 1e300])
@@ -804,10 +852,10 @@ def test_a_wait_that_is_no_time(limiter: End, wait: Any) -> None:
 
 
 def test_a_key_that_looks_like_another_when_it_is_encoded(plain: Limiter) -> None:
-    plain.define("mail", "1/h")
-    assert plain.acquire([("mail", "a:b")])
+    plain["mail"].define("1/h")
+    assert plain.try_acquire([plain["mail", "a:b"]])
     for limit in (plain["mail", ("a", "b")], plain["mail", "a:b"]):
-        seen = [limit.peek().allowed, limit.acquire().allowed]
+        seen = [limit.peek().allowed, limit.try_acquire().allowed]
         assert seen == [limit.ref.key == "a:b"] * 2
 
 
@@ -816,9 +864,9 @@ def test_a_key_that_looks_like_another_when_it_is_encoded(plain: Limiter) -> Non
     [
         lambda end: end["strip"].pause(30),
         lambda end: end["strip"].reset(),
-        lambda end: end.undefine("strip"),
-        lambda end: end.define("strip", "5/s", key="x"),
-        lambda end: end.undefine("strip", key="x"),
+        lambda end: end["strip"].undefine(),
+        lambda end: end["strip", "x"].define("5/s"),
+        lambda end: end["strip", "x"].undefine(),
     ],
 )
 def test_a_change_of_a_limit_that_nobody_defined(
@@ -830,32 +878,35 @@ def test_a_change_of_a_limit_that_nobody_defined(
 
 def test_other_limits_that_were_put_in_force_meanwhile_stay(plain: Limiter) -> None:
     """A process that renews calendar windows sends those of the definitions that it read."""
-    plain.define("api", "5/h burst 5")
+    plain["api"].define("5/h burst 5")
     old = [Limit.parse("1/d using fixed-window in UTC")]
     plain.run_plan(plain.plans._define("windows", [LimitRef("api", None)], [tuple(old)], 0))
-    assert plain["api"].acquire(5)
+    assert plain["api"].try_acquire(5)
 
 
 def test_references_that_name_no_limit(limiter: End) -> None:
-    for item in ("", "a b", "mail:7", "{x}", b"api", None, 7, "é", "x" * 101):
+    for item in ("", "a b", "{x}", b"api", None, 7, "é", "x" * 101):
         with pytest.raises(LimitSyntaxError, match="allowed"):
-            limiter[item].acquire()
-    for items in ([], ["api", "api"], [("mail", 1), ("mail", "1")]):
+            limiter[item].try_acquire()
+    for items in ([], ["api", "api"], [limiter["mail", 1], limiter["mail", "1"]]):
         with pytest.raises(LimitValueError):
-            limiter.acquire(items)
-    with pytest.raises(LimitSyntaxError, match=r"pair such as \('mail', '7'\)"):
-        limiter.acquire(["mail:7"])
+            limiter.try_acquire(items)
+    for call in (lambda: limiter.try_acquire(["mail:7"]), lambda: limiter["mail:7"]):
+        with pytest.raises(LimitSyntaxError, match=r"write limiter\['mail', '7'\] for a key"):
+            call()
+    with pytest.raises(LimitValueError, match=r"write limiter\['mail', 7\] for a key"):
+        limiter.try_acquire([("mail", 7)])
     with pytest.raises(KeyValueError, match="allowed"):
-        limiter["mail", object()].acquire()
+        limiter["mail", object()].try_acquire()
     for text in ("", "10", "0/s", "10/s burst 0"):
         with pytest.raises(LimitError):
-            limiter.define("api", text)
+            limiter["api"].define(text)
 
 
 @pytest.mark.parametrize("item", [("mail",), ("mail", "a", "b"), ()])
 def test_a_reference_is_a_name_or_a_pair(plain: Limiter, item: Any) -> None:
     with pytest.raises(ThrottleError, match="mail" if item else None):
-        plain[item].acquire()
+        plain[item].try_acquire()
 
 
 # Keys
@@ -869,19 +920,19 @@ def test_keys_of_any_content_never_reach_another_key(plain: Limiter, client: red
         "::", "a:", ":a", "#", "limits", "mail", ("mail", "a"), "\\", "'", '"', "$(a)", "\u202e",
     ]  # fmt: skip
     for value in values:
-        assert plain["mail", value].acquire(), value
-        assert not plain["mail", value].acquire(), value
+        assert plain["mail", value].try_acquire(), value
+        assert not plain["mail", value].try_acquire(), value
     states = client.keys("{throttle}:state:*")
     assert len(states) == len(values)
     assert max(map(len, states)) < 120
     plain["mail", "*"].reset()
     assert len(client.keys("{throttle}:state:*")) == len(values) - 1
     plain["mail", "a"].pause(30)
-    plain.define("mail", "1/s burst 9", key="a:b")
+    plain["mail", "a:b"].define("1/s burst 9")
     limits = [plain["mail", value].peek(0).limit for value in values]
     assert limits.count(9) == 1
-    assert not plain["mail", 1].acquire()
-    assert not plain["mail", "1"].acquire()  # the number and its text are one key, as documented
+    assert not plain["mail", 1].try_acquire()
+    assert not plain["mail", "1"].try_acquire()  # a number and its text are one key, as documented
 
 
 def test_names_of_queues_never_make_two_waiting_lists_one() -> None:
@@ -919,13 +970,13 @@ def test_a_server_that_does_not_answer_is_given_up(end_of: MakeEnd) -> None:
         limiter = Limiter(url, LIMITS)
         limiter.store = Store(url, timeout=0.1)
         with quick(), pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1"):
-            end_of(limiter)["api"].acquire()
+            end_of(limiter)["api"].try_acquire()
 
 
 def test_a_server_that_wants_another_password(redis_url: str, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(redis_url.replace("//", "//user:s3cret@"), LIMITS))
     with pytest.raises(StoreError) as caught:
-        limiter["api"].acquire()
+        limiter["api"].try_acquire()
     assert "s3cret" not in str(caught.value)
 
 
@@ -952,21 +1003,21 @@ def test_a_url_that_cannot_be_used_is_an_error_at_once(url: Any) -> None:
 
 
 def test_scripts_are_loaded_again(limiter: End, client: redis.Redis) -> None:
-    limiter["api"].acquire()
+    limiter["api"].try_acquire()
     client.script_flush()
-    assert limiter["api"].acquire().remaining == 3
+    assert limiter["api"].try_acquire().remaining == 3
     client.script_flush()
     limiter["api"].pause(0)
-    limiter.define("mail", "1/s burst 3")
+    limiter["mail"].define("1/s burst 3")
     limiter["api"].reset()
     assert limiter.peek(["mail", "api"], 0).remaining == 3
 
 
 def test_definitions_of_the_code_come_back(limiter: End, client: redis.Redis) -> None:
-    limiter.acquire(["api", "mail"])
-    limiter.define("mail", "1/s burst 9")
+    limiter.try_acquire(["api", "mail"])
+    limiter["mail"].define("1/s burst 9")
     client.flushall()
-    assert about(limiter.acquire(["api", ("mail", 1)])) == (True, 0, 0.0, 1.0)
+    assert about(limiter.try_acquire(["api", limiter["mail", 1]])) == (True, 0, 0.0, 1.0)
     assert sorted(client.hkeys("{throttle}:limits")) == [b"api", b"mail"]
 
 
@@ -974,19 +1025,19 @@ def test_an_error_of_the_server_is_told_and_not_the_end(limiter: End, client: re
     client.hset("{throttle}:limits", "odd", "code nonsense 1 1 1")
     for _ in range(3):
         with pytest.raises(StoreError):
-            limiter["odd"].acquire()
-    assert limiter["api"].acquire()
+            limiter["odd"].try_acquire()
+    assert limiter["api"].try_acquire()
 
 
 def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(own_server.url, LIMITS))
     for _ in range(2):
-        assert limiter.acquire(["api", "mail"])
+        assert limiter.try_acquire(["api", "mail"])
         own_server.stop()
         own_server.start()
         if limiter._loop:
             limiter._loop.run_until_complete(asyncio.sleep(0))
-    assert limiter.acquire(["api", "mail"])
+    assert limiter.try_acquire(["api", "mail"])
 
 
 def test_an_outage_ends_when_the_server_is_back(
@@ -994,13 +1045,13 @@ def test_an_outage_ends_when_the_server_is_back(
 ) -> None:
     monkeypatch.setattr("celery_throttle.store.breaker.RETRY_SECONDS", 0.0)  # see test_breaker.py
     limiter = end_of(Limiter(own_server.url, LIMITS))
-    limiter["api"].acquire()
+    limiter["api"].try_acquire()
     own_server.stop()
     for _ in range(2):
         with quick(), pytest.raises(StoreUnavailableError):
-            limiter["api"].acquire()
+            limiter["api"].try_acquire()
     own_server.start()
-    assert limiter["api"].acquire()
+    assert limiter["api"].try_acquire()
 
 
 # Processes, threads, tasks
@@ -1013,7 +1064,7 @@ def test_threads_share_a_limiter(redis_url: str, client: redis.Redis) -> None:
 
     def work() -> None:
         for _ in range(50):
-            remaining.append(limiter["job"].acquire().remaining)  # noqa: PERF401 - as they come
+            remaining.append(limiter["job"].try_acquire().remaining)  # noqa: PERF401 - as they come
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -1021,37 +1072,37 @@ def test_threads_share_a_limiter(redis_url: str, client: redis.Redis) -> None:
     for thread in threads:
         thread.join()
     assert sorted(remaining) == list(range(400))
-    assert not limiter["job"].acquire()
+    assert not limiter["job"].try_acquire()
     assert len(client.client_list()) <= others + 8
     limiter.store.close()
 
 
 def test_a_fork_uses_a_connection_of_its_own(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"job": "1/day burst 400"})
-    limiter["job"].acquire()
+    limiter["job"].try_acquire()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # what goes wrong here is seen as a missing answer
         with contextlib.suppress(BaseException):
-            answers = [limiter["job"].acquire().remaining for _ in range(100)]
+            answers = [limiter["job"].try_acquire().remaining for _ in range(100)]
             os.write(writing, " ".join(map(str, answers)).encode())
         os._exit(0)
     os.close(writing)
-    own = [limiter["job"].acquire().remaining for _ in range(100)]
+    own = [limiter["job"].try_acquire().remaining for _ in range(100)]
     with os.fdopen(reading) as answered:
         childs = [int(answer) for answer in answered.read().split()]
     os.waitpid(child, 0)
     assert sorted(own + childs) == list(range(199, 399))
     assert sorted(own, reverse=True) == own
     assert sorted(childs, reverse=True) == childs
-    assert limiter["job"].acquire().remaining == 198  # the parent's connection still lives
+    assert limiter["job"].try_acquire().remaining == 198  # the parent's connection still lives
     limiter.store.close()
 
 
 async def test_tasks_share_a_limiter_and_one_may_be_cancelled(redis_url: str) -> None:
     limiter = Limiter(redis_url, {"job": "1/day burst 400"})
-    await limiter["job"].aacquire()
-    doomed = [asyncio.create_task(limiter["job"].aacquire()) for _ in range(20)]
+    await limiter["job"].atry_acquire()
+    doomed = [asyncio.create_task(limiter["job"].atry_acquire()) for _ in range(20)]
     await asyncio.sleep(0)
     for task in doomed:
         task.cancel()
@@ -1059,7 +1110,7 @@ async def test_tasks_share_a_limiter_and_one_may_be_cancelled(redis_url: str) ->
     # Before Python 3.12 asyncio.wait_for may swallow a cancellation, so not every one must show.
     assert sum(isinstance(end, asyncio.CancelledError) for end in ends) >= 15
     # No answer to a cancelled call reaches another one.
-    decisions = await asyncio.gather(*(limiter["job"].aacquire() for _ in range(100)))
+    decisions = await asyncio.gather(*(limiter["job"].atry_acquire() for _ in range(100)))
     remaining = sorted(decision.remaining for decision in decisions)
     assert remaining == list(range(remaining[0], remaining[0] + 100))
     assert remaining[-1] >= 400 - 1 - 20 - 1
@@ -1071,15 +1122,15 @@ def test_event_loops_that_ended_leave_no_connections(redis_url: str, client: red
     gc.collect()
     others = len(client.client_list())
     for _ in range(10):
-        asyncio.run(limiter["job"].aacquire())
+        asyncio.run(limiter["job"].atry_acquire())
     gc.collect()
     wait_until(lambda: len(client.client_list()) <= others + 1, "the end of their connections")
 
 
 def test_another_prefix_is_another_world(plain: Limiter, client: redis.Redis) -> None:
     other = Limiter(client_url(client), LIMITS, prefix="{other}", clock=ManualClock(START))
-    plain["mail"].acquire()
-    assert other["mail"].acquire()
+    plain["mail"].try_acquire()
+    assert other["mail"].try_acquire()
     assert {key.split(b":")[0] for key in client.scan_iter()} == {b"{throttle}", b"{other}"}
     other.store.close()
 

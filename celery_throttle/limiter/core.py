@@ -1,0 +1,300 @@
+"""The core of a limiter: requirements, and the execution of plans on its server.
+
+Reservations, slots, handles and the clients of APIs build on it, so it is below them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar
+
+from celery_throttle.errors import StoreError
+from celery_throttle.forecasts.reader import ForecastReader
+from celery_throttle.limiter.backend import Backend
+from celery_throttle.limiter.lease_renewer import LeaseRenewer
+from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.key import (
+    ItemLike,
+    LimitRef,
+    RefLike,
+    parse_item,
+    parse_ref,
+    parse_refs,
+)
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.observe.tasks import Observer
+from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.plan import Clock, Plan, Sleep
+from celery_throttle.operations.settle import Plans
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.store.script import Call
+from celery_throttle.store.steps import Step
+
+T = TypeVar("T")
+H = TypeVar("H")
+M = TypeVar("M", float, float | None)
+
+#: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
+AcquirePlan = Callable[[Requirement, M], Plan[Acquisition]]
+
+#: The number of requirements, or handles, that a limiter caches.
+CACHE_SIZE = 1024
+
+
+class TaskRun(Protocol):
+    """The run of a task in a worker: it has units already, and may step into a line.
+
+    See :mod:`celery_throttle.tasks.context`.
+    """
+
+    def acquire(
+        self, requirement: Requirement, max_wait: float, *, mode: str, holder: Holder | None
+    ) -> Plan[Acquisition]:
+        """Use units that the run has, and take the rest, or step out."""
+
+    def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
+        """Use units that the run has, and take the rest, or return the refusal."""
+
+    def give_back(self, items: Sequence[tuple[str, str | None, int]]) -> None:
+        """Take back slots that the run had."""
+
+    def resend(
+        self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int
+    ) -> bool:
+        """Step out because an API refused a request, or return whether to send it again here."""
+
+
+class LimiterCore:
+    """The core of :class:`celery_throttle.Limiter`: what it is made of, and what other parts call.
+
+    :meta private:
+    """
+
+    limits: Mapping[str, Limits]  #: of the code, and of the rules file of an app
+    keys: Keys
+    backend: Backend  #: where the limits are decided
+    clock: Clock | None  #: replaces the server's
+
+    @property
+    def code_limits(self) -> Mapping[str, Limits]:
+        """The limits of the code, without those of a rules file."""
+        return self.limits
+
+    @cached_property
+    def store(self) -> Store:
+        """The server."""
+        return self.backend.store
+
+    @cached_property
+    def plans(self) -> Plans:
+        """The plans of all operations."""
+        return self.backend.plans
+
+    @cached_property
+    def forecast_reader(self) -> ForecastReader:
+        """The plans of forecasts."""
+        return self.backend.forecasts
+
+    @property
+    def observer(self) -> Observer:
+        """The plans that read the status."""
+        return self.backend.observer
+
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin; empty without an app."""
+        return ""
+
+    def task_name(self, packed: bytes) -> str | None:  # noqa: ARG002  # an app's limiter knows
+        """Return the name of the task of a message in a line; None if it is not known."""
+        return None
+
+    def task_arguments(self, packed: bytes) -> tuple[str, ...]:  # noqa: ARG002  # as above
+        """Return the texts of the arguments of a message in a line; none if they are not known."""
+        return ()
+
+    def stored_state(self, task_id: str) -> str | None:  # noqa: ARG002  # as above
+        """Return the state of a task in the result backend; None if it has none."""
+        return None
+
+    @cached_property
+    def lease_renewer(self) -> LeaseRenewer:
+        """Renews the leases of held slots."""
+        return LeaseRenewer(self._renew_lease)
+
+    def _renew_lease(self, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
+        self.run_plan(self.plans.renew([(ref, holder) for ref in refs], lease))
+
+    @cached_property
+    def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
+        return {}
+
+    def find_handle(self, item: ItemLike, kind: Callable[[Any, LimitRef], H]) -> H:
+        """Return the handle of a name, cached, or of a name and key; ``kind`` makes it."""
+        if not isinstance(item, str):
+            return kind(self, parse_item(item))
+        handle = self._handles.get(item)
+        if handle is None:
+            if len(self._handles) >= CACHE_SIZE:
+                self._handles.clear()
+            handle = self._handles[item] = kind(self, parse_item(item))
+        return handle
+
+    @cached_property
+    def _handles(self) -> dict[str, Any]:
+        return {}
+
+    def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
+        """Return the requirement of a call, cached if possible; ``least``: 0 if a cost may be 0."""
+        if type(cost) is not int or not least or not isinstance(limits, (list, tuple)):
+            return make_requirement(parse_refs(limits), cost, least)
+        cache_key = (cost, *(item if type(item) is str else parse_ref(item) for item in limits))
+        requirement = self._requirements.get(cache_key)
+        if requirement is None:
+            requirement = make_requirement(parse_refs(limits), cost)
+            if len(self._requirements) >= CACHE_SIZE:
+                self._requirements.clear()
+            self._requirements[cache_key] = requirement
+        return requirement
+
+    def require_up_to(self, limits: Iterable[RefLike], most: Cost) -> Requirement:
+        """Return the requirement of a call that takes at most ``most`` units, which may be 0."""
+        to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
+        return self.require(limits, most, least=0)
+
+    def current_run(self) -> TaskRun | None:
+        """Return the run of a task of the app that makes this call, if it may step out."""
+        return None
+
+    def take(self, requirement: Requirement, max_wait: float) -> Decision:
+        """Take the units of a requirement, or raise Throttled."""
+        return self._take(requirement, max_wait, self.acquire_plan).checked().decision
+
+    async def atake(self, requirement: Requirement, max_wait: float) -> Decision:
+        """:meth:`take` for asyncio."""
+        return (await self._atake(requirement, max_wait, self.acquire_plan)).checked().decision
+
+    def try_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """Take the units of a requirement, or return the refusal."""
+        return self._take(requirement, max_wait, self.try_acquire_plan).decision
+
+    async def atry_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
+        """:meth:`try_take` for asyncio."""
+        return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
+
+    def _take(
+        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+    ) -> Acquisition:
+        call = self._direct_call(requirement, max_wait)
+        taken = None
+        if call is not None:
+            taken = self.plans.read_acquisition(requirement, self.store.run(call))
+        return self.run_plan(make_plan(requirement, max_wait)) if taken is None else taken
+
+    async def _atake(
+        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+    ) -> Acquisition:
+        call = self._direct_call(requirement, max_wait)
+        taken = None
+        if call is not None:
+            taken = self.plans.read_acquisition(requirement, await self.store.arun(call))
+        return await self.arun_plan(make_plan(requirement, max_wait)) if taken is None else taken
+
+    def _direct_call(self, requirement: Requirement, max_wait: float | None) -> Call | None:
+        """Return the call that takes units without a plan: the hot path."""
+        if max_wait != 0 or self.current_run() is not None:
+            return None
+        return self.plans.cached_call(requirement)
+
+    def acquire_plan(
+        self,
+        requirement: Requirement,
+        max_wait: float,
+        *,
+        mode: str = "take",
+        holder: Holder | None = None,
+    ) -> Plan[Acquisition]:
+        """Return the plan that takes units, estimates or slots, or raises Throttled."""
+        source = self.current_run() or self.plans
+        return source.acquire(requirement, max_wait, mode=mode, holder=holder)
+
+    def try_acquire_plan(
+        self, requirement: Requirement, max_wait: float | None
+    ) -> Plan[Acquisition]:
+        """Return the plan that takes units, or returns the refusal."""
+        source = self.current_run() or self.plans
+        return source.try_acquire(requirement, max_wait)
+
+    def reserve_plan(self, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
+        """Return the plan that takes an estimate."""
+        longest = check_duration(max_wait, "max_wait")
+        return self.acquire_plan(requirement, longest, mode="reserve")
+
+    def return_slots(self, acquisition: Acquisition) -> None:
+        """Return slots that a task already held to the task; only tasks have such slots."""
+        run = self.current_run() if acquisition.task_items else None
+        if run is not None:
+            run.give_back(acquisition.task_items)
+
+    def may_resend(
+        self, requirement: Requirement, acquisition: Acquisition | None, stop: float, most: int
+    ) -> bool:
+        """Whether a request that its API refused may be sent again from here, after a wait.
+
+        A task in a worker that has sent no other request joins its line instead. The ``acquisition`` is None during an outage of
+        the server. The API asked for no more requests for ``stop`` seconds; it may be sent again
+        ``most`` times.
+        """
+        run = self.current_run()
+        return run is None or run.resend(requirement, acquisition, stop, most)
+
+    def run_plan(self, plan: Plan[T]) -> T:
+        """Execute a plan, blocking."""
+        resume: Callable[[Any], Call | Sleep] = plan.send
+        result: Any = None
+        while True:
+            try:
+                step = resume(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+            resume, result = plan.send, None
+            if isinstance(step, Call):
+                try:
+                    result = self.store.run(step)
+                except StoreError as error:
+                    resume, result = plan.throw, error
+            elif self.clock is not None:
+                self.clock.advance(step.seconds)
+            else:
+                time.sleep(step.seconds)
+
+    def plan_step(self, plan: Plan[Any]) -> Step:
+        """Return the step that runs a plan."""
+        return Step(partial(self.run_plan, plan), partial(self.arun_plan, plan))
+
+    async def arun_plan(self, plan: Plan[T]) -> T:
+        """:meth:`run_plan` for asyncio."""
+        resume: Callable[[Any], Call | Sleep] = plan.send
+        result: Any = None
+        while True:
+            try:
+                step = resume(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+            resume, result = plan.send, None
+            if isinstance(step, Call):
+                try:
+                    result = await self.store.arun(step)
+                except StoreError as error:
+                    resume, result = plan.throw, error
+            elif self.clock is not None:
+                self.clock.advance(step.seconds)
+            else:
+                await asyncio.sleep(step.seconds)
