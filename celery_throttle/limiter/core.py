@@ -248,9 +248,9 @@ class LimiterCore:
     ) -> bool:
         """Whether a request that its API refused may be sent again from here, after a wait.
 
-        A task in a worker that has sent no other request joins its line instead. The ``acquisition`` is None during an outage of
-        the server. The API asked for no more requests for ``stop`` seconds; it may be sent again
-        ``most`` times.
+        A task in a worker that has sent no other request joins its line instead. The
+        ``acquisition`` is None during an outage of the server. The API asked for no more requests
+        for ``stop`` seconds; it may be sent again ``most`` times.
         """
         run = self.current_run()
         return run is None or run.resend(requirement, acquisition, stop, most)
