@@ -77,18 +77,19 @@ class Status(Enum):
         return self in _WAITING_HERE
 
 
-# Tuples are searched by identity, which is faster than by the hash of a member.
+# From which statuses a task may come into others. Each task makes some transitions while others
+# wait, so these are tuples, which are searched by identity.
+_AT_GATE = (Status.RECEIVED, Status.CLAIMED)
+_FROM_GATE = (Status.RECEIVED,)
+_RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
 _WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
-_RETURNING = (
-    Status.RECEIVED,
-    Status.QUEUED,
-    Status.GATHERED,
-    Status.DEFERRED,
-    Status.DELAYED,
-    Status.BOOKED,
-)
-_DELAYABLE = (*_RETURNING, Status.CLAIMED, Status.STEPPED_OUT)
+_DELAYABLE = (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT)
+_DEFERRABLE = (Status.RECEIVED, Status.STEPPED_OUT)
 _ADMISSIBLE = (Status.BOOKED, Status.RECEIVED, Status.CLAIMED)
+_ADMITTED = (Status.ADMITTED,)
+_RUNNABLE = (Status.ADMITTED, Status.IN_STRATEGY)
+_RUNNING = (Status.RUNNING,)
+_LEAVING = (Status.RECEIVED, Status.DELAYED)
 
 
 class TransitionError(RuntimeError):
@@ -169,7 +170,7 @@ class TaskState:
         if REFUSALS_HEADER in headers:
             self.refusals = _read_counts(headers.pop(REFUSALS_HEADER))
 
-    def _move(self, status: Status, *sources: Status) -> Status:
+    def _move(self, status: Status, sources: Sequence[Status]) -> Status:
         """Move the task into a status, from one of some others."""
         if self.status not in sources:
             raise TransitionError(
@@ -185,34 +186,34 @@ class TaskState:
 
         Units that were taken for a start more than 20 ms ago are lost.
         """
-        if self.status is Status.CLAIMED:
+        if self.status in _AT_GATE:
             return self.status
         latest = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
         if self.status is Status.BOOKED and time.monotonic() <= latest:
             return self.status
-        return self._move(Status.RECEIVED, *_RETURNING)
+        return self._move(Status.RECEIVED, _RETURNING)
 
     def queue(self) -> Status:
         """The task waits for a process."""
-        return self._move(Status.QUEUED, Status.RECEIVED)
+        return self._move(Status.QUEUED, _FROM_GATE)
 
     def gather(self) -> Status:
         """One call takes quota for this and other tasks, some milliseconds later."""
-        return self._move(Status.GATHERED, Status.RECEIVED)
+        return self._move(Status.GATHERED, _FROM_GATE)
 
     def defer(self) -> Status:
         """The next round of the worker's loop decides about the task."""
-        return self._move(Status.DEFERRED, Status.RECEIVED, Status.STEPPED_OUT)
+        return self._move(Status.DEFERRED, _DEFERRABLE)
 
     def delay(self, broker_wait_until: int = 0) -> Status:
         """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
         self.broker_wait_until = broker_wait_until
-        return self._move(Status.DELAYED, *_DELAYABLE)
+        return self._move(Status.DELAYED, _DELAYABLE)
 
     def book(self, seconds: float) -> Status:
         """The units of the task are taken for a start in some seconds."""
         self._starts_at = time.monotonic() + seconds
-        return self._move(Status.BOOKED, Status.RECEIVED)
+        return self._move(Status.BOOKED, _FROM_GATE)
 
     def seconds_to_start(self) -> float:
         """Return the seconds until the start of a booked task."""
@@ -220,27 +221,27 @@ class TaskState:
 
     def admit(self) -> Status:
         """The task passes the gate."""
-        return self._move(Status.ADMITTED, *_ADMISSIBLE)
+        return self._move(Status.ADMITTED, _ADMISSIBLE)
 
     def park(self) -> Status:
         """The task waits elsewhere, and has left this worker."""
-        return self._move(Status.PARKED, Status.RECEIVED, Status.DELAYED)
+        return self._move(Status.PARKED, _LEAVING)
 
     # After the gate.
 
     def enter_strategy(self) -> Status:
         """The task's own strategy gets the message."""
         self.strategy = None
-        return self._move(Status.IN_STRATEGY, Status.ADMITTED)
+        return self._move(Status.IN_STRATEGY, _ADMITTED)
 
     def run(self) -> Status:
         """The pool gets the task."""
-        return self._move(Status.RUNNING, Status.ADMITTED, Status.IN_STRATEGY)
+        return self._move(Status.RUNNING, _RUNNABLE)
 
     def step_out(self) -> Status:
         """A run of the task is over, as a limit refused. What was taken for that run is used up."""
         self.waited = True
-        return self._move(Status.STEPPED_OUT, Status.RUNNING)
+        return self._move(Status.STEPPED_OUT, _RUNNING)
 
     def end(self) -> Status:
         """The task has left its process, or was not started after all."""

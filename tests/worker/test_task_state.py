@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.worker.claim import Claim, Wait
-from celery_throttle.worker.task_state import Status, TaskState, TransitionError
+from celery_throttle.worker.task_state import BrokerWait, Status, TaskState, TransitionError
 
 #: The method that moves a task into each status.
 MOVES: dict[Status, Callable[[TaskState], Status]] = {
@@ -137,3 +139,25 @@ def test_a_claim_with_units_is_used_once() -> None:
 
 def test_a_claim_without_units_is_decided_at_the_gate() -> None:
     assert task_state(claim(None)).return_to_gate() is Status.RECEIVED
+
+
+@pytest.mark.parametrize("key", [None, "42"])
+def test_a_wait_at_the_broker_survives_as_a_header(key: str | None) -> None:
+    header = json.loads(json.dumps(BrokerWait(time.time() - 5, "mail", key)))
+    found = BrokerWait.read(header)
+    assert found is not None
+    wait = found.end()
+    assert (wait.ref, wait.position) == (LimitRef("mail", key), 0)
+    assert wait.seconds == pytest.approx(5, abs=1)
+
+
+def test_a_clock_that_is_behind_gives_no_negative_wait() -> None:
+    assert BrokerWait(time.time() + 60, "mail", None).end().seconds == 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, 5, [], [1.0, "mail"], ["x", "mail", None], [1, "no name", None], [1, "mail", 7]],
+)
+def test_a_malformed_header_is_ignored(header: Any) -> None:
+    assert BrokerWait.read(header) is None
