@@ -25,6 +25,14 @@ def test_the_number_outlives_the_worker(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["state.throttle"]  # noqa: PTH208 -- and no temporary file
 
 
+def test_each_shard_has_a_file_of_its_own(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    WorkerCount(state, None).update(3)
+    WorkerCount(state, None, "erp").update(2)
+    assert (WorkerCount(state, None).known, WorkerCount(state, None, "erp").known) == (3, 2)
+    assert sorted(os.listdir(tmp_path)) == ["state.throttle", "state.throttle.erp"]  # noqa: PTH208 -- see above
+
+
 def test_it_is_written_when_it_changes(tmp_path: Path) -> None:
     size, file = WorkerCount(str(tmp_path / "state"), None), tmp_path / "state.throttle"
     size.update(3)
