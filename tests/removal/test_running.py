@@ -156,7 +156,7 @@ def fleet(redis_url: str, start_worker: StartWorker) -> Iterator[Fleet]:
     fleet.close()
 
 
-SIZES = [2000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+SIZES = [1000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 
 
 @pytest.mark.parametrize("count", SIZES)
