@@ -1,9 +1,9 @@
 """The three sizes of the suite: `make test`, `make test-all` and `make test-nightly`.
 
 The short one shows every law in minutes. It leaves out tests with the marker `thorough`, tests of
-RabbitMQ, and all pools but the first that a test is for. The whole suite has all of these. The
-nightly one adds what takes minutes on its own: tests with the marker `nightly`. The larger the
-suite, the more examples of each property it plays.
+RabbitMQ, Redis where a test is for it and Valkey, and all pools but the first that a test is for.
+The whole suite has all of these. The nightly one adds what takes minutes on its own: tests with the
+marker `nightly`. The larger the suite, the more examples of each property it plays.
 
 The examples are the same in each run, so that a change does not fail for a fault that is older.
 ``EXAMPLES=random`` plays others each time, to find such faults.
@@ -46,11 +46,13 @@ def is_left_out(item: pytest.Item) -> bool:
 
 def _is_thorough(item: pytest.Item) -> bool:
     names = set(getattr(item, "fixturenames", ()))
-    pool = item.callspec.params.get("pool") if hasattr(item, "callspec") else None
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    pool = params.get("pool")
     return (
         item.get_closest_marker("thorough") is not None
         or item.get_closest_marker("rabbitmq") is not None
         or bool(names & _RABBITMQ)
+        or params.get("any_server_url", "valkey") != "valkey"
         or (pool is not None and pool != _first_pool(item))
     )
 
