@@ -37,7 +37,7 @@ class Fleet:
         def call(tenant: int) -> None: ...
 
         self.throttle.register()
-        self.throttle.define("api", "20/s")  # on a busy machine, too, more are removed than run
+        self.throttle["api"].define("20/s")  # on a busy machine, too, more are removed than run
         self.throttle["api"].pause(3600)
         start = partial(start_worker, "tests.apps.removal", broker, env={"THROTTLE_URL": store})
         self.workers: list[Worker] = [start(wait=False), start()]

@@ -1,8 +1,8 @@
 -- enlist.lua: lets tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: line_requirements, queue_capacity, enlist_check, enlist_tasks, fan_out_index
+-- uses: line_requirements, queue_capacity, key_cap_room, enlist_tasks
 -- KEYS  1   hash: definitions of limits
 --       2   record of the fan-out, see `fan_out.lua`
---       3   zset: fan-outs, see `fan_out_index.lua`
+--       3   zset: the keys of the records of all fan-outs, by when (us) each was last found
 --       then per queue: lines, messages, due, polls; then per requirement and queue: state, entries, pause of the name,
 --       pause of the key, backlog, waiting, waiting-lists, waiting-list-index; then the lines; then the head of
 --       the totals, see `counters.lua`
@@ -27,6 +27,9 @@
 --       {'cancelled', ...the same}    the fan-out was cancelled: do not send the rest
 --       {'unknown', index, now (us)}    nothing was done: this requirement is not defined, or its calendar windows
 --                       have run out
+
+-- How many others a new fan-out looks after, and how long (ms) the index is kept after the last one: a year.
+local INDEX_CHECKS, INDEX_KEPT_MS = 10, 31536000000
 
 local record, max_waiting, keep = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('HEXISTS', record, 'cancelled') == 1 then
@@ -57,10 +60,24 @@ for i, requirement in ipairs(requirements) do
   requirement.capacity = capacities[backlog]
 end
 
+-- Add the fan-out to the index. A record expires by itself and leaves its key there, so each new fan-out looks after
+-- some of the others.
+local function index_fan_out(index)
+  for _, other in ipairs(redis.call('ZRANGE', index, 0, INDEX_CHECKS - 1)) do
+    if redis.call('EXISTS', other) == 1 then
+      redis.call('ZADD', index, format_integer(now), other)
+    else
+      redis.call('ZREM', index, other)
+    end
+  end
+  redis.call('ZADD', index, format_integer(now), record)
+  redis.call('PEXPIRE', index, INDEX_KEPT_MS)
+end
+
 -- Write what is missing in the record. Returns the numbers of the queues, by queue.
 local function open_record(pause, name)
   if redis.call('HSETNX', record, 'name', name) == 1 then
-    index_fan_out(KEYS[3], record)
+    index_fan_out(KEYS[3])
   end
   for _, field in ipairs({ 'old_at', 'new_at' }) do
     redis.call('HSETNX', record, field, format_integer(now))
@@ -95,6 +112,37 @@ local function read_line(name, packed)
   return line
 end
 
+-- Why a task must not join its line, as the end of the reply; nil if it may. `waiting_tasks` of the fan-out wait now.
+local function refusal_of(line, task_costs, waiting_tasks)
+  if max_waiting > 0 and waiting_tasks >= max_waiting or find_full_queue(line.requirements) then
+    return { 'hold' }
+  end
+  local full_cap, cap_wait = 0, 0
+  if not line.is_known then
+    full_cap, cap_wait = find_full_key_cap(line.requirements)
+  end
+  if full_cap > 0 then
+    return { 'crowded', cap_wait, full_cap, line.requirements[full_cap].max_keys }
+  end
+  for i, requirement in ipairs(line.requirements) do
+    for _, limit in ipairs(requirement.limits) do
+      if task_costs[i] > limit.burst * MILLION and limit.tag ~= SLOTS then
+        return { 'never', i, limit.burst }
+      end
+    end
+  end
+end
+
+-- Whether a task waits in its line already: an earlier call failed before it could record that. Nil if the same id
+-- waits in another line.
+local function is_in_line(line, id)
+  local row = redis.call('HGET', line.descriptor.queue[MESSAGES], id)
+  if row then
+    return cmsgpack.unpack(row)[LINE] == line.name or nil
+  end
+  return false
+end
+
 for i = key, #KEYS - 1 do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
@@ -111,7 +159,7 @@ while arg <= #ARGV do
   local task_costs = { struct.unpack(line.cost_format, head, 13) }
   task_costs[#task_costs] = MILLION -- of the fan-out, instead of the position where the reading ended
   if not is_sent[id] and redis.call('HEXISTS', tasks, id) == 0 then
-    local reason, in_line = refusal_of(line, task_costs, waiting, max_waiting), is_in_line(line, id)
+    local reason, in_line = refusal_of(line, task_costs, waiting), is_in_line(line, id)
     if reason then
       refusal = reason
       break

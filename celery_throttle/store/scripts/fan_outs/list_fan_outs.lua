@@ -1,6 +1,6 @@
 -- list_fan_outs.lua: reads the records of all fan-outs, some at a time.
 -- uses: pauses
--- KEYS  1   zset: fan-outs, see `fan_out_index.lua`
+-- KEYS  1   zset: fan-outs, see `enlist.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   how many to pass over
 --       3   how many to look at
