@@ -218,7 +218,7 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(
     assert limiter.acquire(three)
     before = contents(client)
     totals = {b"{throttle}:totals:%b" % name for name in (b"bulk", b"api", b"mail")}
-    definitions = {b"{throttle}:limits", b"{throttle}:layers", b"{throttle}:names"}
+    definitions = {b"{throttle}:limits", b"{throttle}:names"}
     assert len(before) == 3 + len(totals | definitions)  # three states
     refused = limiter.acquire(three)
     assert (refused.limited_by, refused.retry_after) == ("mail", 1.0)

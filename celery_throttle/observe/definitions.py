@@ -56,7 +56,7 @@ class DefinitionReader(StatusReader):
         For a key, that is the definition of its name if neither the rules file nor the code has one
         for the key.
         """
-        rules, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        rules, code = yield self._layers_call(ref)
         (status,) = yield from self._read([ref])
         if status.origin is not None and status.origin.layer == "code" and status.weight == 1:
             code = None  # what the code of this process does not have is removed
@@ -70,8 +70,11 @@ class DefinitionReader(StatusReader):
         (status,) = yield from self._read([ref])
         if status.origin is not None and status.origin.layer == "run time":
             return None
-        _, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        _, code = yield self._layers_call(ref)
         return (yield from self._unpack_or_default(code, ref))
+
+    def _layers_call(self, ref: LimitRef) -> Call:
+        return Call(script("read_layers"), [self.keys.limits], [self.now(), self.keys.field(ref)])
 
     def _unpack_or_default(self, packed: bytes | None, ref: LimitRef) -> Plan[Sequence[Limit]]:
         """Return the limits of a definition; without one, those of the code or of the name."""

@@ -47,5 +47,5 @@ class RulesReader(LimitPlans):
         return read_rules(text.decode(), RulesVersion.unpack(packed).source)
 
     def _rules_call(self) -> Call:
-        names = [self.keys.layers, self.keys.rules_files, self.keys.membership]
+        names = [self.keys.rules, self.keys.rules_files, self.keys.membership]
         return Call(script("read_rules"), names, [self.now()])

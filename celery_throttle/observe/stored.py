@@ -22,8 +22,8 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_LIMIT
 from celery_throttle.store.script import Call, script
 
-#: Names of the layers, by the byte that a definition begins with.
-_LAYERS = {b"c": "code", b"r": "rules", b"s": "run time", b"u": "run time"}
+#: Names of the layers of definitions, by those in ``definition_record.lua``.
+_LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 
 #: How many limits one call reads.
 NAMES_OF_A_CALL = 10

@@ -28,7 +28,7 @@ from celery_throttle.operations.replies import ReplyStatus, check_reply, unknown
 from celery_throttle.operations.waiting_queues import limit_names
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_LIMIT
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Call, script
 
 #: The status of a reply about a limit that the server does not know, in both reply formats.
 _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
@@ -71,7 +71,7 @@ class DefinePlans(LimitPlans):
         yield from self._define("windows", [ref for ref, _ in found], limits, now)
 
     def _read_definitions(self, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
-        """Return the definitions in force of some fields, packed; None for one without its own."""
+        """Return the limits in force of some fields, as text; None for one without its own."""
         call = Call(script("read_definitions"), [self.keys.limits], [self.now(), *fields])
         found: Sequence[bytes | None] = yield call
         return found
@@ -149,18 +149,15 @@ class DefinePlans(LimitPlans):
         yield from self.check_known(ref)
         of_code = self.limits.get(ref.name) if ref.key is None else None
         yield from self._define("unset", [ref], [of_code], author=author)
-        yield self._weight_call(ref, "", author)
+        yield self._weight_call(ref, 0, author)
         yield from self._recheck_waiters(ref.name)
 
-    def _weight_call(
-        self, ref: LimitRef, weight: Argument, author: Author, lasts_us: int = 0
-    ) -> Call:
+    def _weight_call(self, ref: LimitRef, weight: int, author: Author, lasts_us: int = 0) -> Call:
+        """Return the call that sets a weight, or removes it if it is 0."""
         keys = self.keys
-        names = [keys.limits, keys.layers, keys.own_keys(ref.name), keys.changes]
-        field, key = keys.field(ref), ref.key or ""
-        return Call(
-            script("set_weight"), names, [self.now(), field, weight, lasts_us, author.pack(), key]
-        )
+        names = [keys.limits, keys.rules, keys.names, keys.changes, keys.own_keys(ref.name)]
+        args = [self.now(), ref.name, keys.field(ref), weight, lasts_us, author.pack()]
+        return Call(script("set_weight"), names, args)
 
     def check_known(self, ref: LimitRef) -> Plan[None]:
         """Raise UnknownLimitError if neither the code nor the server has a limit of the name."""
@@ -186,12 +183,14 @@ class DefinePlans(LimitPlans):
             # It need not be the server's: scripts reply if they need windows of another time.
             now = self.local_time()
         keys = self.keys
-        names = [keys.limits, keys.layers, keys.names, keys.changes]
+        names = [keys.limits, keys.rules, keys.names, keys.changes]
         args = [self.now(), mode, lasts_us, (author or Author.of()).pack()]
         for ref, own in zip(refs, limits, strict=True):
             names += (keys.state(ref), keys.entries(ref), keys.own_keys(ref.name))
-            packed = b"" if own is None else definitions.pack(own, now, keys.key_cap(ref.name))
-            args += (ref.name, keys.field(ref), packed)
+            definition = definitions.NO_DEFINITION
+            if own is not None:
+                definition = definitions.pack(own, now, keys.key_cap(ref.name))
+            args += (ref.name, keys.field(ref), *definition)
         done, *indexes = yield Call(script("define"), names, args)
         if not done:
             refused = indexes[0] - 1
@@ -232,7 +231,7 @@ class DefinePlans(LimitPlans):
     ) -> Plan[None]:
         """Note in the log of changes what was done to waiting tasks; ``ref`` None: to all."""
         keys = self.keys
-        names = [keys.limits, keys.layers, keys.names, keys.changes]
+        names = [keys.limits, keys.rules, keys.names, keys.changes]
         field = "" if ref is None else keys.field(ref)
         args = [self.now(), action, field, what, author.pack()]
         yield Call(script("note_change"), names, args)

@@ -196,7 +196,9 @@ class MemoryPlans(Plans):
             changed = {*self._rules, *file.rules.limits} - self._set
             self._rules.clear()
             self._rules.update(file.rules.limits)
-            for ref in sort_refs(changed):
+            # A key gets limits of its own before its name changes, and loses them after that.
+            first = {ref for ref in changed if ref.key is not None and ref in self._rules}
+            for ref in (*sort_refs(first), *sort_refs(changed - first)):
                 self._undefine(ref, now)
             return Applied(accepted=True, modified=now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from celery_throttle.rules.dump import dump_rules
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
+from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call, script
 
 #: With a field or a name behind it, a head of the names of keys.
@@ -38,21 +39,28 @@ _WEIGHT_HEAD = "weight "
 
 
 class _Row(NamedTuple):
-    """A definition or a weight of a rules file, by its field."""
+    """A definition or a weight of a rules file, by its field; an empty one is to be removed."""
 
     field: str
-    is_weight: bool = False
+    value: Definition | int
 
-    @classmethod
-    def read(cls, layer: bytes) -> _Row:
-        """Read a field of the layers."""
-        field = layer.decode().removeprefix("rules ")
-        return cls(field.removeprefix(_WEIGHT_HEAD), field.startswith(_WEIGHT_HEAD))
+    @property
+    def is_weight(self) -> bool:
+        return isinstance(self.value, int)
 
-    def order(self, *, is_removed: bool) -> tuple[int, str]:
-        """Return the order in which rows change; see :meth:`RulesPlans._changed_rows`."""
-        is_key = ":" in self.field
-        return (3 if self.is_weight else 1 if not is_key else 2 if is_removed else 0), self.field
+    @property
+    def stored(self) -> tuple[str, str]:
+        """The field and the text that ``apply_rules.lua`` lists once the row is in force."""
+        if isinstance(self.value, int):
+            return f"{_WEIGHT_HEAD}{self.field}", str(self.value or "")
+        return self.field, self.value.text
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The place among rows that change; see :meth:`RulesPlans._changed_rows`."""
+        if self.is_weight:
+            return 3, self.field
+        return (1 if ":" not in self.field else 0 if self.value != NO_DEFINITION else 2), self.field
 
 
 class FileRules(NamedTuple):
@@ -89,7 +97,7 @@ class RulesVersion:
 
     @classmethod
     def unpack(cls, packed: bytes) -> RulesVersion:
-        """Return the version in the field ``rules`` of the layers; see ``apply_rules.lua``."""
+        """Return the version that is stored; see ``apply_rules.lua``."""
         modified, applied, text = packed.decode().split(" ", 2)
         about = json.loads(text)
         author = Author(about["by"], about["why"])
@@ -127,11 +135,10 @@ class RulesPlans(DefinePlans):
         """
         author = author or author_of_file(file.source)
         rows = self._rows_of(file.rules)
-        modified: Argument = "" if is_new else file.modified
-        is_again = False
+        digest, modified, is_again = file.rules.digest, 0 if is_new else file.modified, False
         while True:
-            digest = file.rules.digest
-            status, at, *seen = yield self._rules_call("look", modified, digest, int(is_again))
+            call = self._rules_call("look", digest, modified, is_again=is_again)
+            status, at, *seen = yield call
             modified = int(at)
             if status != _OTHER:
                 return Applied(bool(status), modified)
@@ -140,71 +147,81 @@ class RulesPlans(DefinePlans):
                 return Applied(accepted=True, modified=modified)
             is_again = True
 
-    def _rules_call(self, step: str, modified: Argument, digest: str, *args: Argument) -> Call:
-        """Return the call of a step of ``apply_rules.lua``."""
+    def _rules_call(
+        self,
+        step: str,
+        digest: str,
+        modified: int = 0,
+        rows: Sequence[_Row] = (),
+        **fields: object,
+    ) -> Call:
+        """Return the call of a step of ``apply_rules.lua``, which describes the fields."""
         keys = self.keys
-        names = [keys.limits, keys.layers, keys.names, keys.changes]
+        names = [keys.limits, keys.rules, keys.names, keys.changes]
         names += [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
-        return Call(script("apply_rules"), names, [self.now(), step, modified, digest, *args])
+        named = {"step": step, "digest": digest, "modified": modified, **fields}
+        args: list[Argument] = [self.now(), json.dumps(named)]
+        for row in rows:
+            if isinstance(row.value, Definition):
+                args += (row.field, *row.value)
+        return Call(script("apply_rules"), names, args)
 
-    def _rows_of(self, rules: Rules) -> dict[_Row, Argument]:
+    def _rows_of(self, rules: Rules) -> list[_Row]:
         """Return the definitions and weights of rules."""
         keys, now = self.keys, self.local_time()
-        return {
-            **{
-                _Row(keys.field(ref)): definitions.pack(limits, now, keys.key_cap(ref.name))
-                for ref, limits in rules.limits.items()
-            },
-            **{
-                _Row(keys.field(ref), is_weight=True): weight
-                for ref, weight in rules.weights.items()
-            },
-        }
+        limits = [
+            _Row(keys.field(ref), definitions.pack(limits, now, keys.key_cap(ref.name)))
+            for ref, limits in rules.limits.items()
+        ]
+        return [*limits, *(_Row(keys.field(ref), own) for ref, own in rules.weights.items())]
 
-    def _changed_rows(
-        self, file: FileRules, rows: Mapping[_Row, Argument]
-    ) -> Plan[list[tuple[_Row, Argument]]]:
-        """Return the rows that differ from those in force; those to remove with an empty text.
+    def _changed_rows(self, file: FileRules, rows: Sequence[_Row]) -> Plan[list[_Row]]:
+        """Return the rows that differ from those in force; those to remove are empty.
 
         In their order each name and key has its limits of one of the two files at any time: a key
         gets limits of its own before its name changes, and loses them after that.
         """
-        gone: dict[_Row, Argument] = {}
-        cursor = b""
-        while cursor != END:
-            call = self._rules_call("list", 0, file.rules.digest, cursor or "0")
-            cursor, *fields = yield call
-            gone.update(dict.fromkeys(map(_Row.read, fields), ""))
-        every = list({**gone, **rows}.items())
-        every.sort(key=lambda item: item[0].order(is_removed=item[1] == ""))
-        changed: list[tuple[_Row, Argument]] = []
-        for part in _parts(every):
-            call = self._rules_call("check", 0, file.rules.digest, *_arguments(part))
-            status, *found = yield call
+        digest, stored, cursor = file.rules.digest, dict[str, str](), "0"
+        while True:
+            next_cursor, *found = yield self._rules_call("list", digest, cursor=cursor)
+            pairs = zip(found[::2], found[1::2], strict=True)
+            stored.update((field.decode(), text.decode()) for field, text in pairs)
+            if next_cursor == END:
+                break
+            cursor = next_cursor.decode()
+        wanted = dict(row.stored for row in rows)
+        changed = [row for row in rows if stored.get(row.stored[0]) != row.stored[1]]
+        for gone in stored.keys() - wanted.keys():
+            field = gone.removeprefix(_WEIGHT_HEAD)
+            changed.append(_Row(field, NO_DEFINITION if field == gone else 0))
+        changed.sort(key=lambda row: row.order)
+        for part in _parts(changed):
+            status, *field = yield self._rules_call("check", digest, rows=part)
             if status < 0:
-                raise self._refusal(file, found[0].decode())
-            changed += (part[index - 1] for index in sorted(found))
+                raise self._refusal(file, field[0].decode())
         return changed
 
     def _apply_rows(
         self,
         file: FileRules,
-        rows: Sequence[tuple[_Row, Argument]],
+        rows: Sequence[_Row],
         modified: int,
         seen: Sequence[bytes],
         author: Author,
     ) -> Plan[bool]:
         """Put rows in force, part by part; False if another file has come between."""
+        digest = file.rules.digest
         parts = list(_parts(rows)) or [()]
-        session = _session_of(seen[1], file.rules.digest)
+        named = {"session": _session_of(seen[1], digest), "about": author.pack()}
         for number, part in enumerate(parts, 1):
-            is_last = number == len(parts)
-            args: list[Argument] = list(seen) if number == 1 else ["-", "-"]
-            args += (session, author.pack())
-            args += (_pack_version(file, author), _pack_rules(file.rules)) if is_last else ("", "")
-            args += _arguments(part)
-            reply = yield self._rules_call("apply", modified, file.rules.digest, *args)
-            status, *details = reply
+            more: dict[str, object] = {"seen": [one.decode() for one in seen if number == 1]}
+            if number == len(parts):
+                more |= {"version": _pack_version(file, author), "text": _pack_rules(file.rules)}
+            weights = chain.from_iterable(row for row in part if row.is_weight)
+            call = self._rules_call(
+                "apply", digest, modified, part, **named, **more, weights=[*weights]
+            )
+            status, *details = yield call
             if status < 0:
                 raise self._refusal(file, details[0].decode())
             if status == _OTHER:
@@ -234,7 +251,7 @@ class RulesPlans(DefinePlans):
             The version, or None; and the rules if the worker does not know them, else None.
         """
         keys = self.keys
-        names = [keys.rules_files, keys.layers, keys.membership]
+        names = [keys.rules_files, keys.rules, keys.membership]
         args = [self.now(), worker, to_us(lasts), report, known]
         reply: Sequence[bytes] = yield Call(script("report_rules"), names, args)
         if not reply:
@@ -264,14 +281,8 @@ def _session_of(next_file: bytes, digest: str) -> str:
     return session if next_digest == digest else uuid.uuid4().hex
 
 
-def _parts(rows: Sequence[tuple[_Row, Argument]]) -> Iterator[Sequence[tuple[_Row, Argument]]]:
+def _parts(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
     return (rows[start : start + PART_SIZE] for start in range(0, len(rows), PART_SIZE))
-
-
-def _arguments(rows: Sequence[tuple[_Row, Argument]]) -> list[Argument]:
-    """Return the arguments of some rows: limits come before weights."""
-    limits = sum(not row.is_weight for row, _ in rows)
-    return [limits, *chain.from_iterable((row.field, value) for row, value in rows)]
 
 
 def _pack_version(file: FileRules, author: Author) -> str:

@@ -18,7 +18,7 @@ from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.limit import Limit
+from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Make, Protocol, make_protocols
@@ -191,10 +191,10 @@ def client(redis_url: str) -> Iterator[Any]:
         yield client
 
 
-def put_rule(client: Any, field: str, text: str) -> None:
-    """Write what the rules file defines; it is in force when nothing replaces it."""
-    packed = definitions.pack([Limit.parse(text)], START, "")
-    client.hset("{throttle}:layers", f"rules {field}", packed + b"\x00" + b"0 0 {}" + b"\x00")
+def put_rules(limiter: Limiter, **limits: str) -> None:
+    """Put a rules file in force; two underscores stand for the colon before a key."""
+    rows = "\n".join(f'"{ref.replace("__", ":")}" = "{text}"' for ref, text in limits.items())
+    assert limiter.apply_rules(read_rules(f"[limits]\n{rows}", "f"), "f")
 
 
 def in_force(limiter: Limiter, *fields: str) -> list[str | None]:
@@ -210,8 +210,8 @@ def origins(client: Any) -> dict[str, str]:
 def test_the_rules_come_before_the_code_and_what_is_set_before_both(
     limiter: Limiter, stranger: Limiter, client: Any
 ) -> None:
-    put_rule(client, "api", "20/s")
-    assert in_force(limiter, "api") == ["10/s"]
+    put_rules(limiter, api="20/s")
+    assert in_force(limiter, "api") == ["20/s"]
     limiter.define("api", "30/s")
     limiter.define("api", "40/s", key="gold")
     assert in_force(limiter, "api", "api:gold", "api:other") == ["30/s", "40/s", None]
@@ -222,7 +222,8 @@ def test_the_rules_come_before_the_code_and_what_is_set_before_both(
     limiter.register()
     assert in_force(limiter, "api") == ["20/s"]
     limiter.define("api", "30/s")
-    client.hdel("{throttle}:layers", "rules api")
+    put_rules(limiter)
+    assert in_force(limiter, "api") == ["30/s"]
     stranger.undefine("api")
     assert (in_force(limiter, "api"), origins(client)) == (["10/s"], {"api": "c"})
 
@@ -237,16 +238,16 @@ def test_a_limit_that_the_code_has_no_more_is_removed_by_hand(
     limiter["api"].acquire()
     stranger.undefine("api")
     assert (in_force(limiter, "api"), origins(client)) == ([None], {})
-    assert (client.hkeys("{throttle}:layers"), stranger.changes(most=1)[0].old) == ([], "10/s")
+    assert stranger.changes(most=1)[0].old == "10/s"
     with pytest.raises(UnknownLimitError, match="'api' is not defined"):
         stranger["api"].acquire()
     assert not limiter["api"].acquire().allowed  # defined again, and its unit is still in use
 
 
 def test_a_key_may_have_a_rule_of_its_own(
-    limiter: Limiter, stranger: Limiter, client: Any, clock: ManualClock
+    limiter: Limiter, stranger: Limiter, clock: ManualClock
 ) -> None:
-    put_rule(client, "api:gold", "20/s")
+    put_rules(limiter, api__gold="20/s")
     limiter.define("api", "30/s", key="gold", seconds=5)
     stranger.undefine("api", key="gold")
     assert in_force(limiter, "api:gold") == ["20/s"]

@@ -44,10 +44,11 @@ right = "1000/s burst 1000"
 #: The time, what was granted, and the limit in force.
 SAMPLE = """
 local time = redis.call('TIME')
-local packed = redis.call('HGET', '{throttle}:limits', 'api')
+local record = redis.call('HGET', '{throttle}:limits', 'api')
+local _, _, _, _, text_at, layers_at = struct.unpack('<BdddII', record or string.rep(' ', 33))
 return { string.format('%.0f', time[1] * 1000000 + time[2]),
          redis.call('HGET', '{throttle}:totals:api', 'granted') or '0',
-         packed and string.sub(packed, 26) }
+         record and string.sub(record, text_at, layers_at - 1) }
 """
 
 

@@ -1,13 +1,13 @@
--- weights.lua: reads the weights that `set_weight.lua` writes.
+-- weights.lua: reads weights.
 -- uses: clock
+-- A weight is a text of three numbers: the weight that was set at run time, when (us) that ends by itself, and the
+-- weight of the rules file. 0 stands for none, and for never.
 
--- The weight in force of a text; nil for none. One that ends by itself is followed by its end (us) and by the weight
--- after that.
+-- The weight in force of a text; nil for none.
 local function weight_in_force(text)
-  local weight = text and tonumber(text)
-  if weight or not text then
-    return weight
+  if text then
+    local set, ends, rules = string.match(text, '^(%d+) (%d+) (%d+)$')
+    local is_set = set ~= '0' and (ends == '0' or tonumber(ends) > now)
+    return is_set and tonumber(set) or rules ~= '0' and tonumber(rules) or nil
   end
-  local own, ends, below = string.match(text, '^(%d+) (%d+) ?(%d*)$')
-  return tonumber(tonumber(ends) > now and own or below)
 end
