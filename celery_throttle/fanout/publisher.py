@@ -25,6 +25,7 @@ from celery_throttle.fanout.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.fanout.entries import EntryBuilder
 from celery_throttle.fanout.retry import retry_outage
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall
 from celery_throttle.store.script import Call
@@ -153,7 +154,7 @@ class Publisher:
             raise unknown_limit_error(refs[index - 1].name, self.throttle.limits)
         plans = self.throttle.plans
         retry_outage(
-            lambda: self.throttle.run_plan(plans.register_missing(refs, now)),
+            lambda: self.throttle.run_plan(register_missing(plans, refs, now)),
             f"Fan-out {self.name}",
         )
 

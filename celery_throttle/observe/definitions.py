@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.reader import StatusReader
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
@@ -44,7 +45,7 @@ class DefinitionReader(StatusReader):
         found: dict[LimitRef, Sequence[Limit]] = {}
         for start in range(0, len(refs), _PAGE_SIZE):
             page = refs[start : start + _PAGE_SIZE]
-            texts = yield from self._read_definitions(map(self.keys.field, page))
+            texts = yield from read_definitions(self, map(self.keys.field, page))
             found |= {
                 ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text
             }

@@ -17,8 +17,10 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.messages import packing
 from celery_throttle.messages.broker import broker_identity
+from celery_throttle.operations.define import note_change
+from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.server import Plans
 from celery_throttle.rules.rules import Rules
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
@@ -116,7 +118,7 @@ class AppLimits(Limiter):
         """Put the rules file in force on a server that may have lost it."""
         yield from self._apply_rules_file(self.plans)
 
-    def _apply_rules_file(self, plans: Plans) -> Plan[None]:
+    def _apply_rules_file(self, plans: Plans | MemoryPlans) -> Plan[None]:
         if self.rules_file is not None:
             self.rules_file.in_use()  # reads it, unless a thread of the worker does
             if self.rules_file.of_file is not None:
@@ -172,7 +174,7 @@ class AppLimits(Limiter):
         They are removed, whether or not that is noted.
         """
         with suppress(StoreError):
-            self.run_plan(self.plans.note_change(action, ref, what, author))
+            self.run_plan(note_change(self.plans, action, ref, what, author))
 
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""

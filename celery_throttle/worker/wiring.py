@@ -19,6 +19,7 @@ from celery.worker import state
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.messages.routing import Routing
+from celery_throttle.operations.define import register_missing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -232,7 +233,7 @@ class WorkerParts:
         plans = self.throttle.plans
         refs = [LimitRef(name, None) for name in plans.limits]
         with suppress(StoreError):  # then the gate registers what is missing, task by task
-            self.throttle.run_plan(plans.register_missing(refs))
+            self.throttle.run_plan(register_missing(plans, refs))
 
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and

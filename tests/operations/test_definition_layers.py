@@ -18,6 +18,7 @@ from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
@@ -198,7 +199,7 @@ def put_rules(limiter: Limiter, **limits: str) -> None:
 
 
 def in_force(limiter: Limiter, *fields: str) -> list[str | None]:
-    found = limiter.run_plan(limiter.plans._read_definitions(fields))
+    found = limiter.run_plan(read_definitions(limiter.plans, fields))
     return ["; ".join(map(str, definitions.unpack(one))) if one else None for one in found]
 
 

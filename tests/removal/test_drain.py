@@ -22,6 +22,7 @@ from celery_throttle import (
 )
 from celery_throttle.messages.publishing import publish
 from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.removal.counts import Removal
 from celery_throttle.removal.publisher import QueuePublisher
@@ -271,8 +272,10 @@ def park_elsewhere(site: Site, queue: str) -> None:
     requirement = site.throttle.require(["api"], 1)
     waiter = WaitingTask(f"in {queue}", queue, 0, 0, None, b"message")
     site.throttle.run_plan(
-        site.throttle.plans.call_registered(
-            park_call(site.throttle.keys, waiter, requirement, "0"), requirement.refs
+        call_registered(
+            site.throttle.plans,
+            park_call(site.throttle.keys, waiter, requirement, "0"),
+            requirement.refs,
         )
     )
 

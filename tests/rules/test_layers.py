@@ -19,7 +19,7 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
-from celery_throttle.operations.rules import Applied, FileRules, RulesVersion
+from celery_throttle.operations.rules import Applied, FileRules, RulesVersion, report_rules
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
@@ -157,7 +157,7 @@ def test_the_newest_file_wins(limiter: Limiter) -> None:
 
 def test_a_report_says_which_rules_are_in_force(limiter: Limiter) -> None:
     def report(known: str = "") -> tuple[RulesVersion | None, Rules | None]:
-        return limiter.run_plan(limiter.plans.report_rules("w", "{}", known, 30))
+        return limiter.run_plan(report_rules(limiter.plans, "w", "{}", known, 30))
 
     assert report() == (None, None)
     own = read_rules('[limits]\na = "1/s"\n[weights]\na = 2\n[routes]\n"t.*" = "a"', "f")

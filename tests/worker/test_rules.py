@@ -15,6 +15,7 @@ import redis
 
 from celery_throttle import Limiter
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
 from tests.apps import ruled
@@ -78,7 +79,7 @@ class Site:
 
     def in_force(self, name: str) -> str | None:
         """The limit of a name; None if it is not defined."""
-        found = self.limiter.run_plan(self.limiter.plans._read_definitions([name]))[0]
+        found = self.limiter.run_plan(read_definitions(self.limiter.plans, [name]))[0]
         return str(definitions.unpack(found)[0]) if found else None
 
     def reports(self) -> list[dict[str, Any]]:

@@ -22,8 +22,9 @@ from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.acquire import GateRequest
-from celery_throttle.operations.replies import ReplyStatus
+from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.store.client import PendingCall
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -91,7 +92,7 @@ class Quota:
 
         Raises:
             StoreError: the server cannot be asked.
-            CostError, UnknownLimitError: see :meth:`celery_throttle.operations.plans.Plans.check`.
+            CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
         now = time.monotonic()
         if self._full.get(requirement, 0.0) > now:
@@ -125,18 +126,18 @@ class Quota:
         wants = [want, *self._soon(want.requirement.refs, now)]
         refs = [ref for want in wants for ref in want.requirement.refs]
         plans, store = self.throttle.plans, self.throttle.store
-        call = plans.gate_call(wants, AHEAD)
+        call = gate_call(plans, wants, AHEAD)
         try:
             replies = store.run(call)
             if replies[0][0] == ReplyStatus.UNKNOWN:
-                self.throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
+                self.throttle.run_plan(register_missing(plans, refs, int(replies[0][2])))
                 replies = store.run(call)
         finally:
             self.backoff.record_calls(now)
         replied = time.monotonic()
         self._round_trip = replied - now
         self._keep(wants, replies, replied, 0.0)
-        plans.check(replies[0], [want.requirement for want in wants])
+        check_reply(replies[0], [want.requirement for want in wants], plans.limits)
 
     def _send_ahead(self, want: GateRequest, now: float) -> None:
         """Send a call for tasks to come, without waiting for its reply.
@@ -149,7 +150,7 @@ class Quota:
         if following and self._want_of(following[-1], now) is not None:
             wants += self._soon([ref for want in wants for ref in want.requirement.refs], now)
         if wants:
-            call = self.throttle.plans.gate_call(wants, AHEAD)
+            call = gate_call(self.throttle.plans, wants, AHEAD)
             with suppress(StoreError):  # a later call raises it
                 self._ahead = _Ahead(now, wants, self.throttle.store.begin(call))
 

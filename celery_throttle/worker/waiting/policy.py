@@ -11,6 +11,7 @@ from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.plan import Attempt
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
@@ -62,7 +63,7 @@ class WaitingPolicy(ABC):
         try:
             reply = yield call
             if reply[0] == b"unknown":
-                self.throttle.run_plan(self.throttle.plans.register_missing(refs, int(reply[2])))
+                self.throttle.run_plan(register_missing(self.throttle.plans, refs, int(reply[2])))
                 reply = yield call
         except StoreError:
             self.slots.release(holder, self._places(refs))
