@@ -13,9 +13,9 @@ from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.reference import make_ref
 from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.rules import Applied, FileRules, author_of_file
-from celery_throttle.rules.rules import Rules
 
 
 class LimitChanges(LimiterCore):
@@ -130,7 +130,7 @@ class LimitChanges(LimiterCore):
         apply. Units in use stay in use, as with :meth:`define`.
 
         Args:
-            rules: The rules; :func:`~celery_throttle.rules.file.load_rules` reads them from a file.
+            rules: The rules, see :func:`~celery_throttle.limits.rules.file.load_rules`.
             source: The path of the file, recorded with the change.
             modified: When the file was modified, in seconds since 1970. If the rules in force were
                 modified later, the call changes nothing. None (the default): now, so that the call

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import RulesStatus, WorkerRules
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.rules import RulesVersion
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.store.script import Call, script
 
 

@@ -28,6 +28,7 @@ from celery_throttle.limits.requirement import (
     has_slots,
     parse_costs,
 )
+from celery_throttle.limits.rules.dump import sort_refs
 from celery_throttle.operations import pauses
 from celery_throttle.operations.acquire import (
     AcquireOutcome,
@@ -39,7 +40,6 @@ from celery_throttle.operations.define import parse_definition
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
 from celery_throttle.operations.rules import Applied, FileRules
-from celery_throttle.rules.dump import sort_refs
 from celery_throttle.store.keys import Keys
 
 

@@ -15,12 +15,12 @@ from celery_throttle.limits.author import Author
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
+from celery_throttle.limits.rules.dump import dump_rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.define import recheck_waiters
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.waiting_queues import END
-from celery_throttle.rules.dump import dump_rules
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call, script
@@ -95,7 +95,7 @@ class RulesVersion:
     """Which rules are in force on a server.
 
     Attributes:
-        digest: of the rules; see :class:`~celery_throttle.rules.rules.Rules`.
+        digest: of the rules; see :class:`~celery_throttle.limits.rules.rules.Rules`.
         source: path of the file.
         modified: when the file was modified, in microseconds since 1970.
         applied: the same, when it was put in force.

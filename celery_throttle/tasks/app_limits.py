@@ -15,13 +15,13 @@ from celery_throttle.limiter import Limiter
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.messages import packing
 from celery_throttle.messages.broker import broker_identity
 from celery_throttle.operations.define import note_change
 from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.server import Plans
-from celery_throttle.rules.rules import Rules
 from celery_throttle.settings import Settings, Spec
 from celery_throttle.store.keys import FAN_OUT_LIMIT, Keys
 from celery_throttle.store.memory_url import is_memory_url

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.metrics.table import METRICS
 from celery_throttle.operations.rules import pack_report, report_rules
-from celery_throttle.rules.reader import read_rules
 from celery_throttle.store.counters import DROP_REASONS, REFUSAL_REASONS
 from tests.metrics.page import PREFIX, Page, read_page
 from tests.protocol import SECOND, Protocol

@@ -9,9 +9,9 @@ import pytest
 
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report, report_rules
-from celery_throttle.rules.reader import read_rules
 from celery_throttle.store.script import Argument, Call, script
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Protocol

@@ -18,8 +18,8 @@ from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.operations.define import read_definitions
-from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Make, Protocol, make_protocols

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from celery_throttle import LimitValueError, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.reference import RefLike
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol

@@ -17,6 +17,7 @@ from celery_throttle import StoreError
 from celery_throttle.fanout.outcomes import outcomes_call
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.reference import RefLike, parse_ref
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.claim import (
@@ -30,7 +31,6 @@ from celery_throttle.operations.define import recheck_waiters, register_missing
 from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.rules import pack_report, report_rules
-from celery_throttle.rules.reader import read_rules
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
 from tests.lua_names import script_names

@@ -15,8 +15,8 @@ import redis
 
 from celery_throttle import Limiter
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.operations.define import read_definitions
-from celery_throttle.rules.reader import read_rules
 from celery_throttle.store import definitions
 from tests.apps import ruled
 from tests.servers.server import wait_until

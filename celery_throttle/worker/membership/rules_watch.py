@@ -15,6 +15,8 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import RulesError, StoreError
+from celery_throttle.limits.rules.diff import diff_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.rules import (
     FileRules,
@@ -23,8 +25,6 @@ from celery_throttle.operations.rules import (
     pack_report,
     report_rules,
 )
-from celery_throttle.rules.diff import diff_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.tasks.app_rules import AppRules
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog

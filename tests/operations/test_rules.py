@@ -19,9 +19,9 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.rules import Applied, FileRules, RulesVersion, report_rules
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
