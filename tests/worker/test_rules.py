@@ -257,7 +257,7 @@ def test_a_flushed_server_gets_the_rules_again(site: Site) -> None:
     for count in (5, 10, 15):
         site.send("named", 5)
         site.until_ran("named", count)
-        for key in ("limits", "layers", "names"):
+        for key in ("limits", "rules", "names"):
             site.client.delete(f"{{throttle}}:{key}")
     site.until_in_force("20/s")
     assert "UnknownLimitError" not in worker.log()
