@@ -13,7 +13,7 @@ import redis
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.claim import (
     claim_call,
     quarantine_call,
@@ -96,7 +96,7 @@ class Protocol:
 
     def gate_call(self, tasks: Sequence[tuple[Sequence[ItemLike], Costs]]) -> Call:
         wants = [GateRequest(self.require(limits, cost)) for limits, cost in tasks]
-        return self.limiter.plans.gate_call(wants, 20_000)
+        return gate_call(self.limiter.plans, wants, 20_000)
 
     def park(
         self,

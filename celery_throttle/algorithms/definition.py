@@ -35,7 +35,7 @@ STATE_CLASSES: Mapping[str, type[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The limits of a name, and when (us) they and the two definitions before came into force.
+    """The limits of a name, and when (us) they and the definition before came into force.
 
     ``old_since`` equals ``since`` if there was no definition before.
     """
@@ -43,13 +43,12 @@ class Definition:
     limits: Limits
     since: int
     old_since: int
-    older_since: int
 
     def replace_limits(self, limits: Limits, now: int) -> Definition:
         """Return the definition that replaces this one."""
         if [*map(decisive_fields, limits)] == [*map(decisive_fields, self.limits)]:
             return replace(self, limits=limits)
-        return Definition(limits, now, self.since, self.old_since)
+        return Definition(limits, now, self.since)
 
 
 def decisive_fields(limit: Limit) -> tuple[object, ...]:
@@ -73,10 +72,10 @@ def adopt(definition: Definition, states: States | None, now: int) -> tuple[Stat
     A state that was written under another definition keeps its units, not its time: one unit used
     under "1/h" leaves one unit in use, not one hour, when the limit becomes "100/s". The units
     drain by the old definition until it was replaced; then they count as taken at that moment. If
-    the definition was replaced twice since, no units drain between the two changes; if more often,
-    none since they were taken. So too little may be admitted, never too much. Of several limits
-    each adopts the units of the limit with the same index, or the most of any. Slots in use stay in
-    use.
+    the definition was replaced more than once since, no units drain until the last of the changes:
+    what drained by the definitions between them is unknown. So too little may be admitted, never
+    too much. Of several limits each adopts the units of the limit with the same index, or the most
+    of any. Slots in use stay in use.
 
     If the clock has been set back, the result must be stored: otherwise the time that was skipped
     would have to pass in the end.
@@ -97,19 +96,11 @@ def adopt(definition: Definition, states: States | None, now: int) -> tuple[Stat
             for state, limit, set_back in zip(states, limits, ahead, strict=True)
         )
         return tuple(rebased), any(ahead)
-    replaced = _replaced_at(definition, states[0].since)
+    written_since = states[0].since
+    replaced = since if written_since == definition.old_since else written_since
     converted = _convert(definition, states, replaced, now)
     ahead = [isinstance(state, Slots) and is_ahead(state.latest_time(), now) for state in states]
     return converted, any(ahead) or now < max(since, replaced)
-
-
-def _replaced_at(definition: Definition, written_since: int) -> int:
-    """Return when the definition of a state was replaced, as far as that is known."""
-    if written_since == definition.old_since:
-        return definition.since
-    if written_since == definition.older_since:
-        return definition.old_since
-    return written_since
 
 
 def _convert(definition: Definition, states: States, replaced: int, now: int) -> States:

@@ -84,7 +84,7 @@ class LocalLimits:
         limits = parse_limits(written, ref.name)
         old = self._find_definition(ref)
         if old is None:
-            self._definitions[ref] = Definition(limits, now, now, now)
+            self._definitions[ref] = Definition(limits, now, now)
             return
         if any(map(has_slots, limits)) != any(map(has_slots, old.limits)):
             raise LimitValueError(f"limit {ref.name!r} cannot switch between a rate and slots")

@@ -16,6 +16,7 @@ from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingPr
 from celery_throttle.bulk.destination import DestinationReader
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
@@ -56,7 +57,7 @@ class LinePublisher:
             args, kwargs, _ = message.payload
             requirement = limits.fixed or limits.requirement(args, kwargs)
             call = self._call(message, limits, requirement)
-            reply = throttle.run_plan(throttle.plans.call_registered(call, requirement.refs))
+            reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", message.headers["id"], error)
             return False

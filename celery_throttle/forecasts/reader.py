@@ -24,8 +24,9 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.define import DefinePlans
-from celery_throttle.operations.plan import Plan, has_keys
+from celery_throttle.operations import define
+from celery_throttle.operations.memory import MemoryPlans
+from celery_throttle.operations.plan import Plan, PlanContext, has_keys, ref_arguments
 from celery_throttle.operations.waiting_queues import END, waiting_queues
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
@@ -40,10 +41,13 @@ _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 _MAX_REFS = 50
 
 
-class ForecastReader(DefinePlans):
+class ForecastReader(PlanContext):
     """Makes forecasts for the limits of one prefix."""
 
     __slots__ = ()
+
+    check_known = define.check_known
+    list_names = define.list_names
 
     def of_limit(self, ref: LimitRef, measured: float | None = None) -> Plan[Forecast]:
         """Return the forecast of a limit: one key of it, or without a key all of them."""
@@ -183,10 +187,10 @@ class ForecastReader(DefinePlans):
         }
         refs = [ref for ref in refs if ref not in fan_outs]
         fields = [field for ref in refs for field in (self.keys.field(ref), ref.name)]
-        packed = yield from self._read_definitions(fields)
+        packed = yield from define.read_definitions(self, fields)
         if not all(packed[1::2]):
-            yield from self.register_missing(refs)
-            packed = yield from self._read_definitions(fields)
+            yield from define.register_missing(self, refs)
+            packed = yield from define.read_definitions(self, fields)
         rows = zip(refs, packed[::2], packed[1::2], strict=True)
         known = {
             ref: _unpack(of_key or of_name) for ref, of_key, of_name in rows if of_key or of_name
@@ -196,11 +200,13 @@ class ForecastReader(DefinePlans):
     def _capacity_rows(self, refs: Sequence[LimitRef]) -> Plan[Sequence[Sequence[int]]]:
         if not refs:
             return []
-        names, about = self._ref_arguments(Requirement(tuple(refs), (MILLION,) * len(refs)))
+        names, about = ref_arguments(self.keys, Requirement(tuple(refs), (MILLION,) * len(refs)))
         args = [self.now(), int(has_keys(refs)), *about]
         call = Call(script("capacity"), [self.keys.limits, *names], args)
         rows: list[Sequence[int]]
-        _, *rows = yield from self.call_registered(call, refs)  # its calendar windows may run out
+        _, *rows = yield from define.call_registered(
+            self, call, refs
+        )  # its calendar windows may run out
         return rows
 
 
@@ -208,10 +214,10 @@ class ForecastReader(DefinePlans):
 class EmptyForecasts(ForecastReader):
     """Forecasts without a server: no task waits."""
 
-    plans: DefinePlans = field(kw_only=True)  #: know the limits
+    plans: MemoryPlans = field(kw_only=True)  #: know the limits
 
     def check_known(self, ref: LimitRef) -> Plan[None]:
-        """See :meth:`DefinePlans.check_known`."""
+        """See :meth:`MemoryPlans.check_known`."""
         return self.plans.check_known(ref)
 
     def of_lines(self, matches: LineFilter, measured: float | None = None) -> Plan[Forecast]:

@@ -11,7 +11,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Serverless, Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
@@ -23,7 +23,7 @@ class Backend(NamedTuple):
     """The parts of a limiter that depend on where its limits are decided."""
 
     store: Store
-    plans: Plans
+    plans: Plans | MemoryPlans
     forecasts: ForecastReader
     observer: Observer
 

@@ -30,8 +30,9 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.tasks import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan, Sleep
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -93,7 +94,7 @@ class LimiterCore:
         return self.backend.store
 
     @cached_property
-    def plans(self) -> Plans:
+    def plans(self) -> Plans | MemoryPlans:
         """The plans of all operations."""
         return self.backend.plans
 

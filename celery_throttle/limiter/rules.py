@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.rules import FileRules, author_of_file
-from celery_throttle.rules.rules import Rules
 
 
 def apply_rules(
@@ -24,7 +24,7 @@ def apply_rules(
 
     Args:
         limiter: The limiter, or the ``Throttle``.
-        rules: The rules; :func:`~celery_throttle.rules.file.load_rules` reads them from a file.
+        rules: The rules, see :func:`~celery_throttle.limits.rules.file.load_rules`.
         source: The path of the file, recorded with the change.
         modified: When the file was modified, in seconds since 1970. If the rules in force were
             modified later, the call changes nothing. None (the default): now, so that the call

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.reader import StatusReader
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
@@ -44,7 +45,7 @@ class DefinitionReader(StatusReader):
         found: dict[LimitRef, Sequence[Limit]] = {}
         for start in range(0, len(refs), _PAGE_SIZE):
             page = refs[start : start + _PAGE_SIZE]
-            texts = yield from self._read_definitions(map(self.keys.field, page))
+            texts = yield from read_definitions(self, map(self.keys.field, page))
             found |= {
                 ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text
             }
@@ -56,7 +57,7 @@ class DefinitionReader(StatusReader):
         For a key, that is the definition of its name if neither the rules file nor the code has one
         for the key.
         """
-        rules, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        rules, code = yield self._layers_call(ref)
         (status,) = yield from self._read([ref])
         if status.origin is not None and status.origin.layer == "code" and status.weight == 1:
             code = None  # what the code of this process does not have is removed
@@ -70,8 +71,11 @@ class DefinitionReader(StatusReader):
         (status,) = yield from self._read([ref])
         if status.origin is not None and status.origin.layer == "run time":
             return None
-        _, code = yield Call(script("read_layers"), [self.keys.layers], [self.keys.field(ref)])
+        _, code = yield self._layers_call(ref)
         return (yield from self._unpack_or_default(code, ref))
+
+    def _layers_call(self, ref: LimitRef) -> Call:
+        return Call(script("read_layers"), [self.keys.limits], [self.now(), self.keys.field(ref)])
 
     def _unpack_or_default(self, packed: bytes | None, ref: LimitRef) -> Plan[Sequence[Limit]]:
         """Return the limits of a definition; without one, those of the code or of the name."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import Stranded, Ungated
-from celery_throttle.operations.plan import LimitPlans, Plan
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store.script import Call, script
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
@@ -62,7 +62,7 @@ class WorkerStatus(NamedTuple):
     lease: float
 
 
-class FleetReader(LimitPlans):
+class FleetReader(PlanContext):
     """Reads which workers live, and what none of them can start."""
 
     __slots__ = ()

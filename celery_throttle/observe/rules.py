@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import RulesStatus, WorkerRules
-from celery_throttle.operations.plan import LimitPlans, Plan
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.rules import RulesVersion
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.store.script import Call, script
 
 
-class RulesReader(LimitPlans):
+class RulesReader(PlanContext):
     """Reads the rules in force."""
 
     __slots__ = ()
@@ -47,5 +47,5 @@ class RulesReader(LimitPlans):
         return read_rules(text.decode(), RulesVersion.unpack(packed).source)
 
     def _rules_call(self) -> Call:
-        names = [self.keys.layers, self.keys.rules_files, self.keys.membership]
+        names = [self.keys.rules, self.keys.rules_files, self.keys.membership]
         return Call(script("read_rules"), names, [self.now()])

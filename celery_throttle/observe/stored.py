@@ -16,23 +16,27 @@ from celery_throttle.limits.requirement import parse_limits
 from celery_throttle.observe.times import at_time, at_time_or_none
 from celery_throttle.observe.totals import pair_counters, read_totals
 from celery_throttle.observe.values import LimitStatus, Origin, Pause
+from celery_throttle.operations import define, pauses
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.define import DefinePlans
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 
-#: Names of the layers, by the byte that a definition begins with.
-_LAYERS = {b"c": "code", b"r": "rules", b"s": "run time", b"u": "run time"}
+#: Names of the layers of definitions, by those in ``definition_record.lua``.
+_LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 
 #: How many limits one call reads.
 NAMES_OF_A_CALL = 10
 
 
-class StoredReader(DefinePlans):
+class StoredReader(PlanContext):
     """Reads what is stored of limits and keys."""
 
     __slots__ = ()
+
+    check_known = define.check_known
+    list_names = define.list_names
+    limit_names = pauses.limit_names
 
     def read_limits(self) -> Plan[list[LimitStatus]]:
         """Return the status of all limits, without what has to be measured or computed.

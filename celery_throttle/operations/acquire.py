@@ -14,14 +14,15 @@ from celery_throttle.limits.duration import MICROSECONDS, check_duration, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.plan import Plan, Sleep, has_keys
+from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.plan import Plan, PlanContext, Sleep, has_keys, ref_arguments
 from celery_throttle.operations.replies import (
     RefusalKind,
     ReplyStatus,
+    check_reply,
     read_allowed,
     read_refused,
 )
-from celery_throttle.operations.rules import RulesPlans
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
@@ -78,8 +79,8 @@ class AcquireOutcome(NamedTuple):
     too_long: bool = False  #: a refusal that does not get shorter by coming later
 
 
-class AcquirePlans(RulesPlans):
-    """Plans that take units and slots."""
+class AcquirePlans(PlanContext):
+    """Plans that take units and slots. What decides may be replaced: :meth:`_acquire_once`."""
 
     __slots__ = ()
 
@@ -175,8 +176,8 @@ class AcquirePlans(RulesPlans):
             call = self._acquire_call(requirement, mode, holder, longest)
             if cacheable:
                 requirement.calls[name] = call
-        reply: Sequence[int] = yield from self.call_registered(call, requirement.refs)
-        self.check(reply, [requirement])
+        reply: Sequence[int] = yield from call_registered(self, call, requirement.refs)
+        check_reply(reply, [requirement], self.limits)
         if reply[0] == ReplyStatus.ALLOWED:
             granted = {"peek": 0, "upto": to_units(reply[5])}.get(mode, requirement.units)
             return AcquireOutcome(read_allowed(reply, granted), reply[6:])
@@ -189,24 +190,25 @@ class AcquirePlans(RulesPlans):
     def _acquire_call(
         self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
     ) -> Call:
-        names, args = self._ref_arguments(requirement)
+        names, args = ref_arguments(self.keys, requirement)
         if holder is not None:
             args += (holder.name, to_us(holder.lease))
         delay = "" if longest is None else to_us(longest)
         keys = [self.keys.limits, *names, self.keys.totals()]
         return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
 
-    def gate_call(self, requests: Sequence[GateRequest], ahead: int) -> Call:
-        """Return the call of ``admit.lua`` for several tasks; no limit and key may occur twice.
 
-        ``ahead``: microseconds by which a start may be booked ahead.
-        """
-        refs = [ref for request in requests for ref in request.requirement.refs]
-        costs = [cost for request in requests for cost in request.requirement.costs]
-        names, about = self._ref_arguments(Requirement(tuple(refs), tuple(costs)))
-        backlogs = [self.keys.backlog(ref) for ref in refs]
-        keys = [self.keys.limits, *names, *backlogs, self.keys.totals()]
-        args: list[Argument] = [self.now(), ahead, len(requests), int(has_keys(refs))]
-        for request in requests:
-            args += (request.times, len(request.requirement.refs))
-        return Call(script("admit"), keys, [*args, *about])
+def gate_call(context: PlanContext, requests: Sequence[GateRequest], ahead: int) -> Call:
+    """Return the call of ``admit.lua`` for several tasks; no limit and key may occur twice.
+
+    ``ahead``: microseconds by which a start may be booked ahead.
+    """
+    refs = [ref for request in requests for ref in request.requirement.refs]
+    costs = [cost for request in requests for cost in request.requirement.costs]
+    names, about = ref_arguments(context.keys, Requirement(tuple(refs), tuple(costs)))
+    backlogs = [context.keys.backlog(ref) for ref in refs]
+    keys = [context.keys.limits, *names, *backlogs, context.keys.totals()]
+    args: list[Argument] = [context.now(), ahead, len(requests), int(has_keys(refs))]
+    for request in requests:
+        args += (request.times, len(request.requirement.refs))
+    return Call(script("admit"), keys, [*args, *about])

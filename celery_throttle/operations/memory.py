@@ -27,19 +27,24 @@ from celery_throttle.limits.requirement import (
     has_slots,
     parse_costs,
 )
-from celery_throttle.operations.acquire import AcquireOutcome, Acquisition, Holder
+from celery_throttle.limits.rules.dump import sort_refs
+from celery_throttle.operations import pauses
+from celery_throttle.operations.acquire import (
+    AcquireOutcome,
+    AcquirePlans,
+    Acquisition,
+    Holder,
+)
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.define import check_definition
+from celery_throttle.operations.define import parse_definition
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
 from celery_throttle.operations.rules import Applied, FileRules
-from celery_throttle.operations.settle import Plans
-from celery_throttle.rules.dump import sort_refs
 from celery_throttle.store.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlans(Plans):
+class MemoryPlans(AcquirePlans):
     """Plans for limits in the memory of this process. Made by :meth:`of`. Thread-safe.
 
     No task waits in a line, so weights have no effect.
@@ -54,6 +59,10 @@ class MemoryPlans(Plans):
     _set: set[LimitRef] = field(default_factory=set)
     _rules: dict[LimitRef, Limits] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    limit_names = pauses.limit_names
+    pause_all = pauses.pause_all
+    resume_all = pauses.resume_all
 
     @classmethod
     def of(cls, limits: Mapping[str, Limits], keys: Keys, clock: Clock | None) -> MemoryPlans:
@@ -160,13 +169,13 @@ class MemoryPlans(Plans):
         lasts: float | None = None,
         author: Author | None = None,  # noqa: ARG002  # nobody can ask for it
     ) -> Plan[None]:
-        lasts_us = check_definition(self.keys.field(ref), written, weight, lasts)
-        if written is None or ref.key is not None:
+        limits, lasts_us = parse_definition(self, ref, written, weight, lasts)
+        if limits is None or ref.key is not None:
             yield from self.check_known(ref)
-        if written is not None:
+        if limits is not None:
             with self._lock:
                 now = self._now()
-                self._memory.define(ref, written, now)
+                self._memory.define(ref, limits, now)
                 self._set.add(ref)
                 self._memory.ends.pop(ref, None)
                 if lasts_us:
@@ -196,7 +205,9 @@ class MemoryPlans(Plans):
             changed = {*self._rules, *file.rules.limits} - self._set
             self._rules.clear()
             self._rules.update(file.rules.limits)
-            for ref in sort_refs(changed):
+            # A key gets limits of its own before its name changes, and loses them after that.
+            first = {ref for ref in changed if ref.key is not None and ref in self._rules}
+            for ref in (*sort_refs(first), *sort_refs(changed - first)):
                 self._undefine(ref, now)
             return Applied(accepted=True, modified=now)
 

@@ -55,8 +55,8 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitPlans:
-    """The base of the plans for the limits of one prefix.
+class PlanContext:
+    """What plans for the limits of one prefix use.
 
     ``limits`` are those of the code; they are registered if the server does not know them. A
     ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
@@ -76,18 +76,18 @@ class LimitPlans:
         """Return the time in microseconds by the clock, or else by this machine's."""
         return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
-    def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
-        """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
-        keys = self.keys
-        refs = requirement.refs
-        if has_keys(refs):
-            states = [name for ref in refs for name in keys.decision(ref)]
-            fields = [name for ref in refs for name in (keys.field(ref), ref.name)]
-        else:
-            states = [name for ref in refs for name in (keys.state(ref), keys.pause(ref))]
-            fields = [ref.name for ref in refs]
-        costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
-        return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
+
+def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list[Argument]]:
+    """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
+    refs = requirement.refs
+    if has_keys(refs):
+        states = [name for ref in refs for name in keys.decision(ref)]
+        fields = [name for ref in refs for name in (keys.field(ref), ref.name)]
+    else:
+        states = [name for ref in refs for name in (keys.state(ref), keys.pause(ref))]
+        fields = [ref.name for ref in refs]
+    costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
+    return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

@@ -1,16 +1,18 @@
-"""The packed form of definitions, which the scripts read; see ``definition.lua``."""
+"""Definitions as the scripts store and read them; see ``definition_record.lua``."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from celery_throttle.algorithms.definition import decisive_fields
 from celery_throttle.errors import LimitSyntaxError, shown
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.grammar import FIRST_REQUEST
 from celery_throttle.limits.limit import Limit, find_strictest, format_limits
 from celery_throttle.limits.rate import Concurrency
-from celery_throttle.limits.requirement import attach_shadows
+from celery_throttle.limits.requirement import attach_shadows, has_slots
 
 #: Calendar windows in a definition. When they run out, a script replies that it needs more.
 _CALENDAR_WINDOWS = 64
@@ -33,46 +35,60 @@ _HAS_SHADOWS = 64
 
 _WITHOUT_NUMBERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 
-# The second part of a definition, see `definition.lua`.
+# The numbers of a definition, see `definition.lua`.
 _NAME = struct.Struct("<ddB")
 _HEAD = struct.Struct("<BH")
 _SHADOWS = struct.Struct("<BH")
 _SEPARATOR = "; "
-_END = b"\0"
 
 
-def pack(limits: Sequence[Limit], now: int, key_cap: str) -> bytes:
-    """Pack the limits of a name, with the calendar windows around ``now`` (us)."""
+class Definition(NamedTuple):
+    """The limits of a name or key, as arguments of a script; see ``change_definition.lua``.
+
+    Attributes:
+        numbers: what decisions read.
+        text: the limits.
+        identity: equal for limits that make the same decisions.
+        has_slots: 1 if one of the limits has slots, else 0.
+    """
+
+    numbers: bytes = b""
+    text: str = ""
+    identity: str = ""
+    has_slots: int = 0
+
+
+#: The arguments that stand for no definition.
+NO_DEFINITION = Definition()
+
+
+def pack(limits: Sequence[Limit], now: int, key_cap: str) -> Definition:
+    """Return the definition of limits, with the calendar windows around ``now`` (us)."""
     max_keys = find_strictest(limit.max_keys for limit in limits)
     max_waiting = find_strictest(limit.max_waiting for limit in limits)
-    chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
     shadows = [shadow for limit in limits for shadow in limit.shadows]
     tags = [TAGS[limit.algorithm] for limit in limits]
     tags[0] |= _HAS_SHADOWS if shadows else 0
+    chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
     chunks += (_pack_numbers(*pair, now) for pair in zip(tags, limits, strict=True))
     if shadows:
         numbers = b"".join(_pack_numbers(TAGS[one.algorithm], one, now) for one in shadows)
         chunks.append(_SHADOWS.pack(len(shadows), len(numbers)) + numbers)
-    chunks.append(_SEPARATOR.join(format_limits(limits)).encode())
-    chunks += (_END, b"" if max_keys is None else key_cap.encode())
-    return b"".join(chunks)
+    chunks.append(b"" if max_keys is None else key_cap.encode())
+    return Definition(
+        b"".join(chunks),
+        _SEPARATOR.join(format_limits(limits)),
+        repr([*map(decisive_fields, limits)]),
+        int(any(map(has_slots, limits))),
+    )
 
 
-def unpack(packed: bytes) -> tuple[Limit, ...]:
-    """Return the limits; LimitError if the definition is malformed, or of a later version."""
+def unpack(text: bytes) -> tuple[Limit, ...]:
+    """Return the limits of a stored text; LimitError if it is malformed."""
     try:
-        *_, limits = _NAME.unpack_from(packed)
-        offset = _NAME.size
-        has_shadows = packed[offset] & _HAS_SHADOWS
-        for _ in range(limits):
-            _, count = _HEAD.unpack_from(packed, offset)
-            offset += _HEAD.size + 8 * count
-        if has_shadows:
-            offset += _SHADOWS.size + _SHADOWS.unpack_from(packed, offset)[1]
-        texts, _, _ = packed[offset:].partition(_END)
-        return attach_shadows(tuple(map(Limit.parse, texts.decode().split(_SEPARATOR))))
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise LimitSyntaxError(f"{shown(packed)} is not a packed definition: {error}") from None
+        return attach_shadows(tuple(map(Limit.parse, text.decode().split(_SEPARATOR))))
+    except UnicodeDecodeError as error:
+        raise LimitSyntaxError(f"{shown(text)} is not a definition: {error}") from None
 
 
 def _pack_numbers(tag: int, limit: Limit, now: int) -> bytes:

@@ -59,13 +59,13 @@ class Keys:
 
     @property
     def limits(self) -> str:
-        """Definitions in force by :meth:`field`, and weights behind ``weight``."""
+        """Records of limits and keys by :meth:`field`, and weights behind ``weight``."""
         return f"{self.prefix}:limits"
 
     @property
-    def layers(self) -> str:
-        """Definitions and weights of the code and of the rules file."""
-        return f"{self.prefix}:layers"
+    def rules(self) -> str:
+        """The rules file that is in force, or is put in force."""
+        return f"{self.prefix}:rules"
 
     @property
     def rules_files(self) -> str:
@@ -88,7 +88,7 @@ class Keys:
 
     def shared_by_keys(self, name: str) -> frozenset[str]:
         """Return the keys that a limit has once, however many keys of it are in use."""
-        return frozenset((self.limits, self.layers, self.names, self.changes, self.totals(name)))
+        return frozenset((self.limits, self.rules, self.names, self.changes, self.totals(name)))
 
     @property
     def workers(self) -> str:

@@ -25,12 +25,16 @@ from importlib.resources import files
 
 #: The folders of the scripts, and of the files that they include.
 _SCRIPTS = tuple(
-    f"store/scripts/{name}" for name in ("limits", "lines", "fan_outs", "workers", "observe")
+    f"store/scripts/{name}"
+    for name in ("limits", "definitions", "lines", "fan_outs", "workers", "observe")
 )
 _LIB = "store/scripts/lib"
 _INCLUDES = (
     _LIB,
-    *(f"{_LIB}/{name}" for name in ("limits", "lines", "waiting_lists", "claim", "fan_out")),
+    *(
+        f"{_LIB}/{name}"
+        for name in ("limits", "definitions", "lines", "waiting_lists", "claim", "fan_out")
+    ),
     "algorithms",
 )
 

@@ -13,10 +13,12 @@ from celery_throttle.errors import ConfigurationError, RulesError, StoreError, T
 from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.author import Author
+from celery_throttle.operations.define import note_change
+from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.settle import Plans
-from celery_throttle.rules.rules import Rules
+from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_rules import AppRules
@@ -118,7 +120,7 @@ class AppLimits(Limiter):
         """Put the rules file in force on a server that may have lost it."""
         yield from self._apply_rules_file(self.plans)
 
-    def _apply_rules_file(self, plans: Plans) -> Plan[None]:
+    def _apply_rules_file(self, plans: Plans | MemoryPlans) -> Plan[None]:
         if self.rules_file is not None:
             self.rules_file.in_use()  # reads it, unless a thread of the worker does
             if self.rules_file.of_file is not None:
@@ -169,7 +171,7 @@ class AppLimits(Limiter):
         They are removed, whether or not that is noted. ``subject``: see ``plans.note_change``.
         """
         with suppress(StoreError):
-            self.run_plan(self.plans.note_change(action, subject, what, author))
+            self.run_plan(note_change(self.plans, action, subject, what, author))
 
     def qualify(self, queue: str) -> str:
         """Return the name of a queue with that of its broker, as lines are named."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from celery_throttle.errors import RulesError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.rules.file import RulesFile
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.rules import FileRules
-from celery_throttle.rules.file import RulesFile
-from celery_throttle.rules.rules import Rules
 
 logger = logging.getLogger(__name__)
 

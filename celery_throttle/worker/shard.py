@@ -13,6 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.define import register_missing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.routing import Routing
@@ -180,7 +181,7 @@ class Shard:
         plans = self.throttle.plans
         refs = [LimitRef(name, None) for name in plans.limits]
         with suppress(StoreError):  # then the gate registers what is missing, task by task
-            self.throttle.run_plan(plans.register_missing(refs))
+            self.throttle.run_plan(register_missing(plans, refs))
 
     def _after_heartbeat(self) -> None:
         self.queues.settle_unconsumed()

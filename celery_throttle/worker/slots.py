@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.plan import PlanContext
+from celery_throttle.operations.settle import renew_call
 from celery_throttle.store.script import Call
 
 T = TypeVar("T")
@@ -122,10 +123,10 @@ class TaskSlots:
         self.releases.extend((keys.entries, keys.waiting_lists, holder) for keys in slots)
         self.on_released()
 
-    def renew_call(self, plans: Plans, lease: float) -> Call | None:
+    def renew_call(self, plans: PlanContext, lease: float) -> Call | None:
         """Return the call that renews all leases for some seconds; None if no slot is held."""
         held = [
             (keys.entries, holder) for holder, slots in list(self._held.values()) for keys in slots
         ]
         # With `anew` also those that the server has lost, or never had: the tasks run.
-        return plans.renew_call(held, lease, anew=True) if held else None
+        return renew_call(plans, held, lease, anew=True) if held else None

@@ -23,7 +23,7 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.server import Plans
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step

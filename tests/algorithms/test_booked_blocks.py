@@ -14,7 +14,8 @@ from celery_throttle.algorithms.windows import FixedWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus
 from tests.algorithms.limits import METERS, RATES
@@ -31,10 +32,10 @@ Reply = Sequence[int]
 def asked(side: Side, cost: int, times: int, ahead: int) -> Plan[Reply]:
     """Return one task's reply; register calendar windows that have run out."""
     want = GateRequest(side.requirement(cost), times)
-    (reply,) = yield side.plans.gate_call([want], ahead)
+    (reply,) = yield gate_call(side.plans, [want], ahead)
     if reply[0] == ReplyStatus.UNKNOWN:
-        yield from side.plans.register_missing([side.ref], int(reply[2]))
-        (reply,) = yield side.plans.gate_call([want], ahead)
+        yield from register_missing(side.plans, [side.ref], int(reply[2]))
+        (reply,) = yield gate_call(side.plans, [want], ahead)
     return reply  # type: ignore[no-any-return]  # a reply of the server
 
 

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta, timezone
+from fractions import Fraction
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CONCURRENCY, FIRST_REQUEST
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.plan import Plan
@@ -21,6 +28,7 @@ from tests.algorithms.limits import DAY, METERS, SECOND
 from tests.algorithms.properties import shown
 from tests.algorithms.sides import Admission, Side, in_us
 from tests.algorithms.traces import Step, steady, traces, unsteady
+from tests.sizes import examples
 
 HOUR = 3600 * SECOND
 
@@ -53,6 +61,46 @@ def test_a_meter_admits_its_burst_and_what_drains(side: Side, trace: list[Step])
             total += last.cost
             drained = (last.passed - first.passed) * q
             assert (total - side.limit.burst * MILLION) * p <= drained * MILLION
+
+
+_CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("advance"), st.sampled_from([1_000, 90_000, 9_000_000])),
+        st.tuples(st.just("define"), st.sampled_from(["1/h", "2/h", "20/s", "1000/s"])),
+        st.tuples(st.just("acquire"), st.sampled_from([5, 1])),
+    ),
+    min_size=12,
+)
+
+
+@settings(max_examples=examples(400))
+@given(_CHANGES, st.sampled_from(METERS), st.sampled_from([None, "gold"]))
+def test_no_more_is_admitted_across_changes_of_the_rate_than_the_rates_allow(
+    steps: list[tuple[str, Any]], algorithm: str, key: str | None
+) -> None:
+    """At most the burst, and what drains by the rates that were in force one after the other.
+
+    A limit of a name is converted at each change; a key only at its next decision.
+    """
+    now, drained = 0, Fraction(0)
+    local, ref = MemoryLimits(), LimitRef("api", key)
+    limit = Limit.parse(f"20/s burst 5 using {algorithm}")
+    local.define(LimitRef("api", None), limit, now)
+    admitted: list[tuple[Fraction, int]] = []  # what had drained since the start, and the units
+    for step, value in steps:
+        us = value if step == "advance" else 1  # no two calls have the same time
+        p, q = rate_of(limit).interval
+        now, drained = now + us, drained + Fraction(us * q, p)
+        if step == "define":
+            limit = Limit.parse(f"{value} burst 5 using {algorithm}")
+            local.define(LimitRef("api", None), limit, now)
+        elif step == "acquire" and local.acquire({ref: value}, now):
+            admitted.append((drained, value))
+    for place, (first, _) in enumerate(admitted):
+        total = 0
+        for last, units in admitted[place:]:
+            total += units
+            assert total <= 5 + last - first
 
 
 @shown(300, ["leaky-queue"], unsteady)

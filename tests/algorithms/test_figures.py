@@ -303,13 +303,13 @@ def test_another_rate_keeps_units_in_use_and_pays_them_off_itself(
     assert local.peek({ref: 0}, half + 5_000).reset_after == pytest.approx(2 * 24 * 3600 / 7)
 
 
-def test_between_two_changes_of_the_rate_nothing_is_paid_off() -> None:
+def test_if_the_rate_changes_twice_nothing_is_paid_off_until_the_last_change() -> None:
     local = MemoryLimits({"mail": "1/h burst 4"})
     local.acquire({GOLD: 4}, START)
-    local.define(MAIL, "2/h burst 4", START + HOUR)  # one is paid off
+    local.define(MAIL, "2/h burst 4", START + HOUR)
     local.define(MAIL, "4/h burst 4", START + 2 * HOUR)
-    assert local.peek({GOLD: 0}, START + 2 * HOUR).reset_after == 3 * 3600 / 4
-    assert local.peek({GOLD: 0}, START + 2 * HOUR + HOUR // 4).reset_after == 2 * 3600 / 4
+    assert local.peek({GOLD: 0}, START + 2 * HOUR).reset_after == 3600
+    assert local.peek({GOLD: 0}, START + 2 * HOUR + HOUR // 4).reset_after == 3 * 3600 / 4
 
 
 def test_a_rate_that_comes_back_does_not_count_for_the_time_it_was_away() -> None:

@@ -22,7 +22,7 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.limits.rules.reader import read_rules
 from tests.cli.conftest import Shell, fill
 
 

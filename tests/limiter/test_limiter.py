@@ -41,6 +41,7 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
+from celery_throttle.operations.define import put_definitions
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
@@ -218,7 +219,7 @@ def test_a_refusal_by_the_last_leaves_the_first_untouched(
     assert limiter.try_acquire(three)
     before = contents(client)
     totals = {b"{throttle}:totals:%b" % name for name in (b"bulk", b"api", b"mail")}
-    definitions = {b"{throttle}:limits", b"{throttle}:layers", b"{throttle}:names"}
+    definitions = {b"{throttle}:limits", b"{throttle}:names"}
     assert len(before) == 3 + len(totals | definitions)  # three states
     refused = limiter.try_acquire(three)
     assert (refused.limited_by, refused.retry_after) == ("mail", 1.0)
@@ -880,7 +881,9 @@ def test_other_limits_that_were_put_in_force_meanwhile_stay(plain: Limiter) -> N
     """A process that renews calendar windows sends those of the definitions that it read."""
     plain["api"].define("5/h burst 5")
     old = [Limit.parse("1/d using fixed-window in UTC")]
-    plain.run_plan(plain.plans._define("windows", [LimitRef("api", None)], [tuple(old)], 0))
+    plain.run_plan(
+        put_definitions(plain.plans, "windows", [LimitRef("api", None)], [tuple(old)], 0)
+    )
     assert plain["api"].try_acquire(5)
 
 

@@ -800,25 +800,24 @@ class TestTicks:
 
 
 class TestDefinition:
-    """The packed definitions; see `definition.lua`."""
+    """Definitions as scripts read them; see `definition.lua`."""
 
     NOW = 1_772_323_200 * SECOND  # 2026-03-01 in UTC
 
     @staticmethod
-    def pack(*limits: Limit, now: int = NOW) -> bytes:
+    def pack(*limits: Limit, now: int = NOW) -> definitions.Definition:
         return definitions.pack(limits, now, "key-cap")
 
     def unpacked(self, *limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
-        """Return tags and numbers, and the text after them, which a zero byte ends."""
-        packed = self.pack(*limits, now=now)
+        """Return tags and numbers, and the text."""
+        packed, text, *_ = self.pack(*limits, now=now)
         *_, several = struct.unpack_from("<ddB", packed)
         place, found = 17, list[tuple[int, list[float]]]()
         for _ in range(several):
             tag, count = struct.unpack_from("<BH", packed, place)
             found.append((tag, list(struct.unpack_from(f"<{count}d", packed, place + 3))))
             place += 3 + 8 * count
-        text, zero, key_cap = packed[place:].decode().partition("\0")
-        assert zero
+        key_cap = packed[place:].decode()
         assert key_cap == ("key-cap" if any(limit.max_keys for limit in limits) else "")
         return found, text
 
@@ -861,9 +860,9 @@ class TestDefinition:
         ],
     )
     def test_tells_the_strictest_bounds(self, texts: list[str], bounds: tuple[int, int]) -> None:
-        packed = self.pack(*map(Limit.parse, texts))
+        packed = self.pack(*map(Limit.parse, texts)).numbers
         assert struct.unpack_from("<dd", packed) == bounds
-        assert packed.endswith(b"\0key-cap" if bounds[0] else b"\0")
+        assert packed.endswith(b"key-cap") == bool(bounds[0])
 
     def test_tells_the_windows_of_a_calendar_around_a_time(self) -> None:
         limit = Limit.parse("9/d using fixed-window at 07:00 in America/New_York")
@@ -877,13 +876,32 @@ class TestDefinition:
 
     @given(st.lists(limits, min_size=1, max_size=5), st.integers(0, 4_000_000_000 * SECOND))
     def test_is_exact_and_reads_back(self, several: list[Limit], now: int) -> None:
-        assert definitions.unpack(self.pack(*several, now=now)) == tuple(several)
+        assert definitions.unpack(self.pack(*several, now=now).text.encode()) == tuple(several)
         found, text = self.unpacked(*several, now=now)
         assert text == "; ".join(map(str, several))
         for limit, (tag, numbers) in zip(several, found, strict=True):
             assert tag == definitions.TAGS[limit.algorithm]
             assert numbers[:3] == [limit.burst, *limit.ticks]
             assert all(number.is_integer() and abs(number) <= 2 * MAX_EXACT for number in numbers)
+
+    @pytest.mark.parametrize(
+        ("one", "other", "is_same"),
+        [
+            ("60/m", "1/s", True),
+            ("60/m using sliding-log", "1/s using sliding-log", False),
+            ("1/s max-keys 5", "1/s outage open max-waiting 3", True),
+            ("1/s", "1/s burst 2", False),
+            ("5/d using fixed-window in UTC", "5/d using fixed-window in Europe/Berlin", False),
+            ("adaptive 1..5/s", "adaptive 2..5/s", False),
+        ],
+    )
+    def test_limits_that_decide_the_same_have_one_identity(
+        self, one: str, other: str, *, is_same: bool
+    ) -> None:
+        first, second = (self.pack(Limit.parse(text)).identity for text in (one, other))
+        assert (first == second) == is_same
+        later = self.pack(Limit.parse(one), now=self.NOW + 300 * DAY).identity
+        assert first == later
 
     def test_every_algorithm_has_a_tag_of_its_own(self) -> None:
         assert set(definitions.TAGS) == {*CLAUSES, CONCURRENCY}

@@ -10,9 +10,9 @@ import pytest
 
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.metrics.table import METRICS
-from celery_throttle.operations.rules import pack_report
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.counters import DROP_REASONS, REFUSAL_REASONS
 from tests.metrics.page import PREFIX, Page, read_page
 from tests.protocol import SECOND, Protocol
@@ -275,7 +275,7 @@ def test_the_rules_file(lines: Protocol) -> None:
     lines.client.zadd(lines.keys.membership, {"w1": lines.now + SECOND})
     lines.client.pexpire(lines.keys.membership, 60_000)
     report = pack_report(None, "limits.toml", "limits.toml:3: wrong")
-    limiter.run_plan(limiter.plans.report_rules("w1", report, "", 60))
+    limiter.run_plan(report_rules(limiter.plans, "w1", report, "", 60))
     assert page(lines).get("rules_file_valid") == 0
 
 

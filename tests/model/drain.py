@@ -13,7 +13,7 @@ from tests.servers.server import assert_nothing_left_behind
 
 #: What may be left of a server that nobody uses, until it expires.
 LEFT = {
-    *("limits", "layers", "names", "own", "changes", "totals"),
+    *("limits", "rules", "names", "own", "changes", "totals"),
     *("state", "entries", "pause", "paused", "paused-by", "unacknowledged", "polls", "key-cap"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
 from tests.model.claimants import AHEAD, Worker
 from tests.model.tasks import Kind
 from tests.model.watched import Delivery, Run
@@ -33,7 +33,7 @@ def _take(worker: Worker, kind: Kind) -> int:
     """Ask ``admit.lua``."""
     limiter, world = worker.server.protocol.limiter, worker.world
     want = GateRequest(limiter.require(kind.refs, kind.cost), kind.times)
-    (reply,) = limiter.store.run(limiter.plans.gate_call([want], AHEAD))
+    (reply,) = limiter.store.run(gate_call(limiter.plans, [want], AHEAD))
     if reply[0] != 1:
         worker.server.check_refusal(counted=False)
         assert reply[0] == 0 or world.never_fits(kind)

@@ -10,9 +10,9 @@ import pytest
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.values import LimitStatus, Stranded
-from celery_throttle.operations.rules import pack_report
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.script import Argument, Call, script
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Protocol
@@ -296,7 +296,7 @@ def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> No
     lines.client.pexpire(lines.keys.membership, 60_000)
     for worker, error in (("w1", "limits.toml:3: wrong"), ("w2", ""), ("gone", "")):
         report = pack_report(None, "limits.toml", error)
-        limiter.run_plan(limiter.plans.report_rules(worker, report, "", 60))
+        limiter.run_plan(report_rules(limiter.plans, worker, report, "", 60))
     rules = limiter.status().rules
     assert rules is not None
     assert sorted((one.worker, one.error) for one in rules.others) == [

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Make, Protocol, make_protocols
@@ -192,14 +194,14 @@ def client(redis_url: str) -> Iterator[Any]:
         yield client
 
 
-def put_rule(client: Any, field: str, text: str) -> None:
-    """Write what the rules file defines; it is in force when nothing replaces it."""
-    packed = definitions.pack([Limit.parse(text)], START, "")
-    client.hset("{throttle}:layers", f"rules {field}", packed + b"\x00" + b"0 0 {}" + b"\x00")
+def put_rules(limiter: Limiter, **limits: str) -> None:
+    """Put a rules file in force; two underscores stand for the colon before a key."""
+    rows = "\n".join(f'"{ref.replace("__", ":")}" = "{text}"' for ref, text in limits.items())
+    assert apply_rules(limiter, read_rules(f"[limits]\n{rows}", "f"), "f")
 
 
 def in_force(limiter: Limiter, *fields: str) -> list[str | None]:
-    found = limiter.run_plan(limiter.plans._read_definitions(fields))
+    found = limiter.run_plan(read_definitions(limiter.plans, fields))
     return ["; ".join(map(str, definitions.unpack(one))) if one else None for one in found]
 
 
@@ -211,8 +213,8 @@ def origins(client: Any) -> dict[str, str]:
 def test_the_rules_come_before_the_code_and_what_is_set_before_both(
     limiter: Limiter, stranger: Limiter, client: Any
 ) -> None:
-    put_rule(client, "api", "20/s")
-    assert in_force(limiter, "api") == ["10/s"]
+    put_rules(limiter, api="20/s")
+    assert in_force(limiter, "api") == ["20/s"]
     limiter["api"].define("30/s")
     limiter["api", "gold"].define("40/s")
     assert in_force(limiter, "api", "api:gold", "api:other") == ["30/s", "40/s", None]
@@ -223,7 +225,8 @@ def test_the_rules_come_before_the_code_and_what_is_set_before_both(
     limiter.register()
     assert in_force(limiter, "api") == ["20/s"]
     limiter["api"].define("30/s")
-    client.hdel("{throttle}:layers", "rules api")
+    put_rules(limiter)
+    assert in_force(limiter, "api") == ["30/s"]
     stranger["api"].undefine()
     assert (in_force(limiter, "api"), origins(client)) == (["10/s"], {"api": "c"})
 
@@ -238,16 +241,16 @@ def test_a_limit_that_the_code_has_no_more_is_removed_by_hand(
     limiter["api"].try_acquire()
     stranger["api"].undefine()
     assert (in_force(limiter, "api"), origins(client)) == ([None], {})
-    assert (client.hkeys("{throttle}:layers"), stranger.changes(most=1)[0].old) == ([], "10/s")
+    assert stranger.changes(most=1)[0].old == "10/s"
     with pytest.raises(UnknownLimitError, match="'api' is not defined"):
         stranger["api"].try_acquire()
     assert not limiter["api"].try_acquire().allowed  # defined again, and its unit is still in use
 
 
 def test_a_key_may_have_a_rule_of_its_own(
-    limiter: Limiter, stranger: Limiter, client: Any, clock: ManualClock
+    limiter: Limiter, stranger: Limiter, clock: ManualClock
 ) -> None:
-    put_rule(client, "api:gold", "20/s")
+    put_rules(limiter, api__gold="20/s")
     limiter["api", "gold"].define("30/s", seconds=5)
     stranger["api", "gold"].undefine()
     assert in_force(limiter, "api:gold") == ["20/s"]

@@ -12,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.limits.key import ItemLike
+from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limits.key import ItemLike, LimitRef
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.store.script import Call, script
 from tests.ends import MakeEnd
 from tests.protocol import RANK, SECOND, Protocol
@@ -228,7 +230,7 @@ def test_a_weight_ends_by_itself(turns: Turns) -> None:
 
 
 def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> None:
-    turns.client.hset("{throttle}:layers", "rules weight tenant:a", 3)
+    apply_rules(turns.limiter, Rules({}, {LimitRef("tenant", "a"): 3}), "limits.toml")
     turns.limiter["tenant", "a"].define(weight=9, seconds=10)
     turns.now += 10 * SECOND
     for tenant in "ab":
@@ -243,7 +245,7 @@ def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
     turns.limiter["tenant", "gold"].define("9/s burst 90")
     turns.limiter["tenant", "gold"].define("8/s burst 80", weight=5)
     assert turns.limiter["tenant", "gold"].peek().limit == 80
-    assert turns.client.hget("{throttle}:limits", "weight tenant:gold") == b"5"
+    assert turns.client.hget("{throttle}:limits", "weight tenant:gold") == b"5 0 0"
     turns.limiter["tenant", "gold"].undefine()
     assert turns.limiter["tenant", "gold"].peek().limit == 70
     assert not turns.client.hexists("{throttle}:limits", "weight tenant:gold")

@@ -14,7 +14,7 @@ from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
@@ -677,22 +677,22 @@ def test_each_limit_takes_its_own_cost(lines: Protocol) -> None:
 
 def test_a_gate_books_slots_ahead_for_fractions(lines: Protocol) -> None:
     half = GateRequest(lines.limiter.require(["bulk"], 0.5), 30)
-    (reply,) = lines.store.run(lines.limiter.plans.gate_call([half], 20_000))
+    (reply,) = lines.store.run(gate_call(lines.limiter.plans, [half], 20_000))
     # Ten units are free, which is twenty halves, and another half comes each 0.5 ms.
     assert reply == [1, 30, 20, 500, 500_000, 20_000]
     assert lines.limiter["bulk"].peek(0).reset_after == 0.015
     whole = GateRequest(lines.limiter.require(["bulk"], 1), 30)
-    (reply,) = lines.store.run(lines.limiter.plans.gate_call([whole], 20_000))
+    (reply,) = lines.store.run(gate_call(lines.limiter.plans, [whole], 20_000))
     assert reply == [1, 1, 0, 6_000, 0, 20_000]  # its own slot lies ahead: that and no more
 
 
 def test_what_a_gate_takes_of_a_window_is_good_for_the_rest_of_it(lines: Protocol) -> None:
     lines.now += SECOND - lines.now % SECOND - 5_000
     want = GateRequest(lines.limiter.require(["window"], 1), 9)
-    call = lines.limiter.plans.gate_call([want], 20_000)
+    call = gate_call(lines.limiter.plans, [want], 20_000)
     assert lines.store.run(call) == [[1, 5, 5, 0, 200_000_000, 5_000]]
     # The next window has begun when these are due, and is good for all of the 20 ms.
-    call = lines.limiter.plans.gate_call([want], 20_000)
+    call = gate_call(lines.limiter.plans, [want], 20_000)
     assert lines.store.run(call) == [[1, 1, 0, 5_000, 0, 20_000]]
     assert lines.limiter["window"].peek(0).remaining == 0  # nothing more before that
 
@@ -709,11 +709,11 @@ def test_a_gate_takes_no_slots(lines: Protocol, limits: list[ItemLike]) -> None:
 
 def test_a_gate_lets_one_after_the_other_out_of_a_leaky_queue(lines: Protocol) -> None:
     want = GateRequest(lines.limiter.require(["queue"], 1), 9)
-    call = lines.limiter.plans.gate_call([want], 20_000)
+    call = gate_call(lines.limiter.plans, [want], 20_000)
     assert [reply[:4] for reply in lines.store.run(call)] == [[1, 1, 1, 0]]
     assert lines.store.run(call) == [[0]]
     lines.now += 85_000
-    call = lines.limiter.plans.gate_call([want], 20_000)
+    call = gate_call(lines.limiter.plans, [want], 20_000)
     assert lines.store.run(call) == [[1, 1, 0, 15_000, 0, 20_000]]
 
 

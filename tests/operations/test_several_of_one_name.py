@@ -171,7 +171,7 @@ def test_they_share_what_is_kept_of_a_name(limiter: End, client: redis.Redis) ->
     keys = sorted(key.decode().partition(":")[2] for key in client.scan_iter())
     states = ["entries:logs+1", "entries:logs+2", "state:github", "state:logs"]
     totals = ["totals:github", "totals:logs"]
-    assert keys == sorted(["layers", "limits", "names", *states, *totals])
+    assert keys == sorted(["limits", "names", *states, *totals])
 
 
 def test_each_log_remembers_on_its_own(limiter: End, clock: ManualClock) -> None:

@@ -109,10 +109,10 @@ def test_it_reads_back() -> None:
     limits = parse_limits(["100/s", "50/s shadow", "9/m burst 3 shadow"], "api")
     assert [str(limit) for limit in limits] == ["100/s"]
     assert format_limits(limits) == ["100/s", "50/s shadow", "9/m burst 3 shadow"]
-    assert definitions.unpack(definitions.pack(limits, 0, "cap")) == limits
+    assert definitions.unpack(definitions.pack(limits, 0, "cap").text.encode()) == limits
     alone = parse_limits("9/s shadow", "api")
     assert format_limits(alone) == ["9/s shadow"]
-    assert definitions.unpack(definitions.pack(alone, 0, "cap")) == alone
+    assert definitions.unpack(definitions.pack(alone, 0, "cap").text.encode()) == alone
 
 
 @pytest.mark.parametrize(

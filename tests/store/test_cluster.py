@@ -16,6 +16,7 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
 )
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers.cluster import Cluster, Node
@@ -84,7 +85,7 @@ def test_a_slot_that_moves(telling: Cluster, end_of: MakeEnd) -> None:
         cluster.begin_move(one, other)
         cluster.move_keys(one, other)
         # What has one key is asked of the other node; what has several must wait.
-        limiter.run_plan(plain.plans._read_definitions(["api"]))
+        limiter.run_plan(read_definitions(plain.plans, ["api"]))
         with pytest.raises(StoreUnavailableError, match="TRYAGAIN"):
             limiter["api"].try_acquire()
         cluster.end_move(one, other)

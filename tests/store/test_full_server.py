@@ -17,8 +17,9 @@ from celery_throttle import StoreError, StoreUnavailableError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.values import Ungated
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.claim import (
     claim_call,
     list_claims_call,
@@ -26,11 +27,11 @@ from celery_throttle.operations.claim import (
     requeue_call,
     withdraw_call,
 )
+from celery_throttle.operations.define import recheck_waiters, register_missing
 from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
 from celery_throttle.operations.fan_outs import outcomes_call
 from celery_throttle.operations.park import WaitingTask, park_call
-from celery_throttle.operations.rules import pack_report
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.client import PendingCall, Store
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site
@@ -186,12 +187,12 @@ def change_limits(tour: Tour) -> None:
         assert throttle["api", "42"].peek().limit == 300
         throttle[LimitRef("api", key)].undefine()
     assert throttle["api", "42"].peek().limit == 100
-    tour.see(throttle.plans.register_missing([parse_item("day")]))
+    tour.see(register_missing(throttle.plans, [parse_item("day")]))
     rules = read_rules('[limits]\napi = "5/h burst 500"\n[weights]\napi = 3', "rules.toml")
     assert apply_rules(throttle, rules, "rules.toml")
     report = pack_report(None, "rules.toml", "")
-    assert tour.see(throttle.plans.report_rules("w", report, "", 60))[1] is not None
-    tour.see(throttle.plans.report_rules("w", report, "", 0))
+    assert tour.see(report_rules(throttle.plans, "w", report, "", 60))[1] is not None
+    tour.see(report_rules(throttle.plans, "w", report, "", 0))
     assert apply_rules(throttle, read_rules("[limits]\n", "rules.toml"), "rules.toml")
 
 
@@ -208,7 +209,7 @@ def use_units(tour: Tour) -> None:
     assert throttle.try_acquire([throttle[name] for name in names])
     assert throttle["api"].acquire_up_to(2).granted == 2
     wants = [GateRequest(throttle.require(["api"], 1))]
-    assert tour.store.run(throttle.plans.gate_call(wants, 0))[0][0] == 1
+    assert tour.store.run(gate_call(throttle.plans, wants, 0))[0][0] == 1
     for refused in (True, False):
         for name in ("learned", "parts"):
             throttle[name].learn(Feedback(refused=refused, stop=60.0, left=3))
@@ -243,7 +244,7 @@ def stop_limits(tour: Tour) -> None:
         throttle[name].pause(None)
         throttle[name].reset()
         assert not throttle[name].peek().paused
-        tour.see(throttle.plans._recheck_waiters(ref.name))
+        tour.see(recheck_waiters(throttle.plans, ref.name))
     assert set(throttle.pause_all(60)) == set(LIMITS)
     assert set(throttle.resume_all()) == set(LIMITS)
     assert tour.see(throttle.observer.begin_once("pause", 60))

@@ -11,7 +11,7 @@ from tests.lua_names import include_names, resolve, script_names
 
 #: What the server provides to scripts.
 GLOBALS = {
-    *("KEYS", "ARGV", "redis", "cmsgpack", "struct", "math", "string", "table"),
+    *("KEYS", "ARGV", "redis", "cjson", "cmsgpack", "struct", "math", "string", "table"),
     *("ipairs", "next", "pairs", "pcall", "select", "tonumber", "type", "unpack"),
 }
 

@@ -16,7 +16,8 @@ import redis
 from celery_throttle import Limiter
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.store import definitions
 from tests.apps import ruled
 from tests.servers.server import wait_until
@@ -45,10 +46,11 @@ right = "1000/s burst 1000"
 #: The time, what was granted, and the limit in force.
 SAMPLE = """
 local time = redis.call('TIME')
-local packed = redis.call('HGET', '{throttle}:limits', 'api')
+local record = redis.call('HGET', '{throttle}:limits', 'api')
+local _, _, _, _, text_at, layers_at = struct.unpack('<BdddII', record or string.rep(' ', 33))
 return { string.format('%.0f', time[1] * 1000000 + time[2]),
          redis.call('HGET', '{throttle}:totals:api', 'granted') or '0',
-         packed and string.sub(packed, 26) }
+         record and string.sub(record, text_at, layers_at - 1) }
 """
 
 
@@ -78,7 +80,7 @@ class Site:
 
     def in_force(self, name: str) -> str | None:
         """The limit of a name; None if it is not defined."""
-        found = self.limiter.run_plan(self.limiter.plans._read_definitions([name]))[0]
+        found = self.limiter.run_plan(read_definitions(self.limiter.plans, [name]))[0]
         return str(definitions.unpack(found)[0]) if found else None
 
     def reports(self) -> list[dict[str, Any]]:
@@ -257,7 +259,7 @@ def test_a_flushed_server_gets_the_rules_again(site: Site) -> None:
     for count in (5, 10, 15):
         site.send("named", 5)
         site.until_ran("named", count)
-        for key in ("limits", "layers", "names"):
+        for key in ("limits", "rules", "names"):
             site.client.delete(f"{{throttle}}:{key}")
     site.until_in_force("20/s")
     assert "UnknownLimitError" not in worker.log()

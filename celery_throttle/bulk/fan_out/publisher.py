@@ -25,6 +25,7 @@ from celery_throttle.errors import (
     shown,
 )
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall
 from celery_throttle.store.script import Call
@@ -152,7 +153,7 @@ class Publisher:
             raise unknown_limit_error(batch.ref_at(index).name, self.throttle.limits)
         plans = self.throttle.plans
         retry_outage(
-            lambda: self.throttle.run_plan(plans.register_missing(batch.limits(), now)),
+            lambda: self.throttle.run_plan(register_missing(plans, batch.limits(), now)),
             f"Fan-out {self.name}",
         )
 

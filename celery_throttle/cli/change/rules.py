@@ -16,12 +16,12 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits, format_limits
+from celery_throttle.limits.rules.diff import Change, diff_rules
+from celery_throttle.limits.rules.dump import dump_rules
+from celery_throttle.limits.rules.file import load_rules
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import Preview
-from celery_throttle.rules.diff import Change, diff_rules
-from celery_throttle.rules.dump import dump_rules
-from celery_throttle.rules.file import load_rules
-from celery_throttle.rules.rules import Rules
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.app_limits import AppLimits
 

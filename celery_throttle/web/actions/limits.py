@@ -13,6 +13,7 @@ from celery_throttle.observe.status_text import (
 )
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
+from celery_throttle.operations.define import parse_definition
 from celery_throttle.web.actions.action import (
     DURATION_HINT,
     PAUSE_SECONDS,
@@ -63,7 +64,10 @@ def _preview_define(site: Site, ref: LimitRef, values: Values) -> Consequence:
     if values["limits"] is None and values["weight"] is None:
         raise LimitValueError("give a limit, such as 50/s, or a weight, or both")
     definition = (values[name] for name in ("limits", "weight", "for"))
-    limits, _ = site.run(site.limiter.plans.check_definition(ref, *definition))
+    plans = site.limiter.plans
+    limits, _ = parse_definition(plans, ref, *definition)
+    if limits is None or ref.key is not None:
+        site.run(plans.check_known(ref))
     if limits is None:
         return Consequence("The limits do not change.")
     return Consequence("", site.run(site.observer.preview_definition(ref, limits)))

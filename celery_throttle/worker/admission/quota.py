@@ -19,8 +19,9 @@ from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.acquire import GateRequest
-from celery_throttle.operations.replies import ReplyStatus
+from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
@@ -97,7 +98,7 @@ class Quota:
 
         Raises:
             StoreError: the server cannot be asked.
-            CostError, UnknownLimitError: see :meth:`celery_throttle.operations.plans.Plans.check`.
+            CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
         now = time.monotonic()
         if self._is_full(requirement, now):
@@ -121,16 +122,16 @@ class Quota:
         wants = [want, *self._next_wants(want.requirement.refs, now)]
         refs = [ref for want in wants for ref in want.requirement.refs]
         plans, store = self.throttle.plans, self.throttle.store
-        call = plans.gate_call(wants, AHEAD)
+        call = gate_call(plans, wants, AHEAD)
         try:
             replies = store.run(call)
             if replies[0][0] == ReplyStatus.UNKNOWN:
-                self.throttle.run_plan(plans.register_missing(refs, int(replies[0][2])))
+                self.throttle.run_plan(register_missing(plans, refs, int(replies[0][2])))
                 replies = store.run(call)
         finally:
             self.backoff.record_calls(now)
         self._cache(wants, replies, time.monotonic())
-        plans.check(replies[0], [want.requirement for want in wants])
+        check_reply(replies[0], [want.requirement for want in wants], plans.limits)
 
     def _cache(
         self, wants: Sequence[GateRequest], replies: Sequence[Sequence[int]], now: float

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.claim import claim_call, list_claims_call
-from celery_throttle.operations.settle import Plans
+from celery_throttle.operations.plan import PlanContext
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import QueueKeys
 from celery_throttle.worker import tuning
@@ -51,7 +51,7 @@ class ClaimCall:
     """Makes the claim calls of one worker, one at a time. Thread-safe."""
 
     store: Store
-    plans: Plans
+    plans: PlanContext
     lease: float  #: seconds of the worker's lease
     claims: Claims
     slots: TaskSlots

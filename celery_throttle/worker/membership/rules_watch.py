@@ -15,11 +15,16 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import RulesError, StoreError
-from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.rules import FileRules, RulesVersion, pack_report
-from celery_throttle.operations.settle import Plans
-from celery_throttle.rules.diff import diff_rules
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.diff import diff_rules
+from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.operations.plan import Plan, PlanContext
+from celery_throttle.operations.rules import (
+    FileRules,
+    RulesVersion,
+    apply_rules,
+    pack_report,
+    report_rules,
+)
 from celery_throttle.tasks.app_rules import AppRules
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
@@ -35,7 +40,7 @@ class RulesWatch:
     """Watches the rules file of one worker. Thread-safe; starts no thread."""
 
     app_rules: AppRules
-    plans: Plans
+    context: PlanContext
     run_plan: Callable[[Plan[Any]], Any]
     worker: str
 
@@ -98,7 +103,7 @@ class RulesWatch:
         app_rules, known = self.app_rules, self._in_use.digest if self._in_use else ""
         error = str(app_rules.error or self._refusal)
         report = pack_report(app_rules.of_file, app_rules.path, error)
-        plan = self.plans.report_rules(self.worker, report, known, seconds)
+        plan = report_rules(self.context, self.worker, report, known, seconds)
         found: tuple[RulesVersion | None, Rules | None] = self.run_plan(plan)
         return found
 
@@ -118,7 +123,7 @@ class RulesWatch:
         is_new = self.app_rules.was_replaced and file is not self._offered
         self._refusal = ""
         try:
-            applied = self.run_plan(self.plans.apply_rules(file, is_new=is_new))
+            applied = self.run_plan(apply_rules(self.context, file, is_new=is_new))
         except RulesError as error:
             self._offered, self._refusal = file, str(error)
             logger.error("The rules stay as they are:\n%s", error)  # noqa: TRY400  # no mistake of ours

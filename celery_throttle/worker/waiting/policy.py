@@ -11,6 +11,7 @@ from celery_throttle.errors import KeysFullError, StoreError, WaitTooLongError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.script import Call
@@ -73,7 +74,7 @@ class WaitingPolicy(ABC):
         """Make the call that takes units or parks; return its outcome and the fields of that."""
         refs = requirement.refs
         try:
-            reply = yield from self.throttle.plans.call_registered(call, refs)
+            reply = yield from call_registered(self.throttle.plans, call, refs)
         except StoreError:
             request.throttle_state.in_doubt = True
             self.slots.release(holder, self._slot_keys(refs))

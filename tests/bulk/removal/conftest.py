@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import rank_of
@@ -84,7 +85,7 @@ class Site:
             remember=60.0,
             **options,
         )
-        plan = self.throttle.plans.call_registered(call, requirement.refs)
+        plan = call_registered(self.throttle.plans, call, requirement.refs)
         outcome: bytes = self.throttle.run_plan(plan)[0]
         return outcome.decode()
 

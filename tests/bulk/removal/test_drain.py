@@ -23,6 +23,7 @@ from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
 from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages.publishing import publish
@@ -268,8 +269,10 @@ def park_elsewhere(site: Site, queue: str) -> None:
     requirement = site.throttle.require(["api"], 1)
     waiter = WaitingTask(f"in {queue}", queue, 0, 0, None, b"message")
     site.throttle.run_plan(
-        site.throttle.plans.call_registered(
-            park_call(site.throttle.keys, waiter, requirement, "0"), requirement.refs
+        call_registered(
+            site.throttle.plans,
+            park_call(site.throttle.keys, waiter, requirement, "0"),
+            requirement.refs,
         )
     )
 

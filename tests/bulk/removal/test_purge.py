@@ -50,7 +50,7 @@ class Site:
     def assert_nothing_is_left(self) -> None:
         assert self.client.keys("{throttle}:*line*:*") == []
         left = {key.decode() for key in self.client.keys("{throttle}*")}
-        of_limits = {"{throttle}:limits", "{throttle}:layers", "{throttle}:names"}
+        of_limits = {"{throttle}:limits", "{throttle}:names"}
         assert {key for key in left if self.client.pttl(key) == -1} <= of_limits
 
 

@@ -8,7 +8,7 @@ from celery_throttle import Limiter, StoreError, StoreUnavailableError
 from celery_throttle.errors import CostError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.acquire import GateRequest
+from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
@@ -42,7 +42,7 @@ def alone(limiter: Limiter, plan: Plan[bool]) -> bool:
 
 def take(limiter: Limiter) -> Plan[bool]:
     requirement = Requirement((LimitRef("api", None),), (1_000_000,))
-    (reply,) = yield limiter.plans.gate_call([GateRequest(requirement)], 0)
+    (reply,) = yield gate_call(limiter.plans, [GateRequest(requirement)], 0)
     return bool(reply[0] == ReplyStatus.ALLOWED)
 
 

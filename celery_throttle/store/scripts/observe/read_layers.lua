@@ -1,12 +1,16 @@
--- read_layers.lua: reads what the rules file and the code define, see `definition_layers.lua`.
--- KEYS  1   hash: layers
--- ARGV      fields of limits and keys
--- Reply per field two second parts of definitions, see `definition.lua`: that of the rules file, and that of the code;
---       nil for none
+-- read_layers.lua: reads what the rules file and the code define.
+-- uses: clock
+-- uses rarely: definition_record
+-- KEYS  1   hash: records of limits
+-- ARGV  1   now (us), or '' for the server's clock
+--       then fields of limits and keys
+-- Reply per field the limits of the rules file, and those of the code, as text; nil for none
 
-local reply = {}
-for _, field in ipairs(ARGV) do
-  local found = redis.call('HMGET', KEYS[1], 'rules ' .. field, 'code ' .. field)
-  reply[#reply + 1], reply[#reply + 2] = found[1], found[2]
+local reply, records = {}, definition_record()
+for i = 2, #ARGV do
+  local record = redis.call('HGET', KEYS[1], ARGV[i])
+  local layers = record and records.layers(record) or {}
+  reply[#reply + 1] = layers.rules and layers.rules.text or false
+  reply[#reply + 1] = layers.code and layers.code.text or false
 end
 return reply

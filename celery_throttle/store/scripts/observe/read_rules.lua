@@ -1,12 +1,12 @@
 -- read_rules.lua: reads which rules are in force, and what live workers report of their rules files.
 -- uses: clock
--- KEYS  1   hash: layers, see `apply_rules.lua`
+-- KEYS  1   hash: the rules file, see `apply_rules.lua`
 --       2   hash: reports of workers, see `report_rules.lua`
 --       3   zset: live workers, see `heartbeat.lua`
 -- ARGV  1   now (us), or '' for the server's clock
--- Reply {field 'rules', or ''; field 'rules-text', or ''; worker, its report as JSON, ...}
+-- Reply {field 'version', or ''; field 'text', or ''; worker, its report as JSON, ...}
 
-local found = redis.call('HMGET', KEYS[1], 'rules', 'rules-text')
+local found = redis.call('HMGET', KEYS[1], 'version', 'text')
 local reply = { found[1] or '', found[2] or '' }
 local reports = redis.call('HGETALL', KEYS[2])
 for i = 1, #reports, 2 do

@@ -1,7 +1,7 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the newest
 -- change of a limit, the limits in force, their pauses, and the queues that no worker consumes.
--- uses: lease_clock, pauses, definition
--- uses rarely: ended_definition
+-- uses: lease_clock, pauses
+-- uses rarely: definition_record
 -- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`
@@ -27,7 +27,7 @@
 -- Reply {live workers, tasks in quarantine, id of the newest change or '',
 --        {{lines of a queue that the broker has deleted, ...}, {lines of another queue that no worker consumes, ...}};
 --        of each up to ten,
---        field, definition without origin and times, ...,
+--        field, its limits as text, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
 
@@ -119,11 +119,13 @@ local reply = {
   { list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
 }
 
-local function add_definition(field, packed)
-  if packed and not string.find(field, ' ', 1, true) then -- a field with a space holds a weight
-    packed = ended_definition()(packed, false)
-    if packed then
-      reply[#reply + 1], reply[#reply + 2] = field, string.sub(packed, SECOND_PART)
+local records = definition_record()
+
+local function add_definition(field, record)
+  if record and not string.find(field, ' ', 1, true) then -- a field with a space holds a weight
+    record = records.in_force(record, false)
+    if record then
+      reply[#reply + 1], reply[#reply + 2] = field, records.text(record)
     end
   end
 end

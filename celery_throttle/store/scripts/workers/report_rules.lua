@@ -1,7 +1,7 @@
 -- report_rules.lua: records the rules file of a worker, and replies which rules are in force.
 -- uses: clock
 -- KEYS  1   hash: worker -> until when (us) its report counts, a space, and the report
---       2   hash: layers, see `apply_rules.lua`
+--       2   hash: the rules file, see `apply_rules.lua`
 --       3   zset: live workers, see `heartbeat.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   the worker
@@ -9,8 +9,8 @@
 --       4   JSON: digest, path and time (us) of its file, and why that cannot be used
 --       5   digest of the rules that the worker knows; '' for none
 -- Reply {}                if no rules were put in force
---       {field 'rules'}   if the worker knows the rules in force
---       {field 'rules', field 'rules-text'}    else
+--       {field 'version'}   if the worker knows the rules in force
+--       {field 'version', field 'text'}    else
 
 -- A server that is out of memory runs a script whose first write needs no memory.
 redis.call('HDEL', KEYS[1], '')
@@ -29,7 +29,7 @@ if redis.call('HLEN', files) > redis.call('ZCARD', KEYS[3]) then
     end
   end
 end
-local found = redis.call('HMGET', KEYS[2], 'rules', 'rules-text')
+local found = redis.call('HMGET', KEYS[2], 'version', 'text')
 if not found[1] then
   return {}
 elseif ARGV[5] ~= '' and string.find(found[1], ARGV[5], 1, true) then

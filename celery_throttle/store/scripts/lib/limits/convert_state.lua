@@ -21,12 +21,7 @@ end
 -- Carry the amounts in use under another definition over to the limits in force. Returns whether the state has to be
 -- written, since it depends on the clock.
 local function carry_over(requirement, state, since)
-  local changed = since
-  if since == requirement.old_since then
-    changed = requirement.since
-  elseif since == requirement.older_since then
-    changed = requirement.old_since
-  end
+  local changed = since == requirement.old_since and requirement.since or since
   local found, slots_from = amounts_in_use(state, math.min(changed, now))
   local part, has_moved = 0, false
   for _, limit in ipairs(requirement.limits) do

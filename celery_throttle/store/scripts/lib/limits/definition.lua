@@ -1,18 +1,19 @@
--- definition.lua: parses the definition of a limit's name.
+-- definition.lua: parses the definition that is in force of a limit, or of one key of it.
 -- uses: tags, meters
 -- uses rarely: algorithm_registry
--- A definition has two parts. `define.lua` writes the first:
---   B    origin: 'c' defined in the code, 'r' in the rules file, 's' set at run time, 'u' set until a time
---   ddd  since when (us) it is in force, and since when the two definitions before it were
--- `celery_throttle/store/definitions.py` packs the second:
+-- A record in the hash of definitions begins with the definition in force; `definition_record.lua` describes the rest:
+--   B    its layer: the first letter of 'code', 'rules' or 'set'
+--   ddd  since when (us) it is in force, since when the definition before it was, and when it ends by itself, 0 for
+--        never
+--   II   positions of its text, and of the layers
+-- then its numbers, which `celery_throttle/store/definitions.py` packs:
 --   ddB  max-keys, max-waiting (0 for no bound), number of limits
 --   then for each limit
 --   BH   tag of its algorithm, count of the numbers that follow
 --   d..  burst, p, q (a unit is p ticks, a microsecond q ticks), then the algorithm's own parameters
 --   if HAS_SHADOWS is added to the tag of the first limit: count of shadow limits (B), size of what follows (H), and the
 --   same for each of them, see `shadow.lua`
---   then the limits as text; a zero byte; with max-keys the key of the key cap, see `key_cap.lua`; and a tail, see
---   `definition_tail.lua`
+--   then with max-keys the key of the key cap, see `key_cap.lua`
 --
 -- An algorithm is a table of functions. `limit` is what `parse_limit` returns, with the fields that the algorithm
 -- adds; times are microseconds, amounts are millionths of a unit.
@@ -34,16 +35,13 @@
 --                                 whether anything has changed
 -- Meters also have `delay` and `times`, fixed windows `is_expired` and `booking_time`, adaptive limits `learn`.
 
-local HEAD, LIMIT_HEAD = '<BdddddB', '<BHddd'
+local HEAD, LIMIT_HEAD = '<BdddIIddB', '<BHddd'
 
--- The origin of a definition that ends by itself, see `ended_definition.lua`.
-local BOUNDED_ORIGIN = 117
+-- Positions in a record.
+local ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 18, 34, 51
 
 -- What the tag of the first limit is above if the definition has shadow limits.
 local HAS_SHADOWS = 64
-
--- Positions in a definition: of the second part, and of its first limit. That in a second part alone.
-local SECOND_PART, FIRST_LIMIT, FIRST_IN_SECOND_PART = 26, 43, 18
 
 local algorithms = {}
 

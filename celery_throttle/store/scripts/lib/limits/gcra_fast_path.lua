@@ -32,13 +32,13 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
       is_simple = false
       break
     end
-    local origin, since, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
-      struct.unpack('<BdddddBBHddd', packed)
-    is_simple = origin ~= 117 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
+    local _, since, _, ends, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
+      struct.unpack('<BdddIIddBBHddd', packed)
+    is_simple = ends == 0 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
     local parts, full_of_all = nil, 0
     for n = 1, is_simple and limits or 0 do
       if n > 1 then
-        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 16)
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 24)
       end
       is_simple = tag == 1 and numbers == 3 and cost <= capacity
       local used, began = 0, now

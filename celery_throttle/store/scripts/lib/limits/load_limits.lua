@@ -1,8 +1,8 @@
 -- load_limits.lua: loads the limits, states and pauses of requirements.
 -- uses: definition, state, pauses, fan_out_name
--- uses rarely: convert_state, ended_definition
+-- uses rarely: convert_state, definition_record
 
---   definitions    what the hash of definitions holds, `fields` values for each requirement: for its key, if
+--   definitions    records in the hash of definitions, `fields` values for each requirement: for its key, if
 --                  any requirement has a key, and for its name
 --   values         `keys` values for each requirement: its state, the pause of its name, and, if any
 --                  requirement has a key, the pause of its key
@@ -18,15 +18,15 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     elseif not packed then
       return i
     end
-    local origin, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
-    if origin == BOUNDED_ORIGIN then
-      packed, requirement.ends = ended_definition()(packed, definitions[fields * i])
+    local _, since, old_since, ends, text_at, _, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    if ends > 0 and ends <= now then
+      packed = definition_record().in_force(packed, definitions[fields * i])
       if not packed then
         return i
       end
-      origin, since, old_since, older_since, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+      _, since, old_since, ends, text_at, _, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
     end
-    requirement.since, requirement.old_since, requirement.older_since = since, old_since, older_since
+    requirement.since, requirement.old_since, requirement.ends = since, old_since, ends > 0 and ends
     if max_keys > 0 or max_waiting > 0 then
       requirement.max_keys, requirement.max_waiting = max_keys, max_waiting
     end
@@ -58,7 +58,7 @@ local function load_limits(requirements, definitions, fields, values, keys, name
       from = from + 3 + size
     end
     if max_keys > 0 and requirement.has_key then
-      requirement.key_cap = string.match(packed, '%z(%Z*)', from)
+      requirement.key_cap = string.sub(packed, from, text_at - 1)
     end
     local value = keys * (i - 1) + 1
     local state, pause, key_pause = values[value], values[value + 1], values[keys * i]

@@ -20,9 +20,9 @@ from celery_throttle.limiter.rules import aapply_rules, apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
-from celery_throttle.operations.rules import Applied, FileRules, RulesVersion
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.operations.rules import Applied, FileRules, RulesVersion, report_rules
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
@@ -123,8 +123,8 @@ def test_each_change_of_the_rules_is_logged(limiter: Limiter) -> None:
         ("rules", "c", "", "3/s"),
     ]
     assert second == [
-        ("rules", "b", "1/s", "2/s"),
         ("rules", "b:x", "", "9/s"),
+        ("rules", "b", "1/s", "2/s"),
         ("rules", "c", "3/s", ""),
     ]
 
@@ -158,7 +158,7 @@ def test_the_newest_file_wins(limiter: Limiter) -> None:
 
 def test_a_report_says_which_rules_are_in_force(limiter: Limiter) -> None:
     def report(known: str = "") -> tuple[RulesVersion | None, Rules | None]:
-        return limiter.run_plan(limiter.plans.report_rules("w", "{}", known, 30))
+        return limiter.run_plan(report_rules(limiter.plans, "w", "{}", known, 30))
 
     assert report() == (None, None)
     own = read_rules('[limits]\na = "1/s"\n[weights]\na = 2\n[routes]\n"t.*" = "a"', "f")
@@ -284,12 +284,11 @@ class Both:
                 assert client.zscore(keys.own_keys(ref.name), ref.key) is not None
 
     def weight(self, client: Any, ref: LimitRef) -> int | None:
-        """The weight in force, as `weight_in_force` in `line_requirements.lua` reads it."""
+        """The weight in force, as `weights.lua` reads it."""
         found = client.hget(self.limiter.keys.limits, f"weight {self.limiter.keys.field(ref)}")
-        weight, *more = (found or b"").decode().split(" ")
-        if more and int(more[0]) <= self.clock.now:
-            weight = more[1] if len(more) > 1 else ""
-        return int(weight) if weight else None
+        own, ends, rules = map(int, (found or b"0 0 0").split())
+        is_set = own and not 0 < ends <= self.clock.now
+        return (own if is_set else rules) or None
 
 
 @given(_steps)
@@ -403,16 +402,16 @@ def test_another_worker_completes_a_file_whose_worker_died(limiter: Limiter, ste
     for _ in range(steps):
         dead.step()
     older = Application(limiter, file_of(FILES[0], START - 60 * SECOND))
-    started = "rules-next" in fields_of_layers(limiter)
+    started = "next" in fields_of_rules(limiter)
     assert started == (not older.run().accepted)
     assert Application(limiter, file_of(FILES[1], START)).run().accepted
     assert texts_in_force(limiter, *FIELDS) == in_force(limiter, FILES[1])
-    assert "rules-next" not in fields_of_layers(limiter)
+    assert "next" not in fields_of_rules(limiter)
 
 
-def fields_of_layers(limiter: Limiter) -> list[str]:
+def fields_of_rules(limiter: Limiter) -> list[str]:
     with redis.Redis.from_url(limiter.store.url) as client:
-        names: Any = client.hkeys(limiter.keys.layers)
+        names: Any = client.hkeys(limiter.keys.rules)
     return [name.decode() for name in names]
 
 
@@ -438,7 +437,7 @@ def test_of_files_at_once_the_newest_is_in_force(limiter: Limiter, seed: int) ->
     newest = {choice for choice, age in zip(choices, ages, strict=True) if age == min(ages)}
     found = texts_in_force(limiter, *FIELDS)
     assert found in [in_force(limiter, FILES[choice]) for choice in newest]
-    assert "rules-next" not in fields_of_layers(limiter)
+    assert "next" not in fields_of_rules(limiter)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -447,4 +446,4 @@ def test_a_refused_file_changes_nothing_in_any_part(limiter: Limiter) -> None:
     with pytest.raises(RulesError, match="limit 'e' cannot become '3 at once'"):
         apply_rules(limiter, rules(a="9/s", b="9/s", c="9/s", d="9/s", e="3 at once"), "f")
     assert texts_in_force(limiter, *FIELDS) == in_force(limiter, FILES[0])
-    assert "rules-next" not in fields_of_layers(limiter)
+    assert "next" not in fields_of_rules(limiter)

@@ -20,8 +20,8 @@ from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.limits.key_template import parse_templates
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import check_same_kind, check_weight, parse_limits
-from celery_throttle.rules.rules import Rules
-from celery_throttle.rules.toml import Path, TomlError, find_lines, parse_toml
+from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.toml import Path, TomlError, find_lines, parse_toml
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions
-from celery_throttle.rules.dump import dump_rules
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
-from tests.rules.generated import any_rules
+from celery_throttle.limits.rules.dump import dump_rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
+from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
 CODE = parse_definitions({"stripe": "100/s", "mail": "10/m", "github": "10 at once"})

@@ -9,9 +9,9 @@ import pytest
 
 from celery_throttle.errors import RulesError
 from celery_throttle.limits.requirement import parse_definitions
-from celery_throttle.rules.file import RulesFile, load_rules
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.file import RulesFile, load_rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 
 ONE, TWO = '[limits]\nstripe = "1/s"\n', '[limits]\nstripe = "2/s"\n'
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, format_limits
-from celery_throttle.rules.route_pattern import is_pattern
+from celery_throttle.limits.rules.route_pattern import is_pattern
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -1,6 +1,6 @@
 -- note_change.lua: notes in the log of changes what was done to waiting tasks.
 -- uses: changes
--- KEYS  1-4 see `definition_layers.lua`
+-- KEYS  1-4 see `change_definition.lua`
 -- ARGV  1   now (us), or '' for the server's clock
 --       2   what was done: 'drain', 'move', 'drop' or 'cancel'
 --       3   field of the limit or key, or the fan-out; '' for all

@@ -10,7 +10,7 @@ import pytest
 from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef, encode_key, parse_key
 from celery_throttle.limits.limit import Limit
-from celery_throttle.rules.reader import read_rules
+from celery_throttle.limits.rules.reader import read_rules
 from tests.docs import pages
 
 PAGE = pages.read("how-to/rules.md")

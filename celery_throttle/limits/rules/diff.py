@@ -8,15 +8,15 @@ from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.rules.dump import (
+from celery_throttle.limits.rules.dump import (
     format_ref,
     format_texts,
     format_toml,
     sort_refs,
     sort_tasks,
 )
-from celery_throttle.rules.route_pattern import is_pattern
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.route_pattern import is_pattern
+from celery_throttle.limits.rules.rules import Rules
 
 Kind = Literal["added", "removed", "changed", "moved"]
 What = Literal["limit", "weight", "route"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limits
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules
 from tests.algorithms.limits import any_rate, any_slots
 from tests.limits.test_key import keys
 

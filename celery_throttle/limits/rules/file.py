@@ -8,8 +8,8 @@ from pathlib import Path
 
 from celery_throttle.errors import RulesError, shown
 from celery_throttle.limits.limit import Limits
-from celery_throttle.rules.reader import read_rules
-from celery_throttle.rules.rules import Rules
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
 
 __all__ = ["load_rules"]
 

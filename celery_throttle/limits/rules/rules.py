@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
-from celery_throttle.rules.dump import dump_rules
+from celery_throttle.limits.rules.dump import dump_rules
 
 _DIGEST_BYTES = 16
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.rules.toml import Path, TomlError, find_lines, parse_toml
+from celery_throttle.limits.rules.toml import Path, TomlError, find_lines, parse_toml
 from tests.sizes import examples
 
 DOCUMENT = '''# "no.key" = 1

@@ -1,0 +1,84 @@
+-- define.lua: puts definitions of limits in force.
+-- uses: change_definition
+-- KEYS  1-4 see `change_definition.lua`
+--       then per name or key: state, entries, keys of the name with a definition of their own
+-- ARGV  1   now (us), or '' for the server's clock
+--       2   'code': defaults of the code; without numbers for those that the code does not have
+--           | 'set': set at run time
+--           | 'unset': what was set is removed; with the default of the code, if there is one. If neither it nor a
+--             weight was set, and the code has no default, what other code has registered is removed
+--           | 'windows': new windows for definitions in force whose calendars have run out
+--       3   for how long (us) it is set; 0 for ever
+--       4   about: JSON, who does it and why
+--       then per name or key: name, field; then the definition, see `read_definition`
+-- Reply {1, index, ...}    of those that were in force and have changed
+--       {0, index}    'set' would give slots to this one, or take them away: nothing was done
+--
+-- The state of each given name or key is converted at once. Keys of a name that have no definition of their own may be
+-- many: their states are converted when they are read, by the times that the record holds.
+
+local mode, lasts, about = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+local function put_code(requirement, definition)
+  if not definition then
+    return nil
+  end
+  local old = definition_of(requirement)
+  requirement.layers.code = definition
+  local has_changed = put_in_force(requirement)
+  if has_changed then
+    record_change('code', requirement.field, text_of(old), definition.text, about)
+  end
+  return has_changed
+end
+
+local function set(requirement, definition)
+  record_change('set', requirement.field, text_of(definition_of(requirement)), definition.text, about, definition.ends)
+  requirement.layers.set = definition
+  return put_in_force(requirement)
+end
+
+local function unset(requirement, definition)
+  local old, layers = definition_of(requirement), requirement.layers
+  local is_stale = select(2, records.top(layers)) == 'code' and not definition
+      and redis.call('HEXISTS', KEYS[1], 'weight ' .. requirement.field) == 0
+  local is_change = layers.set or is_stale
+  layers.set, layers.code = nil, not is_stale and (layers.code or definition) or nil
+  local has_changed = put_in_force(requirement)
+  if is_change then
+    record_change('unset', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
+  end
+  return has_changed
+end
+
+-- Another definition may have been put in force since the windows were computed.
+local function put_windows(requirement, definition)
+  local top = records.top(requirement.layers)
+  if top and definition and top.text == definition.text then
+    top.numbers = definition.numbers
+    return put_in_force(requirement)
+  end
+end
+
+-- A server that is out of memory runs a script whose first write needs no memory.
+redis.call('HDEL', KEYS[2], '')
+local requirements, definitions = {}, {}
+for i = 1, (#KEYS - 4) / 3 do
+  local key, arg = 3 * i + 2, 5 + (2 + DEFINITION_ARGUMENTS) * (i - 1)
+  requirements[i] = { name = ARGV[arg], field = ARGV[arg + 1], state = KEYS[key], entries = KEYS[key + 1],
+                      own_keys = KEYS[key + 2], has_key = ARGV[arg] ~= ARGV[arg + 1], pause = 0 }
+  definitions[i] = read_definition(arg + 2, about, lasts > 0 and now + lasts or 0)
+  if mode == 'set' and switches_kind(requirements[i], definitions[i]) then
+    return { 0, i }
+  end
+end
+local change = { code = put_code, set = set, unset = unset, windows = put_windows }
+local reply = { 1 }
+for i, requirement in ipairs(requirements) do
+  local has_ended = open_record(requirement)
+  local has_changed = change[mode](requirement, definitions[i])
+  if has_ended or has_changed then
+    reply[#reply + 1] = i
+  end
+end
+return reply

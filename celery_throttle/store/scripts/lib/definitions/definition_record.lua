@@ -1,0 +1,88 @@
+-- definition_record.lua: the record of a limit, or of one key of it, in the hash of definitions. Returns its functions.
+-- uses: clock, definition
+-- A record begins with the definition in force, see `definition.lua`. Behind that are the layers, packed by cmsgpack: a
+-- table of the definitions that the code, the rules file and people (at run time) have given. Of these the one of run
+-- time is in force, else that of the rules file, else that of the code. A definition of a layer is a table:
+--   numbers    what decisions read, packed by `celery_throttle/store/definitions.py`
+--   text       the limits
+--   identity   equal for limits that make the same decisions, however their rates are written
+--   has_slots  whether one of the limits has slots
+--   at         when (us) it was given
+--   about      JSON: who gave it, and why
+--   ends       when (us) it ends by itself, 0 for never
+
+local records, LAYERS = {}, { 'set', 'rules', 'code' }
+
+-- The definition of the topmost layer, and the name of the layer; nil if there is none.
+function records.top(layers)
+  for _, layer in ipairs(LAYERS) do
+    if layers[layer] then
+      return layers[layer], layer
+    end
+  end
+end
+
+function records.layers(record)
+  return cmsgpack.unpack(string.sub(record, (select(6, struct.unpack(HEAD, record)))))
+end
+
+-- When (us) the definition of a record came into force.
+function records.since(record)
+  return (select(2, struct.unpack(HEAD, record)))
+end
+
+-- The limits of a record in force, as text.
+function records.text(record)
+  local _, _, _, _, text_at, layers_at = struct.unpack(HEAD, record)
+  return string.sub(record, text_at, layers_at - 1)
+end
+
+-- The definition that is in force by a record in force.
+function records.definition(record)
+  return (records.top(records.layers(record)))
+end
+
+-- Pack a record of layers, of which one exists. For the times see `definition.lua`.
+function records.pack(layers, since, old_since)
+  local top, layer = records.top(layers)
+  local text_at = MAX_KEYS_AT + #top.numbers
+  local head = struct.pack('<BdddII', string.byte(layer), since, old_since, top.ends, text_at, text_at + #top.text)
+  return head .. top.numbers .. top.text .. cmsgpack.pack(layers)
+end
+
+-- The same record with other times.
+function records.with_times(record, since, old_since)
+  return struct.pack('<Bdd', string.byte(record), since, old_since) .. string.sub(record, ENDS_AT)
+end
+
+-- The record in force, given that of a limit or key and that of its name, which may be the same or false; false if
+-- there is none. A definition may have ended by itself, and nobody has to be there: each decision finds out what
+-- follows, as if that had been defined at the end. `change_definition.lua` writes it down at the next change.
+function records.in_force(record, name_record)
+  local _, since, old_since, ends = struct.unpack(HEAD, record)
+  if ends == 0 or ends > now then
+    return record
+  end
+  local layers = records.layers(record)
+  local ended = layers.set
+  layers.set = nil
+  local below = records.top(layers)
+  if below and below.identity == ended.identity then
+    return records.pack(layers, since, old_since)
+  elseif below then
+    return records.pack(layers, ends, since)
+  end
+  name_record = name_record and name_record ~= record and records.in_force(name_record, false)
+  if not name_record then
+    return false
+  end
+  local name_since = records.since(name_record)
+  if name_since == since then
+    return name_record -- the same limits
+  elseif name_since > ends then
+    return records.with_times(name_record, name_since, ends)
+  end
+  return records.with_times(name_record, ends, since)
+end
+
+return records
