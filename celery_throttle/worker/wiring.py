@@ -95,7 +95,7 @@ class WorkerParts:
             name,
             lease=lease,
             queues=self._queues,
-            worker_count=WorkerCount(consumer.controller.statedb, settings.workers),
+            worker_count=WorkerCount(consumer.controller.statedb, settings.outage_workers),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
             on_quarantined=self.quarantine.recall,

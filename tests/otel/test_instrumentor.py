@@ -19,7 +19,7 @@ from celery_throttle.otel import ThrottleInstrumentor
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
-WAIT: dict[str, Any] = {"waited": 2.5, "limit": "mail", "key": "42", "position": 3}
+WAIT: dict[str, Any] = {"wait": 2.5, "limit": "mail", "key": "42", "position": 3}
 
 
 class Remind:
@@ -70,7 +70,7 @@ def test_a_span(spans: Spans, *, keys: bool) -> None:
         "celery.task_name": "remind",
         "messaging.message.id": "an id",
         "celery_throttle.limit": "mail",
-        "celery_throttle.waited": 2.5,
+        "celery_throttle.wait": 2.5,
         "celery_throttle.position": 3,
         **({"celery_throttle.key": "42"} if keys else {}),
     }
