@@ -11,7 +11,7 @@ from celery_throttle.cli.options import json_option, limit_argument, to_seconds
 from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import clock, sparkline, zone
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.observe.report_text import advice_text, report_pairs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from celery_throttle.cli.params import DurationType, LimitType
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.limits.limit import Limit
 from celery_throttle.simulation import SimulationError, generated, memory, traces, views
 from celery_throttle.simulation.run import Mode, run_trace

@@ -10,8 +10,7 @@ from uuid import uuid4
 from celery.canvas import Signature
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import ConfigurationError, FanOutError, shown
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import ConfigurationError, FanOutError, require_extra, shown
 from celery_throttle.fanout.handle import FanOut
 from celery_throttle.fanout.publisher import Publisher
 from celery_throttle.fanout.unlimited import UnlimitedFanOut

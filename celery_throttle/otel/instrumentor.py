@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.signals import task_released
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):

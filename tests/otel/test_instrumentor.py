@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from celery_throttle import task_released
-from celery_throttle.extras import MissingExtraError
+from celery_throttle.errors import MissingExtraError
 from celery_throttle.otel import ThrottleInstrumentor
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
