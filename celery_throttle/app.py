@@ -58,12 +58,12 @@ class Throttle(AppLimits):
         timeout: Seconds to connect, and to wait for each reply, 0.01 to 60; default 1.
         checks: What happens if the server fails a check at the start of a worker: ``"warn"`` (the
             default), ``"error"`` (the worker does not start) or ``"off"`` (no checks).
-        waiting: Where tasks wait: ``"lines"`` (the default), or at the ``"broker"``.
+        waiting: Where tasks wait: in their ``"line"`` (the default), or at the ``"broker"``.
         publish: Where to send tasks with limits: to the ``"broker"`` (the default), or to the end
             of their ``"line"`` if tasks already wait at one of their limits.
         replicas: The number of replicas that must confirm a parked task; default 0.
-        workers: The number of workers that a worker assumes if it starts in an outage. Default:
-            none.
+        outage_workers: The number of workers that a worker assumes if it starts in an outage.
+            Default: none.
         outage_grace: Seconds, 0 to 3600, for which a worker starts no task with limits if it starts
             in an outage and does not know the number of workers; default 30.
         rules: The path of a rules file, which workers watch. Default: none.
@@ -98,7 +98,7 @@ class Throttle(AppLimits):
         waiting: str | None = None,
         publish: str | None = None,
         replicas: int | None = None,
-        workers: int | None = None,
+        outage_workers: int | None = None,
         outage_grace: float | None = None,
         rules: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -121,7 +121,7 @@ class Throttle(AppLimits):
             "waiting": waiting,
             "publish": publish,
             "replicas": replicas,
-            "workers": workers,
+            "outage_workers": outage_workers,
             "outage_grace": outage_grace,
             "rules": rules,
         }

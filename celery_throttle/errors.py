@@ -15,6 +15,7 @@
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
+    ├── MissingExtraError (ImportError)     an optional package that is not installed
     ├── PublishRejectedError                a queue of the broker that takes no more messages
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
@@ -30,6 +31,8 @@ Messages name the offending text and what is allowed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _MAX_SHOWN_LENGTH = 100
 
@@ -107,6 +110,10 @@ class QueueNotFoundError(ThrottleError, LookupError):
 
 class PublishRejectedError(ThrottleError):
     """A queue of the broker takes no more messages, so waiting tasks cannot be sent to it."""
+
+
+class MissingExtraError(ThrottleError, ImportError):
+    """An optional package is not installed. Also an ``ImportError``."""
 
 
 class StoreError(ThrottleError):
@@ -249,6 +256,26 @@ class KeysFullError(Throttled):
 
     def __str__(self) -> str:
         return f"{self._subject}: no room for its key: max-keys {self.max_keys}; {self._wait}"
+
+
+@contextmanager
+def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
+    """Context for the import of an optional package, for a feature that the message names.
+
+    ``extra``: the extra of this package that installs it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingExtraError(
+            f"{feature} needs {package}, which is not installed: "
+            f'pip install "celery-global-throttle[{extra}]"'
+        ) from error
 
 
 def shown(value: object) -> str:

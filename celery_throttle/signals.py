@@ -16,7 +16,7 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
 ``task_released``: A task that has waited has its units, and is about to start.
     sender: The task.
     request: Its request.
-    waited: Seconds that the task spent in the line, or waited at the broker.
+    wait: Seconds that the task spent in the line, or waited at the broker.
     limit: The name of the limit that the task waited for last; "fan-out" if that was the end of the
         pause of its fan-out.
     key: The encoded key of the limit, or None.
@@ -26,7 +26,7 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
 ``task_admitted``: A task with limits has its units, and is about to start.
     sender: The task.
     request: Its request.
-    waited: As for ``task_released``; 0.0 if the task did not wait.
+    wait: As for ``task_released``; 0.0 if the task did not wait.
 
 ``throttle_mode_changed``: The limits server was lost, or is back.
     sender: The app.
@@ -47,9 +47,9 @@ task_throttled = Signal(
     providing_args=["request", "limit", "key", "retry_after", "position", "expected"],
 )
 task_released = Signal(
-    name="task_released", providing_args=["request", "waited", "limit", "key", "position"]
+    name="task_released", providing_args=["request", "wait", "limit", "key", "position"]
 )
-task_admitted = Signal(name="task_admitted", providing_args=["request", "waited"])
+task_admitted = Signal(name="task_admitted", providing_args=["request", "wait"])
 throttle_mode_changed = Signal(
     name="throttle_mode_changed", providing_args=["mode", "count", "server", "prefix"]
 )

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.metrics.source import MAX_LIMITS, FigureSource
 from celery_throttle.metrics.table import COUNTER, GAUGE, HISTOGRAM, METRICS, PREFIX, Histogram

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.signals import task_released
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):
@@ -17,7 +17,7 @@ SPAN_NAME = "throttle wait"
 _NANOSECONDS = 1_000_000_000
 
 #: Arguments of the signal that are attributes of every span.
-_FIELDS = ("limit", "waited", "position")
+_FIELDS = ("limit", "wait", "position")
 
 #: The receiver of the signal is connected under this name, so there is at most one in a process.
 _UID = "celery_throttle.otel"
@@ -37,7 +37,7 @@ class ThrottleInstrumentor:
 
     * ``celery_throttle.limit``: the name of the limit that the task waited for last;
     * ``celery_throttle.key``: the key of that limit, if it has keys and ``keys`` is set;
-    * ``celery_throttle.waited``: seconds;
+    * ``celery_throttle.wait``: seconds;
     * ``celery_throttle.position``: the position in the line when the task joined it, from 1; 0 if
       the task waited at the broker;
     * ``celery.task_name`` and ``messaging.message.id``: the name and the id of the task.
@@ -60,7 +60,7 @@ class ThrottleInstrumentor:
         tracer = trace.get_tracer("celery_throttle", tracer_provider=tracer_provider)
         fields = (*_FIELDS, "key") if keys else _FIELDS
 
-        def record(sender: Any, request: Any, **wait: Any) -> None:
+        def record(sender: Any, request: Any, **released: Any) -> None:
             end = time.time_ns()
             context = propagate.extract(request.request_dict, Context())
             if not trace.get_current_span(context).get_span_context().is_valid:
@@ -69,12 +69,12 @@ class ThrottleInstrumentor:
                 "celery.task_name": sender.name,
                 "messaging.message.id": request.id,
                 **{
-                    f"celery_throttle.{name}": wait[name]
+                    f"celery_throttle.{name}": released[name]
                     for name in fields
-                    if wait[name] is not None
+                    if released[name] is not None
                 },
             }
-            start = end - round(wait["waited"] * _NANOSECONDS)
+            start = end - round(released["wait"] * _NANOSECONDS)
             tracer.start_span(SPAN_NAME, context, attributes=attributes, start_time=start).end(end)
 
         self.uninstrument()

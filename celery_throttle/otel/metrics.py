@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from celery_throttle.app import Throttle
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.metrics.source import MAX_LIMITS, FigureSource
 from celery_throttle.metrics.table import GAUGE, HISTOGRAM, METRICS, PREFIX, Histogram, Metric

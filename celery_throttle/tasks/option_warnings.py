@@ -27,6 +27,7 @@ _SETTINGS = {
     **dict.fromkeys(("tasks", "task_routes"), "routes"),
     **dict.fromkeys(("rules_file", "file"), "rules"),
     **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
+    "workers": "outage_workers",
 }
 
 

@@ -29,7 +29,7 @@ _MAX_GRACE_SECONDS = 3600
 CHECKS = ("warn", "error", "off")
 
 #: Values of ``throttle_waiting``: where tasks wait, in lines in Redis or at the broker.
-WAITING = ("lines", "broker")
+WAITING = ("line", "broker")
 
 #: Values of ``throttle_publish``: where tasks with limits are sent, to the broker or to their line.
 PUBLISH = ("broker", "line")
@@ -39,7 +39,7 @@ _NAMES = tuple(
     for name in (
         *("enabled", "limits", "routes", "url", "prefix", "lease"),
         *("timeout", "checks", "waiting", "publish", "replicas"),
-        *("workers", "outage_grace", "rules"),
+        *("outage_workers", "outage_grace", "rules"),
     )
 )
 
@@ -164,10 +164,10 @@ class Settings:
         return _whole("replicas", self._read("replicas", 0), 0)
 
     @cached_property
-    def workers(self) -> int | None:
-        """Workers to assume until the number is known (``throttle_workers``, default None)."""
-        workers = self._read("workers", None)
-        return None if workers is None else _whole("workers", workers, 1)
+    def outage_workers(self) -> int | None:
+        """Workers to assume until their number is known (``throttle_outage_workers``)."""
+        workers = self._read("outage_workers", None)
+        return None if workers is None else _whole("outage_workers", workers, 1)
 
     @cached_property
     def outage_grace(self) -> float:
@@ -184,7 +184,7 @@ class Settings:
 
     @cached_property
     def waiting(self) -> str:
-        """Where tasks wait: "lines" or "broker" (``throttle_waiting``, default "lines")."""
+        """Where tasks wait: "line" or "broker" (``throttle_waiting``, default "line")."""
         return self._one_of("waiting", WAITING)
 
     @cached_property

@@ -20,7 +20,7 @@ class TaskRun:
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         throttled_by: The names of the limits that refused it, in order.
-        waited: The seconds that it waited in lines, or at the broker.
+        wait: The seconds that it waited in lines, or at the broker.
         started: The seconds from the beginning of the record to its last start; None if it has not
             started.
     """
@@ -30,14 +30,14 @@ class TaskRun:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     throttled_by: list[str] = field(default_factory=list)
-    waited: float = 0.0
+    wait: float = 0.0
     started: float | None = None
 
     def __str__(self) -> str:
         arguments = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
         start = "has not started" if self.started is None else f"started at {self.started:.3f} s"
         limits = ", ".join(self.throttled_by)
-        wait = f", throttled by {limits}, waited {self.waited:.3f} s" if limits else ""
+        wait = f", throttled by {limits}, waited {self.wait:.3f} s" if limits else ""
         return f"{self.name}({', '.join(arguments)}) {start}{wait}"
 
 
@@ -199,9 +199,9 @@ class TaskRuns:
             run.throttled_by.append(limit)
             self._changed.notify_all()
 
-    def _on_released(self, sender: Any, request: Any, waited: float, **_: Any) -> None:
+    def _on_released(self, sender: Any, request: Any, wait: float, **_: Any) -> None:
         with self._changed:
-            self._run(request.id, sender.name).waited += waited
+            self._run(request.id, sender.name).wait += wait
 
     def _run(self, task_id: str, name: str) -> TaskRun:
         return self._runs.setdefault(task_id, TaskRun(name, task_id))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import redis
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.testing.processes import Process, ProcessError
 
 #: Seconds in which the server, and then the workers, must be ready.

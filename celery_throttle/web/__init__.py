@@ -17,7 +17,7 @@ Imports the packages up to ``limiter``, Flask and Jinja; not Celery, so that the
 
 from __future__ import annotations
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 
 with require_extra("flask", "the web page", "web"):
     from celery_throttle.web.app import create_app

@@ -75,7 +75,7 @@ def create_app(
         The ``flask.Flask``.
 
     Raises:
-        click.ClickException: The extra is not installed.
+        MissingExtraError: The extra is not installed.
         ConfigurationError: The name of an action is unknown.
 
     Example:

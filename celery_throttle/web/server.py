@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.web.app import MAX_REQUEST_BYTES, create_app
 from celery_throttle.web.security import require_loopback, require_password

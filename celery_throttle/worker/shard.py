@@ -89,7 +89,7 @@ class Shard:
             worker,
             self.queues,
             WorkerCount(
-                consumer.controller.statedb, settings.workers, "" if name == HOME else name
+                consumer.controller.statedb, settings.outage_workers, "" if name == HOME else name
             ),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,

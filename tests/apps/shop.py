@@ -93,8 +93,8 @@ def on_throttled(sender: Task, request: Any, **fields: Any) -> None:
 
 
 @task_admitted.connect
-def on_admitted(sender: Task, request: Any, waited: float, **_: Any) -> None:
-    record("admitted", id=request.id, task=sender.name, waited=waited)
+def on_admitted(sender: Task, request: Any, wait: float, **_: Any) -> None:
+    record("admitted", id=request.id, task=sender.name, wait=wait)
 
 
 @task_released.connect

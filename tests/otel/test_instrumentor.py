@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from celery_throttle import task_released
-from celery_throttle.extras import MissingExtraError
+from celery_throttle.errors import MissingExtraError
 from celery_throttle.otel import ThrottleInstrumentor
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
-WAIT: dict[str, Any] = {"waited": 2.5, "limit": "mail", "key": "42", "position": 3}
+WAIT: dict[str, Any] = {"wait": 2.5, "limit": "mail", "key": "42", "position": 3}
 
 
 def remind() -> None: ...
@@ -80,7 +80,7 @@ def test_a_span(spans: Spans, *, keys: bool) -> None:
         "celery.task_name": "remind",
         "messaging.message.id": "an id",
         "celery_throttle.limit": "mail",
-        "celery_throttle.waited": 2.5,
+        "celery_throttle.wait": 2.5,
         "celery_throttle.position": 3,
         **({"celery_throttle.key": "42"} if keys else {}),
     }

@@ -104,7 +104,7 @@ def test_a_task_that_waits(producer: Producer, start: Callable[..., Worker]) -> 
         producer.wait_for(1, "api")
     assert producer.tree(trace_id, 4) == [("checkout", [waited("call")])]
     [span] = producer.waits(trace_id)
-    seconds = span.attributes.pop("celery_throttle.waited")
+    seconds = span.attributes.pop("celery_throttle.wait")
     task_id = span.attributes.pop("messaging.message.id")
     assert span.attributes == {
         "celery_throttle.limit": "api",
@@ -195,7 +195,7 @@ def test_a_wait_at_the_broker(producer: Producer, start: Callable[..., Worker], 
     [span] = producer.waits(trace_id)
     assert span.attributes["celery_throttle.limit"] == limit
     assert span.attributes["celery_throttle.position"] == 0
-    assert 1 < span.seconds == pytest.approx(span.attributes["celery_throttle.waited"], abs=1e-3)
+    assert 1 < span.seconds == pytest.approx(span.attributes["celery_throttle.wait"], abs=1e-3)
 
 
 def test_a_producer_without_traces(

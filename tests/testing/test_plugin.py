@@ -31,7 +31,7 @@ throttle = Throttle(app, {"stripe": "1/h", "mail": "1/h burst 2"})
 limiter = Limiter("redis://nowhere.invalid", {"stripe": "1/h"})
 @app.task(throttle="stripe")
 def charge(number):
-    throttle["mail"].try_acquire(max_wait=0)
+    throttle["mail"].acquire()
 """
 
 

@@ -696,17 +696,17 @@ def test_signals(client: Shop, line: str) -> None:
     assert [row["id"] for row in released] == [result.id for result in results]
     for sent, before, after in zip(sent_at, throttled, released, strict=True):
         assert after["task"] == shop.never.name
-        assert let_go_at - before["at"] <= after["waited"] <= after["at"] - sent
+        assert let_go_at - before["at"] <= after["wait"] <= after["at"] - sent
         for name in ("limit", "key", "position"):
             assert after[name] == before[name]
-    admitted = {row["id"]: row["waited"] for row in client.rows("admitted", *results)}
-    assert admitted == {row["id"]: row["waited"] for row in released}
+    admitted = {row["id"]: row["wait"] for row in client.rows("admitted", *results)}
+    assert admitted == {row["id"]: row["wait"] for row in released}
 
 
 def test_the_admission_of_a_task_that_does_not_wait(client: Shop, line: str) -> None:
     result, unlimited = shop.add.delay(line, 1, 2), shop.plain_add.delay(line, 1, 2)
     client.finished(result, unlimited)
-    assert [row["waited"] for row in client.rows("admitted", result)] == [0.0]
+    assert [row["wait"] for row in client.rows("admitted", result)] == [0.0]
     assert client.rows("released", result) == client.rows("admitted", unlimited) == []
 
 

@@ -354,7 +354,7 @@ def test_a_task_that_passes_the_wait_on_is_not_named(
 # What the API refused is sent again.
 
 
-@pytest.mark.parametrize("waiting", ["lines", pytest.param("broker", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("waiting", ["line", pytest.param("broker", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("task", [inside.resends, inside.resends_own])
 def test_what_the_api_refused_is_sent_again_by_the_next_run(
     site: Site, begin: Callable[..., Worker], api: Api, task: Any, waiting: str

@@ -14,8 +14,7 @@ from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import ConfigurationError
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import ConfigurationError, require_extra
 from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
 from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.text import count
@@ -221,7 +220,7 @@ class FanOut:
             timeout: See :meth:`wait`.
 
         Raises:
-            click.ClickException: The extra is not installed.
+            MissingExtraError: The extra is not installed.
             celery.exceptions.TimeoutError: See :meth:`wait`.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`wait`.

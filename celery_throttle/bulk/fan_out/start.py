@@ -13,8 +13,7 @@ from celery.utils.log import get_logger
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.publisher import Publisher
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
-from celery_throttle.errors import ConfigurationError, FanOutError, shown
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import ConfigurationError, FanOutError, require_extra, shown
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.tasks.app_limits import AppLimits
 

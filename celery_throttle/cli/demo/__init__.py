@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 
 import click
 
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 
 
 class DemoError(click.ClickException):

@@ -10,8 +10,7 @@ import click
 from celery_throttle.cli.serve.listening import http_url, listening_errors
 from celery_throttle.cli.shared.console import interruption
 from celery_throttle.cli.shared.target import Target, pass_target
-from celery_throttle.errors import StoreError
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import StoreError, require_extra
 
 
 @click.command()

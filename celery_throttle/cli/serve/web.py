@@ -11,8 +11,7 @@ import click
 
 from celery_throttle.cli.serve.listening import http_url, listening_errors
 from celery_throttle.cli.shared.target import Target, pass_target
-from celery_throttle.errors import shown
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra, shown
 
 _PASSWORD_VARIABLE = "THROTTLE_WEB_PASSWORD"  # noqa: S105  # not a password, but its variable
 

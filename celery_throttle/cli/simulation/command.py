@@ -11,7 +11,7 @@ import click
 from celery_throttle.cli.shared.params import DurationType, LimitType
 from celery_throttle.cli.simulation import SimulationError, generated, memory, traces, views
 from celery_throttle.cli.simulation.run import Mode, run_trace
-from celery_throttle.extras import require_extra
+from celery_throttle.errors import require_extra
 from celery_throttle.limits.limit import Limit
 
 _PLOTS = (".svg", ".png")

@@ -82,7 +82,7 @@ class OutageMode:
             logger.error(
                 "OUTAGE: %s. This worker does not know the number of workers, so nothing with a "
                 "limit starts here before %s (throttle_outage_grace: %g s), except where all "
-                "limits say 'outage open'. Set throttle_workers to avoid this",
+                "limits say 'outage open'. Set throttle_outage_workers to avoid this",
                 error,
                 time.strftime("%H:%M:%S", time.localtime(time.time() + grace)),
                 grace,

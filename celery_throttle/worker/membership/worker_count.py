@@ -26,7 +26,7 @@ class WorkerCount:
 
     Args:
         state_db: path of Celery's file (``--statedb``, ``worker_state_db``); None keeps no file.
-        configured: the number in the settings (``throttle_workers``), if any.
+        configured: the number in the settings (``throttle_outage_workers``), if any.
         shard: name of the shard whose server reports the number; empty for the home shard.
     """
 

@@ -58,7 +58,7 @@ def announce_release(request: Any) -> float:
     signals.task_released.send(
         sender=request.task,
         request=request,
-        waited=wait.seconds,
+        wait=wait.seconds,
         limit=limit,
         key=key,
         position=wait.position,
@@ -66,9 +66,9 @@ def announce_release(request: Any) -> float:
     return wait.seconds
 
 
-def announce_admission(request: Any, waited: float) -> None:
-    """Announce that a task with limits is about to start; ``waited``: the seconds of its wait."""
-    signals.task_admitted.send(sender=request.task, request=request, waited=waited)
+def announce_admission(request: Any, wait: float) -> None:
+    """Announce that a task with limits is about to start; ``wait``: the seconds of its wait."""
+    signals.task_admitted.send(sender=request.task, request=request, wait=wait)
 
 
 def _show(request: Any, fields: dict[str, Any]) -> None:

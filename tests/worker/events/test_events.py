@@ -84,7 +84,7 @@ def paused(throttle: Throttle, key: str) -> Iterator[None]:
 WAITED = ["task-received", "throttle-parked", "task-started", "task-succeeded"]
 
 
-@pytest.mark.parametrize("waiting", ["lines", "broker"])
+@pytest.mark.parametrize("waiting", ["line", "broker"])
 def test_of_a_task_that_waits(
     client: Throttle, seen: Seen, start_worker: StartWorker, redis_url: str, waiting: str
 ) -> None:

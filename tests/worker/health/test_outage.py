@@ -71,7 +71,7 @@ def test_a_worker_that_starts_during_an_outage_joins_the_server_later(
     bench: Bench, own_server: Server
 ) -> None:
     own_server.stop()
-    conf = {"throttle_lease": 1.5, "throttle_workers": 1}
+    conf = {"throttle_lease": 1.5, "throttle_outage_workers": 1}
     bench.start_workers(1, env={"FAULTS_CONF": json.dumps(conf)})
     bench.send("early", range(10))
     bench.send("closed", range(3))

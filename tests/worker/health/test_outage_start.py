@@ -46,7 +46,7 @@ def log_lines(worker: Worker, text: str) -> list[str]:
 @pytest.mark.timeout(180)
 def test_they_assume_the_configured_number(redis_url: str, own_server: Server) -> None:
     own_server.stop()
-    with Bench(redis_url, own_server.url, conf={**CONF, "throttle_workers": 3}) as bench:
+    with Bench(redis_url, own_server.url, conf={**CONF, "throttle_outage_workers": 3}) as bench:
         bench.start_workers(3)
         bench.send("early", range(100))
         assert 3 <= starts_in(bench, WINDOW) <= most(WINDOW, 3)
@@ -104,7 +104,7 @@ def test_a_worker_that_knows_no_number_waits_for_the_grace_period(
         for worker in bench.workers:
             [line] = log_lines(worker, "OUTAGE: ")
             assert re.search(r"nothing with a limit starts here before \d\d:\d\d:\d\d", line)
-            assert "throttle_workers" in line
+            assert "throttle_outage_workers" in line
         told = [line for each in bench.workers for line in log_lines(each, "knows of no other")]
         assert all("the whole of each limit" in line for line in told)
         assert told

@@ -85,10 +85,10 @@ def conf(**settings: object) -> Any:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("throttle_workers", 0),
-        ("throttle_workers", 1.5),
-        ("throttle_workers", True),
-        ("throttle_workers", "3"),
+        ("throttle_outage_workers", 0),
+        ("throttle_outage_workers", 1.5),
+        ("throttle_outage_workers", True),
+        ("throttle_outage_workers", "3"),
         ("throttle_outage_grace", -1),
         ("throttle_outage_grace", 3601),
         ("throttle_outage_grace", "30 s"),
@@ -102,6 +102,8 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(setting: str, value: obje
 
 def test_the_settings_and_their_defaults() -> None:
     settings = Settings(conf(), {})
-    assert (settings.workers, settings.outage_grace) == (None, 30.0)
-    settings = Settings(conf(throttle_workers=4, throttle_outage_grace=0), {"workers": 5})
-    assert (settings.workers, settings.outage_grace) == (5, 0.0)
+    assert (settings.outage_workers, settings.outage_grace) == (None, 30.0)
+    settings = Settings(
+        conf(throttle_outage_workers=4, throttle_outage_grace=0), {"outage_workers": 5}
+    )
+    assert (settings.outage_workers, settings.outage_grace) == (5, 0.0)
