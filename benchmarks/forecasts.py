@@ -25,7 +25,7 @@ from celery_throttle import Throttle
 from celery_throttle.fanout import FanOut
 from celery_throttle.forecasts.capacity import Capacity
 from celery_throttle.forecasts.fluid import FluidLine
-from celery_throttle.forecasts.groups import drain_times
+from celery_throttle.forecasts.merge import drain_times
 
 RATE = 50
 

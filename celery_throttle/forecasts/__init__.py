@@ -8,7 +8,7 @@ Imports ``operations`` and what is below it.
     solver.py    Forecast, computed from what was read
     capacity.py  the capacity of a limit from now on
     fluid.py     tasks as a fluid that drains through limits
-    groups.py    similar lines, taken together
+    merge.py     similar lines, taken together
 """
 
 from __future__ import annotations

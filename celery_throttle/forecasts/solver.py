@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from celery_throttle.forecasts.capacity import Capacity
 from celery_throttle.forecasts.fluid import FluidLine
-from celery_throttle.forecasts.groups import drain_times
+from celery_throttle.forecasts.merge import drain_times
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef

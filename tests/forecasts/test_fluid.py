@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.forecasts.capacity import Capacity
-from celery_throttle.forecasts.fluid import FluidLine
-from celery_throttle.forecasts.groups import drain_times
+from celery_throttle.forecasts.fluid import FluidLine, drain
+from celery_throttle.forecasts.merge import drain_times
 from tests.sizes import examples
 
 EPSILON = 1e-9
@@ -234,6 +234,23 @@ def test_where_all_lines_differ_each_limit_counts_by_itself() -> None:
     found = drain_times(lines, capacities)
     assert time.process_time() - began < 5
     assert found[0].seconds == pytest.approx(max(100 / 10, 201 / 11), rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_similar_lines_are_taken_together_with_a_small_error(seed: int) -> None:
+    """Tenants with a line in each of two queues, a limit of their own, and one that all share."""
+    chance = random.Random(seed)
+    capacities, lines = [Capacity("api", 20.0)], []
+    for tenant in range(1, 301):
+        capacities.append(Capacity("tenant", 1.0, chance.random()))
+        for queue in ("a", "b"):
+            costs = ((0, 1.0), (tenant, 1.0))
+            lines.append(FluidLine(chance.randrange(1, 100), costs, queue=queue))
+    found = [one.seconds for one in drain_times(lines, capacities)]
+    exact = [one.seconds for one in drain(lines, capacities)]
+    assert max(found) == pytest.approx(max(exact), rel=0.02)
+    errors = [abs(one - other) / other for one, other in zip(found, exact, strict=True)]
+    assert sum(errors) / len(errors) < 0.03
 
 
 @pytest.mark.parametrize("keyed", [False, True])
