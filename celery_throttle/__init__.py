@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         UnknownLimitError,
         WaitTooLongError,
     )
-    from celery_throttle.forecasts.solver import Forecast
     from celery_throttle.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
     from celery_throttle.limits.decision import Decision
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
     from celery_throttle.misspellings import ThrottleWarning
+    from celery_throttle.observe.forecasts.solver import Forecast
     from celery_throttle.removal.counts import Removal, WaitingCount
     from celery_throttle.signals import (
         task_admitted,
@@ -58,7 +58,7 @@ _MODULES = {
     "CostError": "errors",
     "Decision": "limits.decision",
     "FanOutError": "errors",
-    "Forecast": "forecasts.solver",
+    "Forecast": "observe.forecasts.solver",
     "Feedback": "limits.feedback",
     "KeyTemplateError": "errors",
     "KeyValueError": "errors",

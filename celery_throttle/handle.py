@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limiter_core import HandleCore, LimiterCore
 from celery_throttle.limits.author import Author
@@ -11,7 +10,10 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, make_requirement
-from celery_throttle.observe.report import Report
+from celery_throttle.observe.details import read_details
+from celery_throttle.observe.forecasts.reader import forecast_limit
+from celery_throttle.observe.forecasts.solver import Forecast
+from celery_throttle.observe.report.report import Report, read_report
 from celery_throttle.observe.values import LimitDetails
 
 #: Whole costs below this are cached: they recur.
@@ -173,11 +175,11 @@ class LimitHandle(HandleCore):
             measured: The number of tasks that started per second recently, above 0. Default: not
                 known.
         """
-        return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
+        return self.limiter.run_plan(forecast_limit(self.limiter.observer, self.ref, measured))
 
     async def aforecast(self, *, measured: float | None = None) -> Forecast:
         """The asyncio twin of :meth:`forecast`."""
-        plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
+        plan = forecast_limit(self.limiter.observer, self.ref, measured)
         return await self.limiter.arun_plan(plan)
 
     def status(self) -> LimitDetails:
@@ -186,7 +188,7 @@ class LimitHandle(HandleCore):
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.backend.observer.of_one(self.ref))
+        return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
 
     def report(self, seconds: float = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -199,16 +201,16 @@ class LimitHandle(HandleCore):
             LimitValueError: The duration is out of range.
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.backend.observer.report(self.ref.name, seconds))
+        return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
 
     async def areport(self, seconds: float = 86_400.0) -> Report:
         """The asyncio twin of :meth:`report`."""
-        plan = self.limiter.backend.observer.report(self.ref.name, seconds)
+        plan = read_report(self.limiter.observer, self.ref.name, seconds)
         return await self.limiter.arun_plan(plan)
 
     async def astatus(self) -> LimitDetails:
         """The asyncio twin of :meth:`status`."""
-        return await self.limiter.arun_plan(self.limiter.backend.observer.of_one(self.ref))
+        return await self.limiter.arun_plan(read_details(self.limiter.observer, self.ref))
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None

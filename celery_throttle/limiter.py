@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from celery_throttle.backend import disabled_backend, make_backend
-from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.handle import LimitHandle
 from celery_throttle.leases import Reservation, Slot
 from celery_throttle.limit_changes import LimitChanges
@@ -21,6 +20,8 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.reference import RefLike, parse_ref
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.observe.forecasts.reader import forecast_limit
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
@@ -295,8 +296,8 @@ class Limiter(LimitChanges, LimitsStatus):
             LimitValueError: ``measured`` is not a number above 0.
             StoreUnavailableError: The server cannot be reached.
         """
-        return self.run_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
+        return self.run_plan(forecast_limit(self.observer, parse_ref(limit), measured))
 
     async def aforecast(self, limit: RefLike, *, measured: float | None = None) -> Forecast:
         """The asyncio twin of :meth:`forecast`."""
-        return await self.arun_plan(self.forecast_reader.of_limit(parse_ref(limit), measured))
+        return await self.arun_plan(forecast_limit(self.observer, parse_ref(limit), measured))

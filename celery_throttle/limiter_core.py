@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from celery_throttle.backend import Backend
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
@@ -22,6 +21,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.reference import RefLike, are_cacheable, parse_refs
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.settle import Plans
@@ -68,9 +68,12 @@ class LimiterCore:
         return self.backend.plans
 
     @cached_property
-    def forecast_reader(self) -> ForecastReader:
-        """The plans of forecasts."""
-        return self.backend.forecasts
+    def observer(self) -> Observer:
+        """What the readers of the status use.
+
+        :meta private:
+        """
+        return self.backend.observer
 
     @cached_property
     def lease_renewer(self) -> LeaseRenewer:

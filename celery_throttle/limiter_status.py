@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from celery_throttle.limiter_core import LimiterCore
 from celery_throttle.limits.reference import RefLike, parse_ref
-from celery_throttle.observe.tasks import Observer
+from celery_throttle.observe.status.changes import read_changes
+from celery_throttle.observe.status.limits import read_page
+from celery_throttle.observe.status.tasks import explain_task, read_waiting_tasks
 from celery_throttle.observe.values import Change, Status, TaskStatus, WaitingPage
 
 
 class LimitsStatus(LimiterCore):
     """The status of a :class:`~celery_throttle.limiter.Limiter`."""
-
-    @property
-    def observer(self) -> Observer:
-        """The plans that read the status.
-
-        :meta private:
-        """
-        return self.backend.observer
 
     @property
     def own_broker(self) -> str:
@@ -63,11 +57,11 @@ class LimitsStatus(LimiterCore):
             ConfigurationError: There is no server: the limits are in memory or disabled.
             StoreUnavailableError: The server cannot be reached.
         """
-        return self.run_plan(self.observer.of_all(after, most))
+        return self.run_plan(read_page(self.observer, after, most))
 
     async def astatus(self, *, after: str = "", most: int = 100) -> Status:
         """The asyncio twin of :meth:`status`."""
-        return await self.arun_plan(self.observer.of_all(after, most))
+        return await self.arun_plan(read_page(self.observer, after, most))
 
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
@@ -80,11 +74,11 @@ class LimitsStatus(LimiterCore):
             ConfigurationError: There is no server: the limits are in memory or disabled.
             StoreUnavailableError: The server cannot be reached.
         """
-        return self.run_plan(self.observer.explain(task_id, self.task_name))
+        return self.run_plan(explain_task(self.observer, task_id, self.task_name))
 
     async def aexplain(self, task_id: str) -> TaskStatus:
         """The asyncio twin of :meth:`explain`."""
-        return await self.arun_plan(self.observer.explain(task_id, self.task_name))
+        return await self.arun_plan(explain_task(self.observer, task_id, self.task_name))
 
     def list_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at a limit, page by page.
@@ -99,12 +93,12 @@ class LimitsStatus(LimiterCore):
             ConfigurationError: There is no server: the limits are in memory or disabled.
             StoreUnavailableError: The server cannot be reached.
         """
-        plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
+        plan = read_waiting_tasks(self.observer, parse_ref(limit), self.task_name, first, most)
         return self.run_plan(plan)
 
     async def alist_waiting(self, limit: RefLike, *, first: int = 0, most: int = 50) -> WaitingPage:
         """The asyncio twin of :meth:`list_waiting`."""
-        plan = self.observer.waiting_tasks(parse_ref(limit), self.task_name, first, most)
+        plan = read_waiting_tasks(self.observer, parse_ref(limit), self.task_name, first, most)
         return await self.arun_plan(plan)
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
@@ -119,8 +113,8 @@ class LimitsStatus(LimiterCore):
             ConfigurationError: There is no server: the limits are in memory or disabled.
             StoreUnavailableError: The server cannot be reached.
         """
-        return self.run_plan(self.observer.changes(most, before))
+        return self.run_plan(read_changes(self.observer, most, before))
 
     async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """The asyncio twin of :meth:`changes`."""
-        return await self.arun_plan(self.observer.changes(most, before))
+        return await self.arun_plan(read_changes(self.observer, most, before))

@@ -20,8 +20,8 @@ from celery_throttle.cli.params import DurationType
 from celery_throttle.cli.target import Target, pass_target
 from celery_throttle.cli.text import end_text, paused_text, zone
 from celery_throttle.fanout.handle import FanOut
-from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
 from celery_throttle.observe.status_text import fan_out_state, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
 
@@ -29,7 +29,7 @@ name_argument = click.argument(
     "name",
     shell_complete=make_completer(
         lambda throttle: [
-            progress.name for progress in throttle.run_plan(throttle.observer.fan_outs())
+            progress.name for progress in throttle.run_plan(read_fan_outs(throttle.observer))
         ]
     ),
 )
@@ -43,7 +43,7 @@ def fanouts(target: Target, *, as_json: bool) -> None:
 
     The fan-outs with the most waiting tasks come first.
     """
-    found = target.throttle.run_plan(target.throttle.observer.fan_outs())
+    found = target.throttle.run_plan(read_fan_outs(target.throttle.observer))
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
         return

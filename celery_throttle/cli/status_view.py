@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from celery_throttle.cli.console import Row, Table
 from celery_throttle.cli.text import clock, end_text, origin_text, pause_text, sparkline, zone
-from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.key import format_key
+from celery_throttle.observe.forecasts.solver import WORKERS
 from celery_throttle.observe.status_text import (
     age,
     clauses_text,

@@ -21,6 +21,6 @@ Imports Celery, and the packages up to ``messages`` and ``tasks``.
 from __future__ import annotations
 
 from celery_throttle.fanout.handle import FanOut
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.status.fan_outs import Progress
 
 __all__ = ["FanOut", "Progress"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from celery_throttle.limits.duration import to_us
-from celery_throttle.observe.fan_outs import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
+from celery_throttle.observe.status.fan_outs import RATE_SAMPLE_SECONDS, RATE_STALE_SECONDS
 from celery_throttle.store.script import Argument, Call, script
 
 DONE, FAILED, REVOKED = "done", "failed", "revoked"

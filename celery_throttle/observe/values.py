@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.limits.author import Author
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 
 #: Seconds by which two expected ends differ at least to be shown as two.

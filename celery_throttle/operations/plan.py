@@ -87,17 +87,21 @@ class LimitPlans:
         return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
     def _ref_arguments(self, requirement: Requirement) -> tuple[list[str], list[Argument]]:
-        """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
-        keys = self.keys
-        refs = requirement.refs
-        if has_keys(refs):
-            states = [name for ref in refs for name in keys.decision(ref)]
-            fields = [name for ref in refs for name in (keys.field(ref), ref.name)]
-        else:
-            states = [name for ref in refs for name in (keys.state(ref), keys.pause(ref))]
-            fields = [ref.name for ref in refs]
-        costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
-        return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
+        """See :func:`ref_arguments`."""
+        return ref_arguments(self.keys, requirement)
+
+
+def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list[Argument]]:
+    """Return the keys and arguments of limits as ``requirements.lua`` reads them."""
+    refs = requirement.refs
+    if has_keys(refs):
+        states = [name for ref in refs for name in keys.decision(ref)]
+        fields = [name for ref in refs for name in (keys.field(ref), ref.name)]
+    else:
+        states = [name for ref in refs for name in (keys.state(ref), keys.pause(ref))]
+        fields = [ref.name for ref in refs]
+    costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
+    return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

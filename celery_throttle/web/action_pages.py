@@ -14,8 +14,8 @@ from werkzeug import Response
 from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
 from celery_throttle.limits.author import Author
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.stored import shown_ref
 from celery_throttle.observe.status_text import limit_text, ref_text
-from celery_throttle.observe.stored import shown_ref
 from celery_throttle.store.keys import Keys, fan_out_ref
 from celery_throttle.web.actions import Action, Consequence, TimeIsUpError
 from celery_throttle.web.fan_out_actions import FAN_OUT_ACTIONS

@@ -19,6 +19,7 @@ from celery.worker import state
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.messages.routing import Routing
+from celery_throttle.observe.status.fleet import is_live
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -108,7 +109,7 @@ class WorkerParts:
             store.url,
             settings.prefix,
             self._queues.names,
-            lambda worker: throttle.run_plan(throttle.observer.is_live(worker)),
+            lambda worker: throttle.run_plan(is_live(throttle.observer, worker)),
         )
         self.outage = OutageMode(
             consumer.app,
