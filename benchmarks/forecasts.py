@@ -23,9 +23,9 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
 from celery_throttle.bulk.fan_out import FanOut
-from celery_throttle.forecasts.capacity import Capacity
-from celery_throttle.forecasts.fluid import FluidLine
-from celery_throttle.forecasts.groups import drain_times
+from celery_throttle.observe.forecasts.capacity import Capacity
+from celery_throttle.observe.forecasts.fluid import FluidLine
+from celery_throttle.observe.forecasts.merge import drain_times
 
 RATE = 50
 

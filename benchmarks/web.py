@@ -14,6 +14,7 @@ from benchmarks.parking import park_at_each
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage
 from celery_throttle import Limiter
+from celery_throttle.observe.report.records import record_totals
 from celery_throttle.testing import ManualClock
 from celery_throttle.web import create_app
 
@@ -68,7 +69,7 @@ def _record(url: str, definitions: dict[str, str]) -> None:
     for _ in range(90):
         for name in definitions:
             limiter[name].try_acquire()
-        limiter.run_plan(limiter.observer.record_totals())
+        limiter.run_plan(record_totals(limiter.observer))
         clock.advance(10.0)
 
 

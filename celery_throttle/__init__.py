@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         UnknownLimitError,
         WaitTooLongError,
     )
-    from celery_throttle.forecasts.solver import Forecast
     from celery_throttle.limiter.handle import LimitHandle
     from celery_throttle.limiter.limiter import Limiter
     from celery_throttle.limits.calendar import Calendar
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from celery_throttle.limits.feedback import Feedback
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
+    from celery_throttle.observe.forecasts.solver import Forecast
     from celery_throttle.signals import (
         task_admitted,
         task_released,
@@ -60,7 +60,7 @@ _MODULES = {
     "CostError": "errors",
     "Decision": "limits.decision",
     "FanOutError": "errors",
-    "Forecast": "forecasts.solver",
+    "Forecast": "observe.forecasts.solver",
     "Feedback": "limits.feedback",
     "KeyTemplateError": "errors",
     "KeyValueError": "errors",

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from celery_throttle.forecasts.reader import EmptyForecasts, ForecastReader
 from celery_throttle.limits.limit import Limits
-from celery_throttle.observe.tasks import Observer
+from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.server import Plans
@@ -24,7 +23,6 @@ class Backend(NamedTuple):
 
     store: Store
     plans: Plans | MemoryPlans
-    forecasts: ForecastReader
     observer: Observer
 
 
@@ -47,9 +45,8 @@ def make_backend(
     store = Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
-    about = limits, keys, clock
-    plans = Plans(*about, restore)
-    return Backend(store, plans, ForecastReader(*about), Observer(*about))
+    plans = Plans(limits, keys, clock, restore)
+    return Backend(store, plans, Observer(limits, keys, clock, plans.check_known))
 
 
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
@@ -59,5 +56,5 @@ def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> B
 
 
 def _without_server(store: Store, plans: MemoryPlans) -> Backend:
-    about = plans.limits, plans.keys, plans.clock
-    return Backend(store, plans, EmptyForecasts(*about, plans=plans), Observer(*about))
+    parts = plans.limits, plans.keys, plans.clock, plans.check_known
+    return Backend(store, plans, Observer(*parts, has_server=False))

@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from celery_throttle.errors import StoreError
-from celery_throttle.forecasts.reader import ForecastReader
 from celery_throttle.limiter.backend import Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -28,7 +27,7 @@ from celery_throttle.limits.key import (
 )
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
-from celery_throttle.observe.tasks import Observer
+from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan, Sleep
@@ -97,11 +96,6 @@ class LimiterCore:
     def plans(self) -> Plans | MemoryPlans:
         """The plans of all operations."""
         return self.backend.plans
-
-    @cached_property
-    def forecast_reader(self) -> ForecastReader:
-        """The plans of forecasts."""
-        return self.backend.forecasts
 
     @property
     def observer(self) -> Observer:

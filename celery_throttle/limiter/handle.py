@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
@@ -10,7 +9,11 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
-from celery_throttle.observe.report import Report
+from celery_throttle.observe.details import read_details
+from celery_throttle.observe.forecasts.reader import forecast_limit
+from celery_throttle.observe.forecasts.solver import Forecast
+from celery_throttle.observe.report.report import Report, read_report
+from celery_throttle.observe.status.tasks import read_waiting_tasks
 from celery_throttle.observe.values import LimitDetails, WaitingPage
 from celery_throttle.operations.author import Author
 
@@ -193,11 +196,11 @@ class LimitHandle:
         Raises:
             LimitValueError: ``measured`` is not a number above 0.
         """
-        return self.limiter.run_plan(self.limiter.forecast_reader.of_limit(self.ref, measured))
+        return self.limiter.run_plan(forecast_limit(self.limiter.observer, self.ref, measured))
 
     async def aforecast(self, *, measured: float | None = None) -> Forecast:
         """The asyncio twin of :meth:`forecast`."""
-        plan = self.limiter.forecast_reader.of_limit(self.ref, measured)
+        plan = forecast_limit(self.limiter.observer, self.ref, measured)
         return await self.limiter.arun_plan(plan)
 
     def status(self) -> LimitDetails:
@@ -206,11 +209,11 @@ class LimitHandle:
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.observer.of_one(self.ref))
+        return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
 
     async def astatus(self) -> LimitDetails:
         """The asyncio twin of :meth:`status`."""
-        return await self.limiter.arun_plan(self.limiter.observer.of_one(self.ref))
+        return await self.limiter.arun_plan(read_details(self.limiter.observer, self.ref))
 
     def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at the limit, page by page.
@@ -224,12 +227,16 @@ class LimitHandle:
         Raises:
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        plan = read_waiting_tasks(
+            self.limiter.observer, self.ref, self.limiter.task_name, first, most
+        )
         return self.limiter.run_plan(plan)
 
     async def alist_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """The asyncio twin of :meth:`list_waiting`."""
-        plan = self.limiter.observer.waiting_tasks(self.ref, self.limiter.task_name, first, most)
+        plan = read_waiting_tasks(
+            self.limiter.observer, self.ref, self.limiter.task_name, first, most
+        )
         return await self.limiter.arun_plan(plan)
 
     def report(self, seconds: float = 86_400.0) -> Report:
@@ -243,11 +250,11 @@ class LimitHandle:
             LimitValueError: The duration is out of range.
             ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        return self.limiter.run_plan(self.limiter.observer.report(self.ref.name, seconds))
+        return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
 
     async def areport(self, seconds: float = 86_400.0) -> Report:
         """The asyncio twin of :meth:`report`."""
-        plan = self.limiter.observer.report(self.ref.name, seconds)
+        plan = read_report(self.limiter.observer, self.ref.name, seconds)
         return await self.limiter.arun_plan(plan)
 
     def define(

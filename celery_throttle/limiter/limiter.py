@@ -17,6 +17,9 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.observe.status.changes import read_changes
+from celery_throttle.observe.status.limits import read_page
+from celery_throttle.observe.status.tasks import explain_task
 from celery_throttle.observe.values import Change, Status, TaskStatus
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
@@ -300,11 +303,11 @@ class Limiter(LimiterCore):
                 return the first page.
             most: The most limits on a page; default 100.
         """
-        return self.run_plan(self.observer.of_all(after, most))
+        return self.run_plan(read_page(self.observer, after, most))
 
     async def astatus(self, *, after: str = "", most: int = 100) -> Status:
         """The asyncio twin of :meth:`status`."""
-        return await self.arun_plan(self.observer.of_all(after, most))
+        return await self.arun_plan(read_page(self.observer, after, most))
 
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
@@ -313,11 +316,11 @@ class Limiter(LimiterCore):
             task_id: The id of the task. An unknown id is not an error; its location is
                 ``"unknown"``.
         """
-        return self.run_plan(self.observer.explain(task_id, self.task_name))
+        return self.run_plan(explain_task(self.observer, task_id, self.task_name))
 
     async def aexplain(self, task_id: str) -> TaskStatus:
         """The asyncio twin of :meth:`explain`."""
-        return await self.arun_plan(self.observer.explain(task_id, self.task_name))
+        return await self.arun_plan(explain_task(self.observer, task_id, self.task_name))
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
@@ -327,11 +330,11 @@ class Limiter(LimiterCore):
             before: The ``id`` of a change: return only older changes. Default: begin with the
                 newest change.
         """
-        return self.run_plan(self.observer.changes(most, before))
+        return self.run_plan(read_changes(self.observer, most, before))
 
     async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """The asyncio twin of :meth:`changes`."""
-        return await self.arun_plan(self.observer.changes(most, before))
+        return await self.arun_plan(read_changes(self.observer, most, before))
 
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None

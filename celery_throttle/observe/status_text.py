@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isinf
 
-from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.forecasts.solver import WORKERS
+from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import (

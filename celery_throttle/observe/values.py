@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from celery_throttle.forecasts.solver import Forecast
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 from celery_throttle.operations.author import Author
 

@@ -1,4 +1,4 @@
-"""Metrics: the table of :mod:`celery_throttle.metrics` as instruments of OpenTelemetry."""
+"""Metrics: the table of :mod:`celery_throttle.observe.metrics` as instruments of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from math import inf
 from celery_throttle.app import Throttle
 from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.metrics.source import MAX_LIMITS, FigureSource
-from celery_throttle.metrics.table import GAUGE, HISTOGRAM, METRICS, PREFIX, Histogram, Metric
-from celery_throttle.observe.figures import Figures
+from celery_throttle.observe.metrics.figures import Figures
+from celery_throttle.observe.metrics.source import MAX_LIMITS, FigureSource
+from celery_throttle.observe.metrics.table import (
+    GAUGE,
+    HISTOGRAM,
+    METRICS,
+    PREFIX,
+    Histogram,
+    Metric,
+)
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter

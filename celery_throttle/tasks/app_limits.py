@@ -14,6 +14,7 @@ from celery_throttle.limiter.backend import Backend, disabled_backend, make_back
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.observe.status.stored import begin_once
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import note_change
 from celery_throttle.operations.memory import MemoryPlans
@@ -184,7 +185,7 @@ class AppLimits(Limiter):
 
     def _begin_warning(self, task_name: str) -> bool:
         """Return whether no process has warned of a task today, as far as the server can tell."""
-        plan = self.observer.begin_once(f"swallowed {task_name}", _WARNING_SECONDS)
+        plan = begin_once(self.observer, f"swallowed {task_name}", _WARNING_SECONDS)
         try:
             return self.run_plan(plan)
         except StoreError:

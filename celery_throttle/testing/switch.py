@@ -46,7 +46,7 @@ class Switch:
             for name, read in (
                 ("store", lambda limiter: self._backend_of(limiter).store),
                 ("plans", lambda limiter: self._backend_of(limiter).plans),
-                ("forecast_reader", lambda limiter: self._backend_of(limiter).forecasts),
+                ("observer", lambda limiter: self._backend_of(limiter).observer),
             ):
                 patch.setattr(LimiterCore, name, _property(name, read))
             if self.clock is not None:

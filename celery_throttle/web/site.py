@@ -13,9 +13,10 @@ from flask import request
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
-from celery_throttle.observe.details import RECORD_SECONDS
-from celery_throttle.observe.periods import RECENT_SECONDS
-from celery_throttle.observe.tasks import Observer
+from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.report.periods import RECENT_SECONDS
+from celery_throttle.observe.report.records import RECORD_SECONDS, read_periods
+from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
 
@@ -56,7 +57,7 @@ class Site:
 
     @property
     def observer(self) -> Observer:
-        """The plans that read the status."""
+        """What the readers of the status use."""
         return self.limiter.observer
 
     def run(self, plan: Plan[T]) -> T:
@@ -77,7 +78,7 @@ class Site:
 
     def read_time(self) -> datetime:
         """Return the server's time."""
-        return self.run(self.observer.fleet()).at
+        return self.run(read_fleet(self.observer)).at
 
     def find_done(self) -> list[Change]:
         """Return the changes that the argument ``done`` names, the oldest first.
@@ -105,7 +106,7 @@ class Site:
         now = time.monotonic()
         kept_until, periods = self._recent.get(name, (0.0, ()))
         if kept_until <= now:
-            periods = self.run(self.observer.periods(name, RECENT_SECONDS, _PERIODS))
+            periods = self.run(read_periods(self.observer, name, RECENT_SECONDS, _PERIODS))
             if len(self._recent) >= _CACHE_SIZE:
                 self._recent.clear()
             self._recent[name] = now + RECORD_SECONDS, periods

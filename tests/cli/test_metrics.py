@@ -16,7 +16,7 @@ import pytest
 from tests.cli.conftest import fill
 from tests.cli.serving import serving_process
 from tests.cli.test_entries import CELERY, COMMAND, run
-from tests.metrics.page import Page
+from tests.observe.metrics.page import Page
 from tests.servers.server import free_port
 
 

@@ -70,7 +70,7 @@ def test_a_queue_that_a_worker_consumes(
 
 def is_consumed(app: Any, queue: str) -> bool:
     throttle = app.throttle
-    found: bool = throttle.run_plan(throttle.observer.is_consumed(throttle.qualify(queue)))
+    found: bool = throttle.run_plan(is_consumed(throttle.observer, throttle.qualify(queue)))
     return found
 
 

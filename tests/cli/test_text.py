@@ -8,7 +8,7 @@ import pytest
 
 from celery_throttle.cli.shared import text
 from celery_throttle.cli.shared.preview import preview_text
-from celery_throttle.forecasts.solver import Forecast
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.values import Preview
 
 NOW = datetime.now(timezone.utc)

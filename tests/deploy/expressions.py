@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from celery_throttle.metrics.table import HISTOGRAM, METRICS, PREFIX
+from celery_throttle.observe.metrics.table import HISTOGRAM, METRICS, PREFIX
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -112,7 +112,7 @@ def test_the_rule_finds_names_of_all_kinds() -> None:
         "celery_throttle.limiter.limiter.Limiter.acquire",
         "celery_throttle.limiter.handle.LimitHandle.pause",
         "celery_throttle.limits.limit.Limit.burst",
-        "celery_throttle.observe.fan_outs.Progress",
+        "celery_throttle.observe.status.fan_outs.Progress",
         "celery_throttle.clients.httpx.ThrottledTransport",
         "celery_throttle.errors.Throttled",
         "celery_throttle.task_throttled",

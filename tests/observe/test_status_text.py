@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from celery_throttle.forecasts.solver import Forecast
 from celery_throttle.observe import status_text
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import LimitStatus, Pause
 

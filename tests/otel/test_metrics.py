@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from celery_throttle import Limiter
 from celery_throttle.otel import export_metrics
-from tests.metrics.page import PREFIX, read_page
+from tests.observe.metrics.page import PREFIX, read_page
 from tests.protocol import SECOND, Protocol
 from tests.servers.server import free_port
 

@@ -18,6 +18,23 @@ from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.observe.details import read_details
+from celery_throttle.observe.metrics.figures import read_figures
+from celery_throttle.observe.report.records import record_totals
+from celery_throttle.observe.report.report import read_report
+from celery_throttle.observe.status.definitions import limits_below
+from celery_throttle.observe.status.fan_outs import read_fan_outs
+from celery_throttle.observe.status.fleet import (
+    find_stranded,
+    is_consumed,
+    is_live,
+    note_ungated,
+    read_workers,
+)
+from celery_throttle.observe.status.preview import preview_pause
+from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.status.runnable import read_overdue
+from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.claim import (
@@ -247,7 +264,7 @@ def stop_limits(tour: Tour) -> None:
         tour.see(recheck_waiters(throttle.plans, ref.name))
     assert set(throttle.pause_all(60)) == set(LIMITS)
     assert set(throttle.resume_all()) == set(LIMITS)
-    assert tour.see(throttle.observer.begin_once("pause", 60))
+    assert tour.see(begin_once(throttle.observer, "pause", 60))
     assert len(tour.claim("w", 2)) == 2
     tour.claim("w", 0, settled=range(tour.token + 1))
 
@@ -310,7 +327,7 @@ def fan_out(tour: Tour) -> None:
     assert handle.cancel() == 19
     assert handle.progress().complete
     assert len(list(handle.results())) == 20
-    assert [one.name for one in tour.see(throttle.observer.fan_outs())] == ["nightly"]
+    assert [one.name for one in tour.see(read_fan_outs(throttle.observer))] == ["nightly"]
 
 
 def read_status(tour: Tour) -> None:
@@ -318,23 +335,23 @@ def read_status(tour: Tour) -> None:
     observer, ref = throttle.observer, parse_item("mail")
     ids = tour.park(("mail", "42"), "slots", count=5)
     tour.claim("w", 1)
-    tour.see(observer.record_totals())
+    tour.see(record_totals(observer))
     throttle.status()
     assert throttle.explain(ids[-1]).location == "line"
     assert throttle.explain("nowhere").location == "unknown"
     assert throttle["mail"].list_waiting().tasks
     assert throttle.changes()
-    tour.see(observer.figures(100))
-    tour.see(observer.of_one(parse_item("slots")))
-    tour.see(observer.report("mail", 60))
-    tour.see(observer.workers(9))
-    tour.see(observer.find_stranded())
-    tour.see(observer.is_consumed(tour.queue))
-    tour.see(observer.is_stored(parse_item(("mail", "42"))))
-    tour.see(observer.limits_below(ref))
-    tour.see(observer.overdue([tour.queue]))
-    tour.see(observer.preview_pause([ref], None))
-    tour.see(observer.rules_status())
+    tour.see(read_figures(observer, 100))
+    tour.see(read_details(observer, parse_item("slots")))
+    tour.see(read_report(observer, "mail", 60))
+    tour.see(read_workers(observer, 9))
+    tour.see(find_stranded(observer))
+    tour.see(is_consumed(observer, tour.queue))
+    tour.see(is_stored(observer, parse_item(("mail", "42"))))
+    tour.see(limits_below(observer, ref))
+    tour.see(read_overdue(observer, [tour.queue]))
+    tour.see(preview_pause(observer, [ref], None))
+    tour.see(read_rules_status(observer))
     throttle["mail"].forecast()
     throttle.count_waiting()
     tour.see(discard(keys, tour.queue))
@@ -355,8 +372,8 @@ def report(tour: Tour) -> None:
         args: list[Argument] = ["", "w", lease, 1000, second, second, "0", "mail", "api"]
         assert tour.run("heartbeat", names, *args)[0] == (1 if lease else 0)
     tour.run("count_outage", [keys.outages], 1)
-    tour.see(tour.throttle.observer.is_live("w"))
-    tour.see(tour.throttle.observer.note_ungated([Ungated("charge", releases_early=False)]))
+    tour.see(is_live(tour.throttle.observer, "w"))
+    tour.see(note_ungated(tour.throttle.observer, [Ungated("charge", releases_early=False)]))
     assert tour.store.run(list_claims_call(keys, "nobody")) == []
     assert tour.run("missing_rights", [keys.permission_probe], "nobody") == []
     tour.run("server_info", [keys.limits])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
+from celery_throttle.observe.report.records import record_totals
 from celery_throttle.web import create_app
 from tests.cli.conftest import fill
 from tests.servers.server import wait_until
@@ -140,7 +141,7 @@ def test_slots(site: Site) -> None:
 def test_the_charts_show_use_against_the_limit(site: Site) -> None:
     throttle = site.app.throttle
     throttle["day"].try_acquire(50)
-    throttle.run_plan(throttle.observer.record_totals())
+    throttle.run_plan(record_totals(throttle.observer))
     page = site.html("/limits/day")
     assert "50 units granted in 15 min, at most" in page
     assert re.search(r"\d UTC: \d[\d.]*/s</title>", page)

@@ -15,6 +15,6 @@
 from __future__ import annotations
 
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.status.fan_outs import Progress
 
 __all__ = ["FanOut", "Progress"]

@@ -14,8 +14,8 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.forecasts.solver import WORKERS, Forecast
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
+from celery_throttle.observe.status.fan_outs import Progress
 
 #: Seconds between two redraws.
 REFRESH_SECONDS = 0.5

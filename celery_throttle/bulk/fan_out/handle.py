@@ -15,8 +15,9 @@ from celery.result import AsyncResult
 
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
-from celery_throttle.forecasts.solver import WORKERS, Forecast, is_slower
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.forecasts.reader import forecast_fan_out
+from celery_throttle.observe.forecasts.solver import WORKERS, Forecast, is_slower
+from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
@@ -201,7 +202,7 @@ class FanOut:
         """
         progress, throttle = self.progress(), self._throttle
         for _ in range(_FORECAST_TRIES):
-            plan = throttle.forecast_reader.of_fan_out(self._record, progress.rate)
+            plan = forecast_fan_out(throttle.observer, self._record, progress.rate)
             forecast = throttle.run_plan(plan)
             known = forecast.seconds is None or forecast.limited_by == WORKERS
             if known or not is_slower(forecast.waiting, progress.rate, forecast.seconds or 0.0):
@@ -307,8 +308,8 @@ class FanOut:
         return progress
 
     def _read_record(self) -> tuple[int, float, Mapping[str, str]]:
-        """See :meth:`FanOutReader.fan_out_record`."""
-        return self._throttle.run_plan(self._throttle.observer.fan_out_record(self.name))
+        """See :func:`read_fan_out`."""
+        return self._throttle.run_plan(read_fan_out(self._throttle.observer, self.name))
 
 
 def _polls(timeout: float | None, failure: str) -> Iterator[None]:

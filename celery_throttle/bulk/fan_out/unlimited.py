@@ -9,7 +9,7 @@ from celery import states
 from celery.canvas import Signature
 
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.observe.fan_outs import Progress
+from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.tasks.app_limits import AppLimits
 
 #: The outcomes of tasks in some of Celery's states; others that have ended are "done".

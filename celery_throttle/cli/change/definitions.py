@@ -18,6 +18,8 @@ from celery_throttle.cli.shared.preview import preview_text, show_preview
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.status.definitions import limits_below
+from celery_throttle.observe.status.preview import preview_definition, preview_reset
 from celery_throttle.observe.status_text import below_text, ref_text
 from celery_throttle.observe.text import format_seconds
 from celery_throttle.operations.author import Author
@@ -61,7 +63,7 @@ def define(
     ref, throttle, seconds = LimitRef(limit, key), target.throttle, to_seconds(lasts)
     preview = None
     if texts:
-        preview = throttle.run_plan(throttle.observer.preview_definition(ref, texts))
+        preview = throttle.run_plan(preview_definition(throttle.observer, ref, texts))
         show_preview(preview, as_json=as_json)
     author = Author.of(by, reason)
     plan = throttle.plans.define(ref, texts or None, weight, lasts=seconds, author=author)
@@ -108,8 +110,8 @@ def undefine(
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     throttle.run_plan(throttle.plans.check_known(ref))
-    below = throttle.run_plan(throttle.observer.limits_below(ref))
-    preview = throttle.run_plan(throttle.observer.preview_definition(ref, below))
+    below = throttle.run_plan(limits_below(throttle.observer, ref))
+    preview = throttle.run_plan(preview_definition(throttle.observer, ref, below))
     clauses = [str(one) for one in below]
     question = f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?"
     confirm(question, yes=yes)
@@ -145,7 +147,7 @@ def reset(
     """
     ref, throttle = LimitRef(limit, key), target.throttle
     throttle.run_plan(throttle.plans.check_known(ref))
-    preview = throttle.run_plan(throttle.observer.preview_reset(ref))
+    preview = throttle.run_plan(preview_reset(throttle.observer, ref))
     whole = "" if key else ", but not what its keys have in use"
     confirm(
         f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "

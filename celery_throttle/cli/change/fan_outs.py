@@ -27,8 +27,8 @@ from celery_throttle.cli.shared.options import (
 from celery_throttle.cli.shared.params import DurationType
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
-from celery_throttle.observe.fan_outs import Progress
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
 from celery_throttle.observe.status_text import fan_out_state, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
 
@@ -36,7 +36,7 @@ name_argument = click.argument(
     "name",
     shell_complete=make_completer(
         lambda throttle: [
-            progress.name for progress in throttle.run_plan(throttle.observer.fan_outs())
+            progress.name for progress in throttle.run_plan(read_fan_outs(throttle.observer))
         ]
     ),
 )
@@ -50,7 +50,7 @@ def fanouts(target: Target, *, as_json: bool) -> None:
 
     The fan-outs with the most waiting tasks come first.
     """
-    found = target.throttle.run_plan(target.throttle.observer.fan_outs())
+    found = target.throttle.run_plan(read_fan_outs(target.throttle.observer))
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
         return

@@ -19,6 +19,8 @@ from celery_throttle.cli.shared.preview import show_preview
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import paused_text, sentence
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.preview import preview_pause
+from celery_throttle.observe.status.stored import read_names
 from celery_throttle.observe.status_text import ref_text, waiting_text
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import Preview
@@ -60,9 +62,9 @@ def pause(
     """
     ref, seconds = _read_ref(limit, key, is_all=is_all), to_seconds(lasts)
     throttle = target.throttle
-    names = [] if ref else throttle.run_plan(throttle.observer.limit_names())
+    names = [] if ref else throttle.run_plan(read_names(throttle.observer))
     refs = [ref] if ref else [LimitRef(name, None) for name in names]
-    preview = throttle.run_plan(throttle.observer.preview_pause(refs, seconds))
+    preview = throttle.run_plan(preview_pause(throttle.observer, refs, seconds))
     if seconds is None and not as_json:
         click.echo(f"{waiting_text(preview.waiting)}; none starts until it is resumed.")
     else:

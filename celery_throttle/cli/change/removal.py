@@ -26,6 +26,7 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import limit_text, unconsumed_text
 from celery_throttle.observe.text import count
 
@@ -132,7 +133,7 @@ def _prepare(
     found = (throttle if ref is None else throttle[ref]).count_waiting()
     if found.waiting and "queue" in options:
         queue = options["queue"]
-        if not throttle.run_plan(throttle.observer.is_consumed(throttle.qualify(queue))):
+        if not throttle.run_plan(is_consumed(throttle.observer, throttle.qualify(queue))):
             click.echo(unconsumed_text(queue), err=True)
     confirm(
         f"{_found_text(found, limit, key)}\n{question}", yes=options["yes"] or not found.waiting

@@ -20,6 +20,9 @@ from celery_throttle.limits.rules.diff import Change, diff_rules
 from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.file import load_rules
 from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.observe.status.definitions import definitions_in_force, limits_below_rules
+from celery_throttle.observe.status.preview import preview_definition
+from celery_throttle.observe.status.rules import read_rules_in_force
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import Preview
 from celery_throttle.store.keys import Keys
@@ -116,16 +119,16 @@ def apply(
 def _compare(throttle: AppLimits, rules: Rules) -> tuple[list[dict[str, Any]], dict[str, Preview]]:
     """Return the changes to the rules in force, and a preview for each limit whose tasks wait."""
     observer = throttle.observer
-    found = diff_rules(throttle.run_plan(observer.rules_in_force()), rules)
+    found = diff_rules(throttle.run_plan(read_rules_in_force(observer)), rules)
     previews = {}
     for change in found:
         ref = change.subject
         if change.what == "limit" and isinstance(ref, LimitRef):
-            below = throttle.run_plan(observer.limits_below_rules(ref))
+            below = throttle.run_plan(limits_below_rules(observer, ref))
             if below is None:  # a definition of run time stays in force
                 continue
             new = rules.limits.get(ref, below)
-            preview = throttle.run_plan(observer.preview_definition(ref, new))
+            preview = throttle.run_plan(preview_definition(observer, ref, new))
             if preview.waiting:
                 previews[Keys.field(ref)] = preview
     return [_change_fields(change) for change in found], previews
@@ -162,11 +165,11 @@ def dump(target: Target, *, as_json: bool) -> None:
 
     The output has all limits and weights of names and keys, and the routes of the app.
     """
-    limits, weights = target.throttle.run_plan(target.throttle.observer.definitions_in_force())
+    limits, weights = target.throttle.run_plan(definitions_in_force(target.throttle.observer))
     written = target.throttle.settings.routes if target.has_app else {}
     routes = {task: [spec] if isinstance(spec, str) else [*spec] for task, spec in written.items()}
     # Those of the rules file go before those of the code.
-    of_file = target.throttle.run_plan(target.throttle.observer.rules_in_force()).routes
+    of_file = target.throttle.run_plan(read_rules_in_force(target.throttle.observer)).routes
     of_code = {task: spec for task, spec in routes.items() if task not in of_file}
     routes = {**{task: [*spec] for task, spec in of_file.items()}, **of_code}
     text = dump_rules(limits, weights, routes)

@@ -11,6 +11,7 @@ from celery_throttle.cli.serve.listening import http_url, listening_errors
 from celery_throttle.cli.shared.console import interruption
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.errors import StoreError, require_extra
+from celery_throttle.observe.status.stored import read_names
 
 
 @click.command()
@@ -42,10 +43,10 @@ def metrics(target: Target, port: int, host: str, limits: int) -> None:
     whole fleet. Needs the extra metrics.
     """
     with require_extra("prometheus_client", "the command metrics", "metrics"):
-        from celery_throttle.metrics.prometheus import start_server  # noqa: PLC0415  # an extra
+        from celery_throttle.observe.metrics.prometheus import start_server  # noqa: PLC0415  # an extra
     limiter = target.limiter
     with suppress(StoreError):  # the page shows it
-        limiter.run_plan(limiter.observer.limit_names())
+        limiter.run_plan(read_names(limiter.observer))
     with listening_errors(host, port):
         server = start_server(limiter, port, host, max_limits=limits)
     with interruption(signal.SIGINT, signal.SIGTERM) as interrupted:

@@ -10,6 +10,7 @@ import click
 from celery_throttle.cli.shared.params import KeyType, NameType
 from celery_throttle.cli.shared.target import find_target
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.observe.status.stored import read_names
 from celery_throttle.tasks.app_limits import AppLimits
 
 
@@ -34,7 +35,7 @@ def make_completer(list_names: Callable[[AppLimits], Iterable[str]]) -> Complete
     return complete
 
 
-complete_limit = make_completer(lambda throttle: throttle.run_plan(throttle.observer.limit_names()))
+complete_limit = make_completer(lambda throttle: throttle.run_plan(read_names(throttle.observer)))
 
 Decorator = Callable[[Any], Any]
 

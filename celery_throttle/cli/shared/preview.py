@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_throttle.cli.shared.text import clock, zone
-from celery_throttle.forecasts.solver import Forecast
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.status_text import waiting_text
 from celery_throttle.observe.values import Preview
 

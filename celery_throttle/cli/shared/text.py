@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from math import inf
 
-from celery_throttle.forecasts.solver import WORKERS, Forecast
+from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
 from celery_throttle.observe.status_text import limit_text, pause_length_text
 from celery_throttle.observe.text import add_author, format_author
 from celery_throttle.observe.values import Origin, Pause

@@ -13,6 +13,7 @@ from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.show.status_view import details_pairs, status_lines
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status.stored import is_stored
 from celery_throttle.observe.status_text import nothing_stored_text, ref_text
 from celery_throttle.observe.values import Status
 
@@ -76,6 +77,6 @@ def show(target: Target, limit: str, key: str | None, *, as_json: bool) -> None:
         echo_json(details)
     else:
         click.secho(ref_text(ref), bold=True)
-        if not target.throttle.run_plan(target.throttle.observer.is_stored(ref)):
+        if not target.throttle.run_plan(is_stored(target.throttle.observer, ref)):
             click.echo(nothing_stored_text(ref))
         echo_pairs(details_pairs(details))

@@ -13,8 +13,8 @@ from celery_throttle.cli.shared.text import (
     sparkline,
     zone,
 )
-from celery_throttle.forecasts.solver import WORKERS
 from celery_throttle.limits.key import format_key
+from celery_throttle.observe.forecasts.solver import WORKERS
 from celery_throttle.observe.status_text import (
     age,
     clauses_text,

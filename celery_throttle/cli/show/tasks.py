@@ -14,6 +14,7 @@ from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import clock, pause_text, sentence, zone
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status.tasks import read_waiting_tasks
 from celery_throttle.observe.status_text import age, limit_text, ref_text, task_text
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import TaskStatus
@@ -89,7 +90,9 @@ def waiting(
     With KEY, lists only the tasks that wait at this key. The tasks are listed line by line.
     """
     ref, throttle = LimitRef(limit, key), target.throttle
-    page = throttle.run_plan(throttle.observer.waiting_tasks(ref, throttle.task_name, first, most))
+    page = throttle.run_plan(
+        read_waiting_tasks(throttle.observer, ref, throttle.task_name, first, most)
+    )
     tasks = tuple(replace(task, queue=target.queue_name(task.queue)) for task in page.tasks)
     page = replace(page, tasks=tasks)
     if as_json:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.definitions import limits_below
+from celery_throttle.observe.status.preview import (
+    preview_definition,
+    preview_pause,
+    preview_reset,
+    preview_resume,
+)
 from celery_throttle.observe.status_text import (
     below_text,
     clauses_text,
@@ -27,7 +34,7 @@ from celery_throttle.web.site import Site
 
 def _preview_pause(site: Site, ref: LimitRef, values: Values) -> Consequence:
     site.run(site.limiter.plans.check_known(ref))
-    preview = site.run(site.observer.preview_pause([ref], values["for"]))
+    preview = site.run(preview_pause(site.observer, [ref], values["for"]))
     if values["for"] is None:
         text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         return Consequence(text)
@@ -53,7 +60,7 @@ def _preview_resume(site: Site, ref: LimitRef, _: Values) -> Consequence:
     text = rest if status.paused_keys else ""
     if all(pause.key != ref.key for pause in status.pauses):
         return Consequence(f"It is not paused. {text}")
-    return Consequence(text, site.run(site.observer.preview_resume([ref])))
+    return Consequence(text, site.run(preview_resume(site.observer, [ref])))
 
 
 def _resume(site: Site, ref: LimitRef, _: Values, author: Author) -> None:
@@ -70,7 +77,7 @@ def _preview_define(site: Site, ref: LimitRef, values: Values) -> Consequence:
         site.run(plans.check_known(ref))
     if limits is None:
         return Consequence("The limits do not change.")
-    return Consequence("", site.run(site.observer.preview_definition(ref, limits)))
+    return Consequence("", site.run(preview_definition(site.observer, ref, limits)))
 
 
 def _describe_definition(site: Site, ref: LimitRef) -> str:
@@ -87,8 +94,8 @@ def _define(site: Site, ref: LimitRef, values: Values, author: Author) -> None:
 
 def _preview_undefine(site: Site, ref: LimitRef, _: Values) -> Consequence:
     site.run(site.limiter.plans.check_known(ref))
-    below = site.run(site.observer.limits_below(ref))
-    return Consequence(below_text(below), site.run(site.observer.preview_definition(ref, below)))
+    below = site.run(limits_below(site.observer, ref))
+    return Consequence(below_text(below), site.run(preview_definition(site.observer, ref, below)))
 
 
 def _undefine(site: Site, ref: LimitRef, _: Values, author: Author) -> None:
@@ -102,7 +109,7 @@ def _preview_reset(site: Site, ref: LimitRef, _: Values) -> Consequence:
         f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
         f"than {ref_text(ref)} allows."
     )
-    return Consequence(text, site.run(site.observer.preview_reset(ref)))
+    return Consequence(text, site.run(preview_reset(site.observer, ref)))
 
 
 def _reset(site: Site, ref: LimitRef, _: Values, author: Author) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import unconsumed_text
 from celery_throttle.operations.author import Author
 from celery_throttle.web.actions.action import Action, Consequence, TimeIsUpError, Values
@@ -39,7 +40,7 @@ def _preview(text: str) -> Callable[[Site, LimitRef, Values], Consequence]:
 def _preview_move(site: Site, ref: LimitRef, values: Values) -> Consequence:
     queue = values["queue"]
     text = f"They go to queue {queue}."
-    if not site.run(site.observer.is_consumed(site.limiter.own_broker + queue)):
+    if not site.run(is_consumed(site.observer, site.limiter.own_broker + queue)):
         text += f" {unconsumed_text(queue)}"
     return Consequence(text, found=site.task_methods[ref].count_waiting())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celery_throttle.observe.periods import seconds_between
+from celery_throttle.observe.report.periods import seconds_between
 from celery_throttle.observe.text import amount, count, format_seconds, format_time
 from celery_throttle.observe.values import Period
 

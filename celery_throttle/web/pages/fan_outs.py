@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from flask import Flask, render_template, request
 
-from celery_throttle.observe.reader import MAX_LINES
+from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
+from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.web.pages.paging import read_page
 from celery_throttle.web.site import Site
 
@@ -27,14 +28,14 @@ class FanOutPages:
     def fan_outs(self) -> str:
         """Show the fan-outs whose names contain the search text, page by page."""
         site, search = self.site, request.args.get("search", "").strip()
-        every = site.run(site.observer.fan_outs())
+        every = site.run(read_fan_outs(site.observer))
         found = [one for one in every if search.lower() in one.name.lower()]
         page = read_page(len(found), _PAGE_SIZE)
         rows = found[page.first : page.end]
         return render_template(
             "fan_outs.html",
             fan_outs=rows,
-            forecasts=site.run(site.observer.fan_out_forecasts(rows, MAX_LINES)),
+            forecasts=site.run(forecast_fan_outs(site.observer, rows, MAX_LINES)),
             page=page,
             search=search,
             done=site.find_done(),

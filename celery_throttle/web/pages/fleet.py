@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from flask import Flask, abort, render_template, request
 
+from celery_throttle.observe.status.fleet import read_fleet, read_workers
+from celery_throttle.observe.status.rules import read_rules_status
 from celery_throttle.web.site import Site
 
 #: Workers that are shown, of each kind.
@@ -30,15 +32,15 @@ class FleetPages:
     def workers(self) -> str:
         """Show the workers, their claims, the queues with waiting tasks, and the rules file."""
         site = self.site
-        fleet = site.run(site.observer.fleet())
-        rules = site.run(site.observer.rules_status())
+        fleet = site.run(read_fleet(site.observer))
+        rules = site.run(read_rules_status(site.observer))
         return render_template(
             "workers.html",
             fleet=fleet,
             queues={
                 site.queue_name(name): is_consumed for name, is_consumed in fleet.consumed.items()
             },
-            workers=site.run(site.observer.workers(_MAX_WORKERS)),
+            workers=site.run(read_workers(site.observer, _MAX_WORKERS)),
             rules=rules,
             others={one.worker: one for one in rules.others} if rules else {},
         )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from flask import Flask, abort, render_template, request
 
 from celery_throttle.limits.key import LimitRef, check_name
-from celery_throttle.observe.report import allowance_of
-from celery_throttle.observe.report_text import advice_text, refusals_text, report_pairs
+from celery_throttle.observe.report.report import allowance_of
+from celery_throttle.observe.report.text import advice_text, refusals_text, report_pairs
+from celery_throttle.observe.status.limits import read_named
+from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
 from celery_throttle.observe.values import Change
 from celery_throttle.store.keys import Keys
 from celery_throttle.web.pages.charts import draw_starts, draw_waiting
@@ -54,7 +56,7 @@ class LimitPages:
             name for name in self._names(by_waiting=by_waiting) if search.lower() in name.lower()
         ]
         page = read_page(len(names), _LIMITS_PAGE)
-        status = site.run(site.observer.of_names(names[page.first : page.end]))
+        status = site.run(read_named(site.observer, names[page.first : page.end]))
         stranded = [
             replace(one, queue=site.queue_name(one.queue), what=site.queue_name(one.what))
             for one in status.stranded
@@ -73,8 +75,8 @@ class LimitPages:
     def _names(self, *, by_waiting: bool) -> list[str]:
         observer = self.site.observer
         if not by_waiting:
-            return self.site.run(observer.limit_names())
-        statuses = self.site.run(observer.read_limits())
+            return self.site.run(read_names(observer))
+        statuses = self.site.run(read_all(observer))
         return [one.name for one in sorted(statuses, key=lambda one: (-one.waiting, one.name))]
 
     def limit(self, name: str) -> str:
@@ -90,7 +92,7 @@ class LimitPages:
             ref=ref,
             at=site.read_time(),
             details=details,
-            is_stored=site.run(site.observer.is_stored(ref)),
+            is_stored=site.run(is_stored(site.observer, ref)),
             status=details.status,
             queues=queues,
             allowance=allowance,
@@ -119,7 +121,7 @@ class LimitPages:
         site, ref = self.site, LimitRef(check_name(name), None)
         site.run(site.observer.check_known(ref))
         first = (number_argument("page") - 1) * _ROWS_PAGE
-        total, found = site.run(site.observer.list_keys(name, which, first, _ROWS_PAGE))
+        total, found = site.run(list_keys(site.observer, name, which, first, _ROWS_PAGE))
         return render_template(
             "keys.html",
             ref=ref,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, render_template, request
 
+from celery_throttle.observe.status.tasks import explain_task
 from celery_throttle.web.site import Site
 
 
@@ -31,7 +32,7 @@ class TaskPages:
                 arguments[:] = site.limiter.task_arguments(packed)
             return site.limiter.task_name(packed)
 
-        task = site.run(site.observer.explain(task_id, read_message))
+        task = site.run(explain_task(site.observer, task_id, read_message))
         queue = None if task.queue is None else site.queue_name(task.queue)
         return render_template(
             "task.html",

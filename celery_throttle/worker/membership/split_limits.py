@@ -22,6 +22,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
+from celery_throttle.observe.status.fleet import is_live
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.membership.queues import WorkerQueues
@@ -95,8 +96,7 @@ class SplitLimits:
     def _is_live(self, worker: str) -> bool:
         """Return whether a worker sends heartbeats to the server of this worker."""
         throttle = self.throttle
-        is_live: bool = throttle.run_plan(throttle.observer.is_live(worker))
-        return is_live
+        return throttle.run_plan(is_live(throttle.observer, worker))
 
     def _announce(self) -> None:
         time.sleep(tuning.ANNOUNCEMENT_DELAY_SECONDS)

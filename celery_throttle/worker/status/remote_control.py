@@ -11,6 +11,8 @@ from typing import Any
 
 from celery.worker.control import Panel, control_command, inspect_command
 
+from celery_throttle.observe.status.stored import begin_once
+
 _celery_ping = Panel.data["ping"]
 
 #: Seconds for which the same command counts as the same broadcast.
@@ -121,7 +123,7 @@ def _once(state: Any, what: str, change: Callable[[Any, str], str]) -> Any:
 
     limits = state.app.throttle
     try:
-        if not limits.run_plan(limits.observer.begin_once(f"remote {what}", _BROADCAST_SECONDS)):
+        if not limits.run_plan(begin_once(limits.observer, f"remote {what}", _BROADCAST_SECONDS)):
             return {"ok": "another worker does it"}
         return {"ok": change(limits, f"remote control of {state.hostname}")}
     except ThrottleError as error:

@@ -15,9 +15,12 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.observe.details import MIN_RECORD_SECONDS
+from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.report.records import MIN_RECORD_SECONDS, record_totals
+from celery_throttle.observe.status.changes import read_changes
+from celery_throttle.observe.status.fleet import find_stranded, note_ungated
+from celery_throttle.observe.status.stored import begin_once, estimate_wait, read_all
 from celery_throttle.observe.status_text import ungated_text
-from celery_throttle.observe.tasks import Observer
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
 from celery_throttle.observe.values import LimitStatus, Stranded, Ungated
 from celery_throttle.operations.plan import Plan
@@ -45,8 +48,8 @@ class StatusReport:
     def begin(self) -> None:
         """Log the limits in force, where they come from, and their pauses."""
         try:
-            statuses: list[LimitStatus] = self.run_plan(self.observer.read_limits())
-            changes = self.run_plan(self.observer.changes(1))
+            statuses: list[LimitStatus] = self.run_plan(read_all(self.observer))
+            changes = self.run_plan(read_changes(self.observer, 1))
         except StoreError as error:
             logger.info("The limits in force are not known yet: %s", error)
             return
@@ -77,16 +80,16 @@ class StatusReport:
         try:
             if now >= self._next_record_at:
                 self._next_record_at = now + MIN_RECORD_SECONDS
-                self.run_plan(self.observer.record_totals())
+                self.run_plan(record_totals(self.observer))
             if self._ungated and now >= self._next_note_at:
                 self._next_note_at = now + tuning.STATUS_REPORT_SECONDS
                 ungated, self._ungated = self._ungated, set()
-                self.run_plan(self.observer.note_ungated(tuple(ungated)))
+                self.run_plan(note_ungated(self.observer, tuple(ungated)))
             if newest_change != self._last_change:
                 self._log_changes()
             if now >= self._next_report_at:
                 self._next_report_at = now + tuning.STATUS_REPORT_SECONDS
-                self.stranded = self.run_plan(self.observer.find_stranded())
+                self.stranded = self.run_plan(find_stranded(self.observer))
                 self._log_waiting()
         except StoreError as error:
             logger.debug("Limits cannot be reported: %s", error)
@@ -97,7 +100,7 @@ class StatusReport:
 
     def _log_changes(self) -> None:
         """Log the changes of limits since the last call."""
-        changes = self.run_plan(self.observer.changes(tuning.LOGGED_CHANGES))
+        changes = self.run_plan(read_changes(self.observer, tuning.LOGGED_CHANGES))
         if self._last_change is not None:
             new = takewhile(lambda change: change.id != self._last_change, changes)
             for change in reversed([*new]):
@@ -106,9 +109,9 @@ class StatusReport:
 
     def _log_waiting(self) -> None:
         """Log how many tasks wait at each limit: one worker does, and only if that has changed."""
-        statuses = self.run_plan(self.observer.read_limits())
+        statuses = self.run_plan(read_all(self.observer))
         lines = [
-            describe_waiting(status, self.run_plan(self.observer.estimate(status)))
+            describe_waiting(status, self.run_plan(estimate_wait(self.observer, status)))
             for status in statuses
             if status.waiting or status.pauses
         ]
@@ -116,6 +119,6 @@ class StatusReport:
         # The same lines are logged once an hour at most.
         same = f"report {digest}", tuning.SAME_REPORT_SECONDS
         every = tuning.STATUS_REPORT_SECONDS * 0.9
-        if lines and self.run_plan(self.observer.begin_once("report", every, same)):
+        if lines and self.run_plan(begin_once(self.observer, "report", every, same)):
             for line in lines:
                 logger.info("%s", line)

@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 from celery_throttle import signals
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.stored import shown_ref
+from celery_throttle.observe.status.stored import shown_ref
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Wait

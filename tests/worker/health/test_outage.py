@@ -16,7 +16,7 @@ from celery_throttle import Limiter
 from celery_throttle.worker import tuning
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
-from tests.metrics.page import read_page
+from tests.observe.metrics.page import read_page
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.workers

@@ -1,6 +1,0 @@
-"""Metrics of all limits, read from the server when they are scraped.
-
-The server counts for the whole fleet, so any one process shows the metrics of all of them.
-``table.py`` defines each metric; ``prometheus.py`` serves them. Imports limiter and all below,
-and prometheus-client only in ``prometheus.py``.
-"""

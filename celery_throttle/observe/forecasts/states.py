@@ -1,0 +1,208 @@
+"""Plans that read what limits can grant now, and the capacities that follow from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+from celery_throttle.limits.calendar import Calendar
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import MICROSECONDS, is_endless
+from celery_throttle.limits.grammar import FIRST_REQUEST
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Concurrency, Rate
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.observe.forecasts.capacity import Capacity
+from celery_throttle.observe.observer import Observer
+from celery_throttle.operations.plan import Plan, has_keys, ref_arguments
+from celery_throttle.store import definitions
+from celery_throttle.store.keys import FAN_OUT_NAME
+from celery_throttle.store.script import Call, script
+
+#: Windows that count one by one; after them the capacity is a steady rate.
+_MAX_WINDOWS = 100
+
+#: More units than anything takes.
+_ANY = 1e12
+
+#: Limits and keys of one call.
+_MAX_REFS = 50
+
+#: The status of a reply about a limit of which the server stores nothing that is valid now.
+_UNKNOWN = -2
+
+_unpack = lru_cache(maxsize=1024)(definitions.unpack)
+
+
+class ClauseState(NamedTuple):
+    """The state of one clause of a limit as ``capacity.lua`` replies it."""
+
+    amount: int  #: units that can pass at once, in millionths
+    full: int  #: microseconds until nothing is in use
+    wait: int  #: microseconds until one unit can pass
+    share: int  #: the current rate, in millionths of the defined rate
+
+
+class Availability(NamedTuple):
+    """What a limit, or a key of it, can grant now."""
+
+    limits: Sequence[Limit]  #: in force, one for each clause
+    paused: int  #: microseconds
+    states: Sequence[ClauseState]  #: of each clause
+
+    def available(self) -> int:
+        """Return the units that can pass at once, in millionths; 0 while it is paused.
+
+        Without limits, as of a fan-out, any number can pass.
+        """
+        if self.paused:
+            return 0
+        # A leaky queue admits one unit when it is empty; its amount is what may queue there.
+        amounts = (
+            MILLION * (state.wait == 0) if limit.algorithm == "leaky-queue" else state.amount
+            for limit, state in zip(self.limits, self.states, strict=True)
+        )
+        return max(0, min(amounts, default=sys.maxsize))
+
+    def capacities(self, name: str, now: int) -> list[Capacity | None]:
+        """Return the capacity of each clause; see :func:`read_capacity`.
+
+        A name without limits, as that of a fan-out, has one while it is paused.
+        """
+        if not self.limits and self.paused:
+            rate = 0.0 if is_endless(self.paused) else _ANY
+            return [Capacity(name, rate, _ANY, _ANY, self.paused / MICROSECONDS)]
+        return [
+            read_capacity(name, limit, state, self.paused, now)
+            for limit, state in zip(self.limits, self.states, strict=True)
+        ]
+
+
+def unused_state(limit: Limit) -> ClauseState:
+    """Return the state of a clause of which nothing is in use."""
+    return ClauseState(amount=limit.burst * MILLION, full=0, wait=0, share=MILLION)
+
+
+def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, Availability]]:
+    """Return what limits and keys can grant, for those that are defined."""
+    found: dict[LimitRef, Availability] = {}
+    rest = iter(refs)
+    while batch := list(islice(rest, _MAX_REFS)):
+        limits = yield from read_limits(observer, batch)
+        states = yield from _read_stored_states(observer, limits)
+        for ref, own in limits.items():
+            unused = Availability(own, 0, [unused_state(limit) for limit in own])
+            found[ref] = states.get(ref, unused)
+    return found
+
+
+def read_limits(
+    observer: Observer, refs: Sequence[LimitRef]
+) -> Plan[dict[LimitRef, Sequence[Limit]]]:
+    """Return the limits in force, for those that the server or the code defines.
+
+    A fan-out has none, and may be paused nevertheless.
+    """
+    fields = [field for ref in refs for field in (observer.keys.field(ref), ref.name)]
+    packed = yield from read_definitions(observer, fields)
+    found: dict[LimitRef, Sequence[Limit]] = {}
+    for ref, of_key, of_name in zip(refs, packed[::2], packed[1::2], strict=True):
+        if of_key or of_name:
+            found[ref] = _unpack(of_key or of_name)
+        elif ref.name in observer.limits:
+            found[ref] = observer.limits[ref.name]
+        elif ref.name == FAN_OUT_NAME:
+            found[ref] = ()
+    return found
+
+
+def read_definitions(observer: Observer, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
+    """Return the definitions in force of some fields, packed; None for one without its own."""
+    names, args = [observer.keys.limits], [observer.now(), *fields]
+    found: Sequence[bytes | None] = yield Call(script("read_definitions"), names, args)
+    return found
+
+
+def _read_stored_states(
+    observer: Observer, limits: Mapping[LimitRef, Sequence[Limit]]
+) -> Plan[dict[LimitRef, Availability]]:
+    """Return what limits and keys can grant, for those of which something is stored."""
+    refs = list(limits)
+    while refs:
+        requirement = Requirement(tuple(refs), (MILLION,) * len(refs))
+        names, args = ref_arguments(observer.keys, requirement)
+        args = [observer.now(), int(has_keys(refs)), *args]
+        status, *rows = yield Call(script("capacity"), [observer.keys.limits, *names], args)
+        if status != _UNKNOWN:
+            return {ref: _read_row(limits[ref], row) for ref, row in zip(refs, rows, strict=True)}
+        refs.pop(rows[0] - 1)  # it was never used, or not for so long that its windows have ended
+    return {}
+
+
+def _read_row(limits: Sequence[Limit], row: Sequence[int]) -> Availability:
+    paused, *numbers = row
+    fours = zip(*[iter(numbers)] * 4, strict=True)
+    return Availability(limits, paused, [ClauseState(*four) for four in fours])
+
+
+def read_capacity(
+    name: str, limit: Limit, state: ClauseState, paused: int, now: int
+) -> Capacity | None:
+    """Return the capacity of a limit after the time ``now``; None if it has slots.
+
+    ``paused`` is in microseconds. Nobody knows when slots are released.
+
+    A window admits its units when it begins, and so does a log of which most was used at once. A
+    sliding window, and a log that was filled evenly, admit steadily.
+    """
+    if is_endless(paused):
+        return Capacity(name, 0.0)
+    if isinstance(limit.rate, Concurrency):
+        return None
+    rate = limit.rate.count / limit.rate.period_us * MICROSECONDS * state.share / MILLION
+    stored = state.amount / MILLION
+    # Fractions of a unit and owed units count. A leaky queue admits one unit when it is empty.
+    if state.wait > 0 or limit.algorithm == "leaky-queue":
+        stored = 1 - state.wait / MICROSECONDS * rate
+    windows = _windows(limit, limit.rate, state, now)
+    if windows and state.wait > 0:
+        stored = 0.0
+    return Capacity(name, rate, stored, limit.burst, paused / MICROSECONDS, windows)
+
+
+def _windows(
+    limit: Limit, rate: Rate, state: ClauseState, now: int
+) -> tuple[tuple[float, float], ...]:
+    period, burst = rate.period_us, float(limit.burst)
+    if limit.algorithm == "fixed-window":
+        starts = _window_starts(limit, state, period, now)
+        return tuple((start / MICROSECONDS, burst) for start in starts)
+    if limit.algorithm == "sliding-log" and state.full - state.wait < period / 2:
+        # Units in use return together; free ones, if used now, a period from now.
+        free = state.amount / MILLION
+        used = [(start / MICROSECONDS, burst - free) for start in _periods(state.full, period)]
+        unused = [(start / MICROSECONDS, free) for start in _periods(period, period)]
+        return tuple(sorted(window for window in used + unused if window[1] > 0))
+    if limit.algorithm == "sliding-window" and state.full == 0:
+        # Units used now are in use at least until the next part begins.
+        part = period // limit.parts
+        return (((part - now % part) / MICROSECONDS, 0.0),)
+    return ()
+
+
+def _window_starts(limit: Limit, state: ClauseState, period: int, now: int) -> list[int]:
+    """Return microseconds until each of the next windows begins."""
+    if isinstance(limit.window, Calendar):
+        starts = limit.window.starts(limit.calendar_period or "", now, _MAX_WINDOWS)
+        return [start - now for start in starts if start > now]
+    if limit.window == FIRST_REQUEST:
+        return _periods(state.full or period, period)
+    return _periods(period - now % period, period)
+
+
+def _periods(first: int, period: int) -> list[int]:
+    return [first + number * period for number in range(_MAX_WINDOWS)]

@@ -1,0 +1,1 @@
+"""What was counted at limits in the last days, and what follows from it."""

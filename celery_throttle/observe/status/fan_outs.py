@@ -1,0 +1,142 @@
+"""The progress of fan-outs as their records state it, and the plans that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
+from celery_throttle.observe.forecasts.reader import forecast_each
+from celery_throttle.observe.forecasts.solver import Forecast, belongs_to_fan_out
+from celery_throttle.observe.observer import Observer
+from celery_throttle.operations.fan_outs import RATE_STALE_SECONDS, unknown_fan_out_error
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import fan_out_ref
+from celery_throttle.store.script import Call, script
+
+#: Records that one call reads.
+_PAGE_SIZE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a fan-out. ``sent`` is the sum of all tasks that wait, run or have ended.
+
+    Attributes:
+        name: The name of the fan-out.
+        sent: The tasks that were put into lines.
+        waiting: The tasks that wait in lines.
+        running: The tasks that have left their lines and have not ended. They run, will be retried,
+            or were lost with a worker that had acknowledged them.
+        done: The tasks that have ended with success.
+        failed: The tasks that have ended with an error.
+        revoked: The tasks that were cancelled, were revoked, or have expired.
+        rate: The tasks per second that ended in the last 5 to 10 seconds, pauses included. None
+            before the first task ends, from 10 seconds after the last end, and after a cancel.
+        paused: The seconds for which the fan-out is paused: 0.0 if it is not paused, infinity if it
+            is paused until resumed.
+        closed: Whether all tasks have been sent.
+        cancelled: Whether the fan-out was cancelled.
+    """
+
+    name: str
+    sent: int
+    waiting: int
+    running: int
+    done: int
+    failed: int
+    revoked: int
+    rate: float | None
+    paused: float
+    closed: bool
+    cancelled: bool
+
+    @property
+    def ended(self) -> int:
+        """The number of tasks that have ended, the sum of ``done``, ``failed`` and ``revoked``."""
+        return self.done + self.failed + self.revoked
+
+    @property
+    def complete(self) -> bool:
+        """Whether the fan-out is closed or cancelled, and all tasks that were sent have ended."""
+        return (self.closed or self.cancelled) and self.ended >= self.sent
+
+    @classmethod
+    def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
+        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds.
+
+        :meta private:
+        """
+        sent, waiting, done, failed, revoked = (
+            max(0, int(record.get(count, 0)))
+            for count in ("sent", "waiting", "done", "failed", "revoked")
+        )
+        return cls(
+            name=name,
+            sent=sent,
+            waiting=waiting,
+            running=max(0, sent - waiting - done - failed - revoked),
+            done=done,
+            failed=failed,
+            revoked=revoked,
+            rate=_rate(now, done + failed + revoked, record),
+            paused=paused,
+            closed="closed" in record,
+            cancelled="cancelled" in record,
+        )
+
+
+def _rate(now: int, ended: int, record: Mapping[str, str]) -> float | None:
+    if "cancelled" in record:
+        return None  # cancelled tasks count as ended
+    if now - int(record["new_at"]) > RATE_STALE_SECONDS * MICROSECONDS:
+        return None
+    seconds = (now - int(record["old_at"])) / MICROSECONDS
+    tasks = ended - int(record["old_ended"])
+    return tasks / seconds if tasks > 0 and seconds >= 1 else None
+
+
+def read_fan_outs(observer: Observer) -> Plan[list[Progress]]:
+    """Return the progress of each fan-out that has a record, the most waiting tasks first."""
+    found: dict[str, Progress] = {}
+    first, total = 0, 1
+    while first < total:
+        args = [observer.now(), first, _PAGE_SIZE]
+        now, total, *rows = yield Call(script("list_fan_outs"), [observer.keys.fan_outs], args)
+        for paused, fields in rows:
+            record = _read_record(fields)
+            name, pause = record["name"], pause_to_seconds(int(paused))
+            found[name] = Progress.read(name, int(now), pause, record)
+        first += _PAGE_SIZE
+    return sorted(found.values(), key=lambda progress: (-progress.waiting, progress.name))
+
+
+def read_fan_out(observer: Observer, name: str) -> Plan[tuple[int, float, Mapping[str, str]]]:
+    """Return the server's time in microseconds, seconds of the pause, and the record.
+
+    Raises:
+        UnknownFanOutError: there is no record, or it has expired.
+    """
+    names = [observer.keys.fan_out(name), observer.keys.pause(fan_out_ref(name))]
+    now, paused, fields = yield Call(script("fan_out_progress"), names, [observer.now()])
+    if not fields:
+        raise unknown_fan_out_error(name)
+    return int(now), pause_to_seconds(int(paused)), _read_record(fields)
+
+
+def forecast_fan_outs(
+    observer: Observer, fan_outs: Sequence[Progress], max_lines: int
+) -> Plan[Mapping[str, Forecast]]:
+    """Return the forecasts of fan-outs by name; none if more lines wait than ``max_lines``."""
+    waiting = [progress for progress in fan_outs if progress.waiting]
+    if not waiting:
+        return {}
+    filters = {one.name: belongs_to_fan_out(observer.keys.fan_out(one.name)) for one in waiting}
+    rates = {one.name: one.rate for one in waiting}
+    return (yield from forecast_each(observer, filters, max_lines, measured=rates))
+
+
+def _read_record(fields: Sequence[bytes]) -> dict[str, str]:
+    """Return the fields and values of a record, which alternate, as a mapping."""
+    texts = [text.decode() for text in fields]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

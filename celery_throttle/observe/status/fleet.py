@@ -1,0 +1,149 @@
+"""Plans that read which workers live, which queues they consume, and what nobody can start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.observe.observer import Observer, read_keys
+from celery_throttle.observe.times import at_time
+from celery_throttle.observe.values import Stranded, Ungated
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.script import Call, script
+
+#: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
+#: every ten seconds at least.
+CONSUMED_SECONDS = 60.0
+
+#: Seconds for which a task counts as ungated after a worker has last seen such a start.
+_UNGATED_SECONDS = 600.0
+
+#: Before the name of an ungated task whose slots are released before its end.
+_RELEASES_EARLY = "slots "
+
+#: Seconds until each worker has reported a queue in which a first task waits.
+REPORT_SECONDS = 15.0
+
+
+class Fleet(NamedTuple):
+    """Live workers, and the queues that they consume."""
+
+    now: int  #: the server's time in microseconds
+    workers: int
+    quarantined: int  #: tasks
+    consumed: dict[str, bool]  #: of queues with tasks that a worker has ever reported
+    outage_seconds: float  #: that workers spent in outage mode, as they have reported
+    ungated: tuple[Ungated, ...] = ()  #: tasks whose starts do not pass the gate
+
+    @property
+    def at(self) -> datetime:
+        """The server's time."""
+        return at_time(self.now)
+
+    def consumes(self, queue: str, oldest: float) -> bool:
+        """Return whether a live worker consumes a queue.
+
+        ``oldest``: seconds that its oldest task has waited. Workers report queues with waiting
+        tasks only, so a queue whose first task has just joined a line may not be reported yet.
+        """
+        is_new = self.workers > 0 and oldest < REPORT_SECONDS
+        return self.consumed.get(queue, is_new)
+
+
+class WorkerStatus(NamedTuple):
+    """A worker as the server knows it."""
+
+    name: str  #: its hostname, the id of its process, and a random text
+    #: Whether it has sent a heartbeat recently. If not, it has ended, or cannot reach the server.
+    live: bool
+    claims: int  #: tasks that it has claimed from lines and not settled yet
+    #: Seconds until these claims go back to their lines if it does not renew its lease.
+    lease: float
+
+
+def read_fleet(observer: Observer) -> Plan[Fleet]:
+    """Return the live workers and the queues that they consume."""
+    keys = observer.keys
+    queue_sets = [keys.consumed_queues, keys.temporary_queues]
+    names = [keys.membership, *queue_sets, keys.quarantine, keys.outages, keys.ungated]
+    call = Call(script("read_fleet"), names, [observer.now(), to_us(CONSUMED_SECONDS)])
+    now, workers, quarantined, queues, outage_us, notes = yield call
+    head = keys.queue("").lines
+    consumed: dict[str, bool] = {}
+    for lines, flag in zip(queues[::2], queues[1::2], strict=True):
+        name = lines.decode().removeprefix(head)
+        # A worker that has just ended reported its queues a moment ago.
+        consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
+    ungated = tuple(sorted(map(_read_note, notes), key=lambda one: one.task))
+    return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS, ungated)
+
+
+def note_ungated(observer: Observer, tasks: Iterable[Ungated]) -> Plan[None]:
+    """Note that a worker has seen starts of tasks that did not pass its gate."""
+    notes = [_RELEASES_EARLY * one.releases_early + one.task for one in tasks]
+    args = [observer.now(), to_us(_UNGATED_SECONDS), *notes]
+    yield Call(script("note_ungated"), [observer.keys.ungated], args)
+
+
+def is_consumed(observer: Observer, queue: str) -> Plan[bool]:
+    """Return whether a live worker consumes a queue, whether tasks wait there or not."""
+    keys = observer.keys
+    now, (reported, newest) = yield from read_keys(
+        observer,
+        ("ZSCORE", keys.worker_queues, keys.queue(queue).lines),
+        ("ZRANGE", keys.membership, -1, -1, "WITHSCORES"),
+    )
+    has_workers = bool(newest) and float(newest[1]) > now
+    return has_workers and float(reported or 0) > now - to_us(CONSUMED_SECONDS)
+
+
+def is_live(observer: Observer, worker: str) -> Plan[bool]:
+    """Return whether a worker has sent heartbeats to this server, and has not ended."""
+    _, (ends,) = yield from read_keys(observer, ("ZSCORE", observer.keys.membership, worker))
+    return ends is not None
+
+
+def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]]:
+    """Return live workers and others with claims, at most so many of each, by name."""
+    keys = observer.keys
+    names = [keys.membership, keys.workers, keys.claims("")]
+    rows = yield Call(script("list_workers"), names, [observer.now(), most])
+    found = [
+        WorkerStatus(name.decode(), flag == b"1", claims, lease_us / MICROSECONDS)
+        for name, flag, claims, lease_us in rows
+    ]
+    return tuple(sorted(found, key=lambda worker: worker.name))
+
+
+def find_stranded(observer: Observer) -> Plan[tuple[Stranded, ...]]:
+    """Return the waiting tasks that no live worker can start."""
+    return (yield from stranded_of(observer, (yield from read_fleet(observer)), {}))
+
+
+def stranded_of(
+    observer: Observer, fleet: Fleet, waits: Mapping[str, float]
+) -> Plan[tuple[Stranded, ...]]:
+    """Return what no live worker of a fleet can start.
+
+    ``waits``: seconds that the oldest task of a queue has waited, of queues with tasks that no
+    worker may ever have reported.
+    """
+    queues = fleet.consumed.keys() | waits.keys()
+    found = []
+    for queue in sorted(queues):
+        if fleet.consumes(queue, waits.get(queue, 0.0)):
+            continue
+        _, (tasks,) = yield from read_keys(observer, ("HLEN", observer.keys.queue(queue).messages))
+        if tasks:
+            found.append(Stranded(queue, tasks, "queue", queue))
+    if fleet.quarantined:
+        found.append(Stranded("", fleet.quarantined, "task", ""))
+    return tuple(found)
+
+
+def _read_note(note: bytes) -> Ungated:
+    text = note.decode()
+    task = text.removeprefix(_RELEASES_EARLY)
+    return Ungated(task, task != text)
