@@ -14,7 +14,7 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     local requirement = requirements[i]
     local packed = definitions[fields * (i - 1) + 1] or definitions[fields * i]
     if not packed and requirement.name == FAN_OUT_NAME then
-      packed = struct.pack(HEAD, 0, 0, 0, 0, 0, 0, 0) -- no limits: only its pause counts
+      packed = string.rep('\0', FIRST_LIMIT - 1) -- no limits: only its pause counts
     elseif not packed then
       return i
     end
