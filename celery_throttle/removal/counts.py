@@ -26,7 +26,7 @@ class WaitingCount:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The outcome of a removal. ``throttle.drain()``, ``move()`` and ``drop()`` return it.
+    """The outcome of a removal. ``drain()``, ``move()`` and ``drop()`` return it.
 
     Attributes:
         removed: Tasks that left their lines.
