@@ -59,7 +59,7 @@ def test_each_mistake_is_an_error(check: Check) -> None:
     assert "write 'CELERY_THROTTLE_LEASE'" in lease
     assert "'20/eon'" in stripe
     assert "task 'orders.tasks.send_receipt': limit 'mail' is not defined" in mail
-    assert "write 'CELERY_THROTTLE_WORKERS'" in workers
+    assert "write 'CELERY_THROTTLE_OUTAGE_WORKERS'" in workers
     assert {hint for _, _, hint in found[:3]} == {
         "Workers do not start before this mistake is corrected."
     }
