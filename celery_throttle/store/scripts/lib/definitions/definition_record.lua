@@ -2,7 +2,8 @@
 -- uses: clock, definition
 -- A record begins with the definition in force, see `definition.lua`. Behind that are the layers, packed by cmsgpack: a
 -- table of the definitions that the code, the rules file and people (at run time) have given. Of these the one of run
--- time is in force, else that of the rules file, else that of the code. A definition of a layer is a table:
+-- time is in force, else that of the rules file, else that of the code. Its numbers and text are in front only: each
+-- decision reads the record, and takes longer if that is long. A definition of a layer is a table:
 --   numbers    what decisions read, packed by `celery_throttle/store/definitions.py`
 --   text       the limits
 --   identity   equal for limits that make the same decisions, however their rates are written
@@ -23,7 +24,11 @@ function records.top(layers)
 end
 
 function records.layers(record)
-  return cmsgpack.unpack(string.sub(record, (select(6, struct.unpack(HEAD, record)))))
+  local _, _, _, _, text_at, layers_at = struct.unpack(HEAD, record)
+  local layers = cmsgpack.unpack(string.sub(record, layers_at))
+  local top = records.top(layers)
+  top.numbers, top.text = string.sub(record, MAX_KEYS_AT, text_at - 1), string.sub(record, text_at, layers_at - 1)
+  return layers
 end
 
 -- When (us) the definition of a record came into force.
@@ -45,9 +50,13 @@ end
 -- Pack a record of layers, of which one exists. For the times see `definition.lua`.
 function records.pack(layers, since, old_since)
   local top, layer = records.top(layers)
-  local text_at = MAX_KEYS_AT + #top.numbers
-  local head = struct.pack('<BdddII', string.byte(layer), since, old_since, top.ends, text_at, text_at + #top.text)
-  return head .. top.numbers .. top.text .. cmsgpack.pack(layers)
+  local numbers, text = top.numbers, top.text
+  local text_at = MAX_KEYS_AT + #numbers
+  local head = struct.pack('<BdddII', string.byte(layer), since, old_since, top.ends, text_at, text_at + #text)
+  top.numbers, top.text = nil, nil
+  local record = head .. numbers .. text .. cmsgpack.pack(layers)
+  top.numbers, top.text = numbers, text
+  return record
 end
 
 -- The same record with other times.
