@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from celery_throttle.algorithms.definition import decisive_fields
@@ -78,7 +79,7 @@ def pack(limits: Sequence[Limit], now: int, key_cap: str) -> Definition:
     return Definition(
         b"".join(chunks),
         _SEPARATOR.join(format_limits(limits)),
-        repr([*map(decisive_fields, limits)]),
+        blake2b(repr([*map(decisive_fields, limits)]).encode(), digest_size=8).hexdigest(),
         int(any(map(has_slots, limits))),
     )
 

@@ -83,12 +83,11 @@ local function put_in_force(requirement)
   end
   local since, old_since, has_changed = now, now, nil
   if old then
-    local _, in_force_since, before = struct.unpack(HEAD, old)
     has_changed = records.definition(old).identity ~= top.identity
     if has_changed then
-      old_since = in_force_since
+      old_since = records.since(old)
     else
-      since, old_since = in_force_since, before -- the same limits: their states need no conversion
+      since, old_since = records.since(old), records.old_since(old) -- the same limits: their states need no conversion
     end
   end
   requirement.record = records.pack(requirement.layers, since, old_since)

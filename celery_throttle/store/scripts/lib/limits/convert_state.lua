@@ -20,8 +20,8 @@ end
 
 -- Carry the amounts in use under another definition over to the limits in force. Returns whether the state has to be
 -- written, since it depends on the clock.
-local function carry_over(requirement, state, since)
-  local changed = since == requirement.old_since and requirement.since or since
+local function carry_over(requirement, state, since, old_since)
+  local changed = since == old_since and requirement.since or since
   local found, slots_from = amounts_in_use(state, math.min(changed, now))
   local part, has_moved = 0, false
   for _, limit in ipairs(requirement.limits) do
@@ -57,11 +57,12 @@ local function matches_limits(requirement, state)
   return from > #state
 end
 
-return function(requirement, state)
+-- `old_since` is when (us) the definition before the one in force came into force.
+return function(requirement, state, old_since)
   local since, has_to_write = struct.unpack('<d', state), true
   requirement.is_converted = true
   if since ~= requirement.since or not matches_limits(requirement, state) then
-    has_to_write = carry_over(requirement, state, since)
+    has_to_write = carry_over(requirement, state, since, old_since)
   else
     local from = 9
     for _, limit in ipairs(requirement.limits) do

@@ -3,9 +3,9 @@
 -- uses rarely: algorithm_registry
 -- A record in the hash of definitions begins with the definition in force; `definition_record.lua` describes the rest:
 --   B    its layer: the first letter of 'code', 'rules' or 'set'
---   ddd  since when (us) it is in force, since when the definition before it was, and when it ends by itself, 0 for
---        never
+--   d    since when (us) the definition before it was in force
 --   II   positions of its text, and of the layers
+--   dd   since when (us) it is in force, and when it ends by itself, 0 for never
 -- then its numbers, which `celery_throttle/store/definitions.py` packs:
 --   ddB  max-keys, max-waiting (0 for no bound), number of limits
 --   then for each limit
@@ -35,10 +35,13 @@
 --                                 whether anything has changed
 -- Meters also have `delay` and `times`, fixed windows `is_expired` and `booking_time`, adaptive limits `learn`.
 
-local HEAD, LIMIT_HEAD = '<BdddIIddB', '<BHddd'
+local LIMIT_HEAD = '<BHddd'
 
--- Positions in a record.
-local ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 18, 34, 51
+-- What each decision reads of the head: since, ends, max-keys, max-waiting and the number of limits.
+local DECISIVE_HEAD = '<ddddB'
+
+-- Positions in a record. What each decision reads lies together, from SINCE_AT on.
+local OLD_SINCE_AT, TEXT_AT, SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 2, 10, 18, 26, 34, 51
 
 -- What the tag of the first limit is above if the definition has shadow limits.
 local HAS_SHADOWS = 64

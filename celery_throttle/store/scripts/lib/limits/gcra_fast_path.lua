@@ -32,8 +32,8 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
       is_simple = false
       break
     end
-    local _, since, _, ends, _, _, max_keys, _, limits, tag, numbers, capacity, p, q =
-      struct.unpack('<BdddIIddBBHddd', packed)
+    local since, ends, max_keys, _, limits, tag, numbers, capacity, p, q =
+      struct.unpack('<ddddBBHddd', packed, 18)
     is_simple = ends == 0 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
     local parts, full_of_all = nil, 0
     for n = 1, is_simple and limits or 0 do

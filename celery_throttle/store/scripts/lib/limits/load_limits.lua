@@ -18,15 +18,15 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     elseif not packed then
       return i
     end
-    local _, since, old_since, ends, text_at, _, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+    local since, ends, max_keys, max_waiting, count = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
     if ends > 0 and ends <= now then
       packed = definition_record().in_force(packed, definitions[fields * i])
       if not packed then
         return i
       end
-      _, since, old_since, ends, text_at, _, max_keys, max_waiting, count = struct.unpack(HEAD, packed)
+      since, ends, max_keys, max_waiting, count = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
     end
-    requirement.since, requirement.old_since, requirement.ends = since, old_since, ends > 0 and ends
+    requirement.since, requirement.ends = since, ends > 0 and ends
     if max_keys > 0 or max_waiting > 0 then
       requirement.max_keys, requirement.max_waiting = max_keys, max_waiting
     end
@@ -58,12 +58,12 @@ local function load_limits(requirements, definitions, fields, values, keys, name
       from = from + 3 + size
     end
     if max_keys > 0 and requirement.has_key then
-      requirement.key_cap = string.sub(packed, from, text_at - 1)
+      requirement.key_cap = string.sub(packed, from, struct.unpack('<I', packed, TEXT_AT) - 1)
     end
     local value = keys * (i - 1) + 1
     local state, pause, key_pause = values[value], values[value + 1], values[keys * i]
     if not read_state(requirement, state) then
-      convert_state()(requirement, state)
+      convert_state()(requirement, state, (struct.unpack('<d', packed, OLD_SINCE_AT)))
     end
     if pause or key_pause then
       local name = first + value - 1

@@ -8,7 +8,7 @@
 --   cost        millionths of a unit to take of each of its limits
 -- `load_limits` adds
 --   limits      the limits of its definition, all of which have to allow the cost
---   since, old_since, ends           of its definition, see `definition.lua`; `ends` is false if it does not end
+--   since, ends                      of its definition, see `definition.lua`; `ends` is false if it does not end
 --   max_keys, max_waiting            of its definition, if it has one of them
 --   key_cap     key of its key cap, if it has one
 --   pause       microseconds from now until its pause ends; 0 if there is none
@@ -31,7 +31,7 @@ local function read_requirements(count, first_key, first_argument, keyed)
       name = ARGV[first_argument + fields * i - 1], state = KEYS[first_key + keys * (i - 1)], entries = KEYS[entries + i],
       cost = tonumber(ARGV[cost + i]),
       has_key = keyed and ARGV[first_argument + 2 * i - 2] ~= ARGV[first_argument + 2 * i - 1],
-      pause = 0, limits = false, since = 0, old_since = 0, ends = false,
+      pause = 0, limits = false, since = 0, ends = false,
     }
   end
   local undefined = load_limits(requirements, read_many('HMGET', KEYS[1], ARGV, first_argument, cost), fields,
