@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_throttle.observe.status import fleet
 from tests.cli.conftest import Shell, fill
 from tests.servers.server import wait_until
 from tests.workers import StartWorker
@@ -70,7 +71,8 @@ def test_a_queue_that_a_worker_consumes(
 
 def is_consumed(app: Any, queue: str) -> bool:
     throttle = app.throttle
-    found: bool = throttle.run_plan(is_consumed(throttle.observer, throttle.qualify(queue)))
+    plan = fleet.is_consumed(throttle.observer, throttle.qualify(queue))
+    found: bool = throttle.run_plan(plan)
     return found
 
 
