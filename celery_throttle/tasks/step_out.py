@@ -104,8 +104,7 @@ class SwallowedWaits:
             logger.warning(
                 "Task %s[%s] swallowed a wait: %s, and the task went on instead of stepping into "
                 "its line. If 'except Exception' caught that, write 'except Throttled: raise' "
-                "before it. To do something else instead of waiting, use a call that returns the "
-                "decision",
+                "before it. To do something else instead of waiting, call try_acquire()",
                 name,
                 task.request.id,
                 refusal,

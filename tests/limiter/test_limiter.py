@@ -578,12 +578,12 @@ def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
 
 
 def test_a_key_with_a_weight_alone_has_the_limits_of_its_name(limiter: End) -> None:
-    limiter.define("bulk", key="gold", weight=3)
-    limiter.define("api", weight=2)
-    assert limiter["bulk", "gold"].acquire(50)  # whole units: the fast path
-    assert not limiter["bulk", "gold"].acquire()
-    assert limiter["bulk", "plain"].acquire(0.5)
-    assert limiter.acquire(["api", ("bulk", "silver")], 5)
+    limiter["bulk", "gold"].define(weight=3)
+    limiter["api"].define(weight=2)
+    assert limiter["bulk", "gold"].try_acquire(50)  # whole units: the fast path
+    assert not limiter["bulk", "gold"].try_acquire()
+    assert limiter["bulk", "plain"].try_acquire(0.5)
+    assert limiter.try_acquire(["api", limiter["bulk", "silver"]], 5)
     assert limiter["bulk", "gold"].peek().limit == 50
 
 

@@ -212,8 +212,10 @@ async def test_for_asyncio(throttle: Throttle) -> None:
         await throttle["one"].aacquire(max_wait=0)
         async with throttle["pool"].slot():
             pass
+    limit = throttle["one", "other"]
+    await limit.atry_acquire()
     with Running(throttle), pytest.raises(TaskThrottled):
-        await _refused(throttle)
+        await limit.aacquire(max_wait=0)
     await throttle.store.aclose()
 
 
@@ -224,12 +226,6 @@ async def test_what_it_was_given_is_for_one_of_several_at_once(throttle: Throttl
     names = sorted(type(result).__name__ for result in results)
     assert names == ["Decision", "Throttled", "Throttled"]
     await throttle.store.aclose()
-
-
-async def _refused(throttle: Throttle) -> None:
-    limit = throttle["one", "other"]
-    await limit.atry_acquire()
-    await limit.aacquire(max_wait=0)
 
 
 def test_an_estimate_it_was_given_can_only_be_owed(throttle: Throttle) -> None:
