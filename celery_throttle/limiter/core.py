@@ -99,7 +99,10 @@ class LimiterCore:
 
     @property
     def observer(self) -> Observer:
-        """The plans that read the status."""
+        """What the readers of the status use.
+
+        :meta private:
+        """
         return self.backend.observer
 
     @property
