@@ -24,7 +24,10 @@ MAX_LIMITS = 1000
 
 
 class Observed(Protocol):
-    """What the metrics use of a limiter, or of the Throttle of an app."""
+    """What the metrics use of a limiter, or of the Throttle of an app.
+
+    :meta private:
+    """
 
     @property
     def observer(self) -> Observer:
