@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.stage import LINES
 from celery_throttle import Limiter
-from celery_throttle.operations.claim import claim_call
+from celery_throttle.operations.waiting import claim_call
 
 WORKER = "benchmark"
 

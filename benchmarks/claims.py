@@ -21,7 +21,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
 

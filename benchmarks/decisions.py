@@ -20,7 +20,7 @@ from benchmarks.claimant import WORKER, Claimant
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, ready, wait_until
 from celery_throttle import Limiter
-from celery_throttle.operations.claim import requeue_call
+from celery_throttle.operations.waiting import requeue_call
 from celery_throttle.store.script import script
 
 TURNS, CALLS = 20, 100

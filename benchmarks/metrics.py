@@ -25,7 +25,7 @@ from benchmarks.probes import Probes
 from benchmarks.results import Figure, Options, Result, percentile
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 
 #: Seconds within which a page must be read, of one script, and of a phase.
 PAGE, SCRIPT, PHASE = 0.5, 0.005, 5.0

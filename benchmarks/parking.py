@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_throttle import Limiter
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 
 QUEUE = "redis/0/elsewhere"
 

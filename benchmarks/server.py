@@ -26,7 +26,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.tasks.messages import packing
 
 TASKS = 6_000

@@ -14,13 +14,14 @@ from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest, gate_call
-from celery_throttle.operations.claim import (
+from celery_throttle.operations.waiting import (
+    WaitingTask,
     claim_call,
+    park_call,
     quarantine_call,
     requeue_call,
     withdraw_call,
 )
-from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 

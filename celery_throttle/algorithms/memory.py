@@ -23,9 +23,9 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import ENDLESS_US, MICROSECONDS, pause_to_seconds, to_us
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, Limits, find_strictest
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, Limits
 from celery_throttle.limits.rate import MAX_UNITS
-from celery_throttle.limits.requirement import LimitsLike, too_many_keys_error
+from celery_throttle.limits.requirement import LimitsLike, find_strictest, too_many_keys_error
 
 #: The largest actual cost of a reservation that counts; a server is sent no larger one.
 _MAX_ACTUAL = (MAX_UNITS + 1) * MILLION

@@ -17,7 +17,7 @@ from celery_throttle.bulk.destination import DestinationReader
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing

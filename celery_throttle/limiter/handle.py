@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
@@ -14,11 +14,9 @@ from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.report.report import Report, read_report
 from celery_throttle.observe.status.tasks import read_waiting_tasks
-from celery_throttle.observe.values import LimitDetails, WaitingPage
+from celery_throttle.observe.task_values import WaitingPage
+from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
-
-#: Whole costs below this are cached: they recur.
-_MAX_CACHED_COST = 1000
 
 
 class LimitHandle:
@@ -55,7 +53,7 @@ class LimitHandle:
         requirement = self._requirements.get(cost) if type(cost) is int else None
         if requirement is None:
             requirement = make_requirement([self.ref], cost, least)
-            if type(cost) is int and 0 < cost < _MAX_CACHED_COST:
+            if type(cost) is int and 0 < cost < CACHE_SIZE:
                 self._requirements[cost] = requirement
         return requirement
 
@@ -168,13 +166,10 @@ class LimitHandle:
     def learn(self, feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to the limit.
 
-        See :meth:`~celery_throttle.Limiter.learn`.
-
         Args:
             feedback: The feedback.
 
-        Returns:
-            The seconds for which the limit stops; 0.0 if it does not stop.
+        Returns the seconds for which the limit stops; 0.0 if it does not stop.
         """
         return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), feedback))
 

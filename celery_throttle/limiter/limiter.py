@@ -17,10 +17,12 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.observe.report.records import record_totals
 from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.limits import read_page
 from celery_throttle.observe.status.tasks import explain_task
-from celery_throttle.observe.values import Change, Status, TaskStatus
+from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
@@ -389,3 +391,7 @@ class Limiter(LimiterCore):
         first uses them, and changes existing limits only by this call.
         """
         self.run_plan(self.plans.register(self.code_limits))
+
+    def record_totals(self) -> None:
+        """Record the totals of all limits, for reports; workers do this every ten seconds."""
+        self.run_plan(record_totals(self.observer))

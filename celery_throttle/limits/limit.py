@@ -6,8 +6,8 @@ packs limits for the scripts on the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -386,24 +386,9 @@ Limits = tuple[Limit, ...]
 UNLIMITED = Limit(Rate(MAX_UNITS, UNITS["s"]), burst=MAX_UNITS)
 
 
-def format_limits(limits: Iterable[Limit]) -> list[str]:
-    """Return the texts of the limits of a name, shadow limits included."""
-    texts = []
-    for limit in limits:
-        if not limit.shadows or replace(limit, shadows=()) != UNLIMITED:
-            texts.append(str(limit))
-        texts += map(str, limit.shadows)
-    return texts
-
-
 def _is_limit(text: str) -> bool:
     try:
         Limit(**grammar.parse_fields(text))
     except LimitError:
         return False
     return True
-
-
-def find_strictest(values: Iterable[int | None]) -> int | None:
-    """Return the least ``max_keys``, or ``max_waiting``, of several limits; None if none has it."""
-    return min((value for value in values if value is not None), default=None)

@@ -13,7 +13,7 @@ from celery_throttle.errors import LimitError, LimitValueError, shown
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef, check_name
-from celery_throttle.limits.limit import UNLIMITED, Limit, Limits, format_limits
+from celery_throttle.limits.limit import UNLIMITED, Limit, Limits
 from celery_throttle.limits.rate import check_whole
 
 #: The limits of one name as users write them: one, or several that all have to allow.
@@ -205,3 +205,18 @@ def too_many_keys_error(name: str, max_keys: int) -> LimitValueError:
         f"one call names more keys of limit {name!r} than can ever be in use; "
         f"allowed: at most {max_keys} (max-keys)"
     )
+
+
+def format_limits(limits: Iterable[Limit]) -> list[str]:
+    """Return the texts of the limits of a name, shadow limits included."""
+    texts = []
+    for limit in limits:
+        if not limit.shadows or replace(limit, shadows=()) != UNLIMITED:
+            texts.append(str(limit))
+        texts += map(str, limit.shadows)
+    return texts
+
+
+def find_strictest(values: Iterable[int | None]) -> int | None:
+    """Return the least ``max_keys``, or ``max_waiting``, of several limits; None if none has it."""
+    return min((value for value in values if value is not None), default=None)

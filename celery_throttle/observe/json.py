@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from math import isfinite
 from typing import Any
 
+from celery_throttle.observe.task_values import TaskStatus
 from celery_throttle.observe.totals import Totals
-from celery_throttle.observe.values import LimitDetails, TaskStatus
+from celery_throttle.observe.values import LimitDetails
 
 #: Digits of numbers behind the point: times are whole microseconds.
 _DIGITS = 6

@@ -20,9 +20,9 @@ from celery_throttle.limits.requirement import (
     slots_error,
 )
 from celery_throttle.operations.author import Author
+from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
-from celery_throttle.operations.waiting_queues import limit_names
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 

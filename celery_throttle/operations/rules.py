@@ -19,8 +19,8 @@ from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import recheck_waiters
+from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan, PlanContext
-from celery_throttle.operations.waiting_queues import END
 from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call, script

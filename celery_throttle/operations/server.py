@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from celery_throttle.operations import acquire, pauses, rules
 from celery_throttle.operations import define as definitions
-from celery_throttle.operations import pauses, rules
-from celery_throttle.operations import settle as settlements
-from celery_throttle.operations.acquire import AcquirePlans
 
 
-class Plans(AcquirePlans):
+class Plans(acquire.AcquirePlans):
     """The plans of all operations on the limits of one prefix.
 
     Each is a function of what it uses. Workers use more of these functions.
@@ -31,7 +29,7 @@ class Plans(AcquirePlans):
 
     apply_rules = rules.apply_rules
 
-    settle = settlements.settle
-    learn = settlements.learn
-    release = settlements.release
-    renew = settlements.renew
+    settle = acquire.settle
+    learn = acquire.learn
+    release = acquire.release
+    renew = acquire.renew

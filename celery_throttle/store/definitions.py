@@ -11,9 +11,14 @@ from celery_throttle.algorithms.definition import decisive_fields
 from celery_throttle.errors import LimitSyntaxError, shown
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.grammar import FIRST_REQUEST
-from celery_throttle.limits.limit import Limit, find_strictest, format_limits
+from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Concurrency
-from celery_throttle.limits.requirement import attach_shadows, has_slots
+from celery_throttle.limits.requirement import (
+    attach_shadows,
+    find_strictest,
+    format_limits,
+    has_slots,
+)
 
 #: Calendar windows in a definition. When they run out, a script replies that it needs more.
 _CALENDAR_WINDOWS = 64

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from celery_throttle.operations.acquire import renew_call
 from celery_throttle.operations.plan import PlanContext
-from celery_throttle.operations.settle import renew_call
 from celery_throttle.store.script import Call
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
+from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from tests.model.tasks import Message, Task, Waiting
 from tests.model.watched import Delivery, Run, Server
 from tests.model.world import LEASE, QUEUES, World

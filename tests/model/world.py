@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from celery_throttle.limits.cost import to_millionths
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, find_strictest
-from celery_throttle.limits.requirement import has_slots
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import find_strictest, has_slots
 from celery_throttle.store.keys import Keys
 from tests.model.bounds import Admission, Histories
 from tests.model.tasks import Kind, Message, Task, Waiting

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from celery_throttle import CostError, LimitValueError, Throttled
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.discard import discard
+from celery_throttle.operations.lines import discard
 from celery_throttle.store.counters import WAIT_BUCKETS
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.sizes import examples

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.operations.discard import discard
+from celery_throttle.operations.lines import discard
 from celery_throttle.store.script import Call, script
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 

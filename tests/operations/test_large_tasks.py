@@ -10,8 +10,7 @@ import pytest
 from celery.utils.collections import LimitedSet
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.discard import discard
-from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
+from celery_throttle.operations.lines import Claimant, WithdrawPlans, discard
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.revoked import RevokedTasks

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import Limit, Limiter, LimitError
-from celery_throttle.limits.limit import format_limits
-from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.limits.requirement import format_limits, parse_limits
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Protocol

@@ -16,7 +16,7 @@ from celery_throttle import StoreError
 from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
-from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
+from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_throttle.operations.waiting_queues import waiting_queues
+from celery_throttle.operations.lines import waiting_queues
 from tests.protocol import Protocol
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import ItemLike, parse_item
+from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
 from tests.protocol import LINE_KINDS, SECOND, Make, Protocol, make_protocols
 
 LIMITS = {"api": "1/h burst 100", "mail": "1/h", "keys": "1/h max-keys 3"}

@@ -37,18 +37,19 @@ from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
-from celery_throttle.operations.claim import (
+from celery_throttle.operations.define import recheck_waiters, register_missing
+from celery_throttle.operations.fan_outs import outcomes_call
+from celery_throttle.operations.lines import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.rules import pack_report, report_rules
+from celery_throttle.operations.waiting import (
+    WaitingTask,
     claim_call,
     list_claims_call,
+    park_call,
     quarantine_call,
     requeue_call,
     withdraw_call,
 )
-from celery_throttle.operations.define import recheck_waiters, register_missing
-from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
-from celery_throttle.operations.fan_outs import outcomes_call
-from celery_throttle.operations.park import WaitingTask, park_call
-from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.client import PendingCall, Store
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site

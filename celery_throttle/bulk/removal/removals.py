@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.discard import discard
+from celery_throttle.operations.lines import discard
 from celery_throttle.tasks.app_limits import AppLimits
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from celery_throttle.errors import QueueNotFoundError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.withdraw import WithdrawPlans
+from celery_throttle.operations.lines import WithdrawPlans
 from celery_throttle.tasks.app_limits import AppLimits
 
 #: Not a logger of Celery, which would show nothing in a script that sets up no logging.

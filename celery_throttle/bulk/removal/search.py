@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.waiting_queues import (
+from celery_throttle.operations.lines import (
+    WithdrawPlans,
     limit_names,
     quarantined_queues,
     waiting_queues,
 )
-from celery_throttle.operations.withdraw import WithdrawPlans
+from celery_throttle.operations.plan import Plan
 from celery_throttle.tasks.app_limits import AppLimits
 
 

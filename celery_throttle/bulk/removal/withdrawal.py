@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import StoreError
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
-from celery_throttle.operations.claim import claim_call, requeue_call
-from celery_throttle.operations.waiting_queues import END
-from celery_throttle.operations.withdraw import Claimant, WithdrawPlans
+from celery_throttle.operations.lines import END, Claimant, WithdrawPlans
+from celery_throttle.operations.waiting import claim_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call
 

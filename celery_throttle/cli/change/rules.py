@@ -15,7 +15,8 @@ from celery_throttle.cli.shared.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits, format_limits
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.diff import Change, diff_rules
 from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.file import load_rules

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit, format_limits
+from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.route_pattern import is_pattern
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

@@ -9,8 +9,8 @@ from typing import TypeVar
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.solver import WaitingLine
 from celery_throttle.observe.observer import Observer
+from celery_throttle.operations.lines import END, limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.waiting_queues import END, limit_names, waiting_queues
 from celery_throttle.store.script import Call, script
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from celery_throttle.observe.times import at_time, at_time_or_none
 from celery_throttle.observe.totals import pair_counters, read_totals
 from celery_throttle.observe.values import LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
+from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.waiting_queues import limit_names
 from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 

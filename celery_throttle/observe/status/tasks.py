@@ -16,10 +16,10 @@ from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
+from celery_throttle.observe.task_values import TaskStatus, WaitingPage, WaitingTask
 from celery_throttle.observe.times import at_time_or_none
-from celery_throttle.observe.values import TaskStatus, WaitingPage, WaitingTask
+from celery_throttle.operations.lines import limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.waiting_queues import limit_names, waiting_queues
 from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 

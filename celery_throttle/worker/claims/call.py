@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.claim import claim_call, list_claims_call
 from celery_throttle.operations.plan import PlanContext
+from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import QueueKeys
 from celery_throttle.worker import tuning

@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.claim import quarantine_call, requeue_call
+from celery_throttle.operations.waiting import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker import tuning

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
-from celery_throttle.operations.claim import withdraw_call
+from celery_throttle.operations.waiting import withdraw_call
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
-from celery_throttle.operations.discard import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.lines import ConsumedQueues, count_waiting, discard
 from celery_throttle.store.keys import QueueKeys
 from celery_throttle.store.script import Argument
 from celery_throttle.tasks.app_limits import AppLimits

@@ -21,8 +21,8 @@ from celery_throttle.errors import QueueFullError
 from celery_throttle.limits.duration import to_us, wait_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.park import WaitingTask, park_call
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing

@@ -30,7 +30,7 @@ from celery_throttle import (
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
-from celery_throttle.operations.claim import claim_call, requeue_call, withdraw_call
+from celery_throttle.operations.waiting import claim_call, requeue_call, withdraw_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp

@@ -12,7 +12,7 @@ from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
 from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import rank_of
 

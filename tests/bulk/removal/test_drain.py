@@ -22,9 +22,8 @@ from celery_throttle import (
 from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
-from celery_throttle.operations.claim import claim_call
 from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages.publishing import publish
 from tests.bulk.fan_out.test_messages import OPTIONS, describe

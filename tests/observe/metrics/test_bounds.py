@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.operations.park import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from tests.observe.metrics.page import read_page
 from tests.protocol import Protocol
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.operations.claim import list_claims_call
+from celery_throttle.operations.waiting import list_claims_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker.claim import Claim

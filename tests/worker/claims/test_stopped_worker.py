@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
-from celery_throttle.operations.claim import requeue_call
+from celery_throttle.operations.waiting import requeue_call
 from celery_throttle.store.keys import Keys
 from tests.faults.bench import Bench
 from tests.faults.proxy import Proxy
