@@ -178,7 +178,7 @@ class LocalLimits:
         self.refusing = checks[index].ref if wait else None
         return Decision(
             allowed=wait == 0,
-            limit=checks[index].limit.burst,
+            burst=checks[index].limit.burst,
             remaining=units[index],
             retry_after=wait / MICROSECONDS,
             reset_after=max(reset for _, reset in left) / MICROSECONDS,

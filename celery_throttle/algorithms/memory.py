@@ -215,7 +215,7 @@ class MemoryLimits(LocalLimits):
         self.refusing = bottleneck.ref
         decision = Decision(
             allowed=False,
-            limit=bottleneck.limit.burst,
+            burst=bottleneck.limit.burst,
             remaining=_remaining(bottleneck, blocking, now)[0] // MILLION,
             retry_after=wait / MICROSECONDS,
             reset_after=max(_remaining(one, blocking, now)[1] for one in checks) / MICROSECONDS,

@@ -166,7 +166,7 @@ class Admitter:
             # The error knows no more; fewer units remain than the request needs.
             decision = Decision(
                 allowed=False,
-                limit=self.policies.capacity(error.limit),
+                burst=self.policies.capacity(error.limit),
                 remaining=0,
                 retry_after=error.retry_after,
                 reset_after=0.0,

@@ -147,14 +147,14 @@ class Policies:
         """
         refused = not decision.allowed
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
-        name = decision.limited_by or self._binding(decision.limit)
+        name = decision.limited_by or self._binding(decision.burst)
         known = refused or not (name and self.slots_only(name))
         if name:
             reset = f";t={wait}" if known else ""
             yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
-        if self.text and self._names_with(decision.limit):  # else redefined at run time
+        if self.text and self._names_with(decision.burst):  # else redefined at run time
             yield "RateLimit-Policy", self.text
-        yield "X-RateLimit-Limit", str(decision.limit)
+        yield "X-RateLimit-Limit", str(decision.burst)
         yield "X-RateLimit-Remaining", str(decision.remaining)
         if known:
             unknown = decision.paused == inf or (refused and self.slots_only(name))
@@ -168,10 +168,10 @@ class Policies:
         """
         limits = [limit for of in self.limits.values() for limit in of]
         full, only = decision.reset_after, limits[0]
-        if len(limits) > 1 or only.algorithm not in _EVEN or only.burst != decision.limit:
+        if len(limits) > 1 or only.algorithm not in _EVEN or only.burst != decision.burst:
             return full
         microseconds, units = only.rate.interval if isinstance(only.rate, Rate) else (0, 1)
-        used = max(0, decision.limit - decision.remaining - 1)
+        used = max(0, decision.burst - decision.remaining - 1)
         return max(0.0, full - used * microseconds / units / MICROSECONDS)
 
     def wait(self, decision: Decision) -> int:

@@ -13,13 +13,13 @@ class Decision(NamedTuple):
     which has its full burst at the start. The first takes 4 units; the second requests 3 more at
     the same moment. Times are seconds from the decision by the server's clock, rounded up to the
     microsecond, so that a request repeated after that time is not early. If several limits decide
-    together, ``limit`` and ``remaining`` belong to the limit that refuses, or, if all allow, to the
+    together, ``burst`` and ``remaining`` belong to the limit that refuses, or, if all allow, to the
     limit with the least remaining.
 
     Attributes:
         allowed: Whether the units were taken (of a peek: whether they could be). True, then False.
             A refusal takes nothing from any limit.
-        limit: The capacity (the burst): the most units that can ever pass at once. 5, and 5.
+        burst: The most units that can ever pass at once. 5, and 5.
         remaining: The whole units that could pass right after this decision. 1, and still 1.
         retry_after: The time until the same request could pass if no other request takes units
             before. 0.0 if allowed; then 0.2, since 2 of the 3 units are missing and one is emitted
@@ -43,12 +43,12 @@ class Decision(NamedTuple):
     Example:
         >>> limiter = Limiter("memory://", {"stripe": "10/s burst 5"})
         >>> decision = limiter["stripe"].acquire(4)
-        >>> bool(decision), decision.limit, decision.remaining, decision.granted
+        >>> bool(decision), decision.burst, decision.remaining, decision.granted
         (True, 5, 1, 4)
     """
 
     allowed: bool
-    limit: int
+    burst: int
     remaining: int
     retry_after: float | None
     reset_after: float
@@ -58,15 +58,15 @@ class Decision(NamedTuple):
     paused: float = 0.0
 
     @classmethod
-    def allowance(cls, granted: float, limit: int = 0) -> Decision:
-        """Return an allowance that no limit has decided; ``limit`` units remain.
+    def allowance(cls, granted: float, burst: int = 0) -> Decision:
+        """Return an allowance that no limit has decided; ``burst`` units remain.
 
         :meta private:
         """
         return cls(
             allowed=True,
-            limit=limit,
-            remaining=limit,
+            burst=burst,
+            remaining=burst,
             retry_after=0.0,
             reset_after=0.0,
             limited_by=None,

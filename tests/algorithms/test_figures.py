@@ -49,7 +49,7 @@ def allowed(
 ) -> Decision:
     return Decision(
         allowed=True,
-        limit=burst,
+        burst=burst,
         remaining=remaining,
         retry_after=0.0,
         reset_after=reset,
@@ -62,7 +62,7 @@ def allowed(
 def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -> Decision:
     return Decision(
         allowed=False,
-        limit=burst,
+        burst=burst,
         remaining=remaining,
         retry_after=wait,
         reset_after=reset,
@@ -275,14 +275,14 @@ def test_a_refusal_tells_of_the_limit_that_binds() -> None:
     assert local.acquire({API: 10, MAIL: 10}, START) == refused(
         20, 5, wait=5.0, reset=15.0, by="mail"
     )
-    assert local.peek({API: 0, MAIL: 0}, START).limit == 10
+    assert local.peek({API: 0, MAIL: 0}, START).burst == 10
 
 
 def test_a_key_may_have_a_limit_of_its_own() -> None:
     local = MemoryLimits({"mail": "1/s"})
     local.define(GOLD, "1/s burst 9", START)
-    assert local.acquire({GOLD: 9}, START).limit == 9
-    assert local.acquire({LimitRef("mail", "plain"): 1}, START).limit == 1
+    assert local.acquire({GOLD: 9}, START).burst == 9
+    assert local.acquire({LimitRef("mail", "plain"): 1}, START).burst == 1
     local.reset(GOLD)
     assert local.peek({GOLD: 0}, START).remaining == 9
 

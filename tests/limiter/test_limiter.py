@@ -108,10 +108,10 @@ def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
     taken = api.try_acquire(4)
     assert about(taken) == (True, 1, 0.0, 0.4)
-    assert (taken.limit, taken.limited_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
+    assert (taken.burst, taken.limited_by, taken.granted, taken.delay) == (5, None, 4, 0.0)
     refused = api.try_acquire(3)
     assert about(refused) == (False, 1, 0.2, 0.4)
-    assert (refused.limit, refused.limited_by, bool(refused)) == (5, "api", False)
+    assert (refused.burst, refused.limited_by, bool(refused)) == (5, "api", False)
     assert (refused.granted, refused.delay) == (0, 0.0)
     clock.advance(0.2)
     assert about(api.try_acquire(3)) == (True, 0, 0.0, 0.5)
@@ -265,7 +265,7 @@ def test_a_refusal_tells_of_the_limit_that_binds(plain: Limiter) -> None:
     plain["fast"].try_acquire(7)
     plain["slow"].try_acquire(15)
     refused = plain.try_acquire(["fast", "slow"], 10)
-    assert (refused.limited_by, refused.limit, refused.remaining) == ("slow", 20, 5)
+    assert (refused.limited_by, refused.burst, refused.remaining) == ("slow", 20, 5)
     assert (refused.retry_after, refused.reset_after) == (5.0, 15.0)
 
 
@@ -554,11 +554,11 @@ def test_a_definition_is_in_force_for_others_at_once(
     limiter["api"].define("1/s burst 9")
     assert about(other["api"].peek(0)) == (True, 4, 0.0, 5.0)  # units in use stay in use
     other.register()  # the code's own does not replace it
-    assert other["api"].peek(0).limit == 9
+    assert other["api"].peek(0).burst == 9
     limiter["api"].undefine()
     assert about(other["api"].peek(0)) == (True, 0, 0.0, 0.5)
     limiter["new"].define(Limit.parse("1/s burst 3"))
-    assert other["new"].peek(0).limit == 3
+    assert other["new"].peek(0).burst == 3
     limiter["new"].undefine()
     with pytest.raises(UnknownLimitError):
         other["new"].peek()
@@ -569,11 +569,11 @@ def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
     limiter["mail", "gold"].define("100/s burst 20")
     assert limiter["mail", "gold"].try_acquire(20)
     assert limiter["mail", "gold"].try_acquire().retry_after == 0.01
-    assert limiter["mail", "plain"].peek().limit == limiter["mail"].peek().limit == 1
+    assert limiter["mail", "plain"].peek().burst == limiter["mail"].peek().burst == 1
     limiter["mail"].define("1/s burst 2")
-    assert limiter["mail", "gold"].peek(0).limit == 20
+    assert limiter["mail", "gold"].peek(0).burst == 20
     limiter["mail", "gold"].undefine()
-    assert limiter["mail", "gold"].peek(0).limit == 2
+    assert limiter["mail", "gold"].peek(0).burst == 2
     limiter["mail", "never defined"].undefine()
 
 
@@ -584,7 +584,7 @@ def test_a_key_with_a_weight_alone_has_the_limits_of_its_name(limiter: End) -> N
     assert not limiter["bulk", "gold"].try_acquire()
     assert limiter["bulk", "plain"].try_acquire(0.5)
     assert limiter.try_acquire(["api", limiter["bulk", "silver"]], 5)
-    assert limiter["bulk", "gold"].peek().limit == 50
+    assert limiter["bulk", "gold"].peek().burst == 50
 
 
 # The state of the limit itself is converted when it is defined, that of a key when it is read.
@@ -932,7 +932,7 @@ def test_keys_of_any_content_never_reach_another_key(plain: Limiter, client: red
     assert len(client.keys("{throttle}:state:*")) == len(values) - 1
     plain["mail", "a"].pause(30)
     plain["mail", "a:b"].define("1/s burst 9")
-    limits = [plain["mail", value].peek(0).limit for value in values]
+    limits = [plain["mail", value].peek(0).burst for value in values]
     assert limits.count(9) == 1
     assert not plain["mail", 1].try_acquire()
     assert not plain["mail", "1"].try_acquire()  # a number and its text are one key, as documented

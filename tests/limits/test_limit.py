@@ -1062,7 +1062,7 @@ class TestErrors:
 
 def test_decision_is_true_when_allowed() -> None:
     decision = Decision(
-        allowed=True, limit=5, remaining=1, retry_after=0.0, reset_after=0.4, limited_by=None
+        allowed=True, burst=5, remaining=1, retry_after=0.0, reset_after=0.4, limited_by=None
     )
     assert decision
     assert (decision.granted, decision.delay) == (0, 0.0)

@@ -288,9 +288,9 @@ def test_new_code_replaces_what_follows_a_definition_that_ends(
 def test_it_ends_at_that_microsecond(limiter: Limiter, clock: ManualClock) -> None:
     limiter["api"].define("10/s burst 5", seconds=5)
     clock.now += 5 * SECOND - 1
-    assert limiter["api"].peek().limit == 5
+    assert limiter["api"].peek().burst == 5
     clock.now += 1
-    assert limiter["api"].peek().limit == 1
+    assert limiter["api"].peek().burst == 1
 
 
 def test_set_once_more_it_ends_later_or_never(limiter: Limiter, clock: ManualClock) -> None:

@@ -241,13 +241,13 @@ def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> No
 def test_a_weight_says_nothing_of_limits(turns: Turns) -> None:
     turns.weigh({"gold": 3})
     turns.limiter["tenant"].define("7/s burst 70")
-    assert turns.limiter["tenant", "gold"].peek().limit == 70
+    assert turns.limiter["tenant", "gold"].peek().burst == 70
     turns.limiter["tenant", "gold"].define("9/s burst 90")
     turns.limiter["tenant", "gold"].define("8/s burst 80", weight=5)
-    assert turns.limiter["tenant", "gold"].peek().limit == 80
+    assert turns.limiter["tenant", "gold"].peek().burst == 80
     assert turns.client.hget("{throttle}:limits", "weight tenant:gold") == b"5 0 0"
     turns.limiter["tenant", "gold"].undefine()
-    assert turns.limiter["tenant", "gold"].peek().limit == 70
+    assert turns.limiter["tenant", "gold"].peek().burst == 70
     assert not turns.client.hexists("{throttle}:limits", "weight tenant:gold")
 
 

@@ -65,7 +65,7 @@ def test_a_key_more_than_there_may_be_is_refused_until_one_is_forgotten(
     assert limiter["mail", "c"].try_acquire()
     refused = limiter["mail", "d"].try_acquire()
     assert (refused.allowed, refused.limited_by, refused.granted) == (False, "mail", 0)
-    assert (refused.limit, refused.remaining) == (2, 0)
+    assert (refused.burst, refused.remaining) == (2, 0)
     assert (refused.retry_after, refused.reset_after) == (1.0, 1.0)  # until b's and c's are over
     assert limiter["mail", "d"].peek() == refused
     assert limiter["mail", "d"].acquire_up_to(5) == refused

@@ -460,7 +460,7 @@ def test_random_traffic_keeps_every_invariant(lines: Protocol) -> None:
         lines.check()
         for reference in named:
             limit = lines.limiter[reference].peek(0)
-            assert 0 <= limit.remaining <= limit.limit
+            assert 0 <= limit.remaining <= limit.burst
     assert sorted(lines.waiting()) == sorted(
         str(number) for number in range(arrived) if not done[str(number)]
     )

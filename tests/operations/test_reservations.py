@@ -255,7 +255,7 @@ def test_a_reservation_outlives_the_definitions_on_the_server(
 
 def test_a_slot_is_held_for_the_time_of_a_with(limiter: End) -> None:
     with limiter.hold(limiter["two"].slot()) as decision:
-        assert (decision.allowed, decision.limit, decision.remaining) == (True, 2, 1)
+        assert (decision.allowed, decision.burst, decision.remaining) == (True, 2, 1)
         with limiter.hold(limiter["two"].slot()) as second:
             assert second.remaining == 0
             with pytest.raises(Throttled) as caught, limiter.hold(limiter["two"].slot()):
@@ -495,7 +495,7 @@ def test_a_loop_may_be_closed_while_a_slot_is_given_back(redis_url: str) -> None
 def test_limits_of_one_name_are_taken_with_the_slot(plain: End, name: str) -> None:
     limit = plain[name]
     with plain.hold(limit.slot()) as decision:
-        assert (decision.limit, decision.remaining) == (2, 1)
+        assert (decision.burst, decision.remaining) == (2, 1)
         with plain.hold(limit.slot()), pytest.raises(Throttled), plain.hold(limit.slot()):
             raise AssertionError
     for _ in range(3):

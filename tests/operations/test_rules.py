@@ -82,7 +82,7 @@ def test_rules_in_memory(limiter: Limiter) -> None:
     assert used_up(memory, "code") == 1
     assert used_up(memory, "a", "x") == 5
     memory["a"].undefine()
-    assert memory.peek(["a"]).limit == 6
+    assert memory.peek(["a"]).burst == 6
 
 
 def test_rules_for_asyncio(limiter: Limiter) -> None:

@@ -113,7 +113,7 @@ def test_how_many_at_once_is_said_once() -> None:
 
 def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
     limiter["many"].define([f"{count}/h" for count in range(1, MAX_LIMITS_PER_NAME + 1)])
-    assert limiter["many"].try_acquire().limit == 1
+    assert limiter["many"].try_acquire().burst == 1
     assert limiter["many"].try_acquire().retry_after == HOUR
 
 
@@ -123,15 +123,15 @@ def test_as_many_limits_as_a_name_may_have(limiter: End) -> None:
 def test_all_of_them_have_to_allow(limiter: End, clock: ManualClock) -> None:
     github = limiter["github"]
     taken = github.try_acquire()
-    assert (taken.remaining, taken.limit, taken.granted) == (1, 2, 1)
+    assert (taken.remaining, taken.burst, taken.granted) == (1, 2, 1)
     github.try_acquire()
     refused = github.try_acquire()
-    assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", 0.5, 2)
+    assert (refused.limited_by, refused.retry_after, refused.burst) == ("github", 0.5, 2)
     clock.advance(0.5)
     assert github.try_acquire()
     clock.advance(10)
     refused = github.try_acquire()
-    assert (refused.limited_by, refused.retry_after, refused.limit) == ("github", HOUR - 10.5, 3)
+    assert (refused.limited_by, refused.retry_after, refused.burst) == ("github", HOUR - 10.5, 3)
     assert github.peek(0).remaining == 0
     with pytest.raises(Throttled, match="'github'") as caught:
         github.acquire(max_wait=1)
@@ -181,7 +181,7 @@ def test_each_log_remembers_on_its_own(limiter: End, clock: ManualClock) -> None
     clock.advance(60)
     assert logs.try_acquire()
     refused = logs.try_acquire()
-    assert (refused.retry_after, refused.limit, refused.reset_after) == (HOUR - 60, 3, HOUR)
+    assert (refused.retry_after, refused.burst, refused.reset_after) == (HOUR - 60, 3, HOUR)
     clock.advance(HOUR - 60)
     assert logs.try_acquire(2)
 
@@ -204,7 +204,7 @@ def test_they_are_defined_together(limiter: End, clock: ManualClock) -> None:
     github = limiter["github"]
     github.try_acquire(2)
     limiter["github"].define(["9/h using fixed-window", "4/s burst 4"])
-    assert (github.peek(0).limit, github.peek(0).remaining) == (4, 2)
+    assert (github.peek(0).burst, github.peek(0).remaining) == (4, 2)
     limiter["github", "gold"].define(["2/h using fixed-window", "1/s burst 9"])
     assert limiter["github", "gold"].try_acquire(2)
     assert limiter["github", "gold"].try_acquire().retry_after == HOUR
@@ -213,7 +213,7 @@ def test_they_are_defined_together(limiter: End, clock: ManualClock) -> None:
     clock.advance(2)
     assert limiter["github", "gold"].try_acquire(4)
     limiter["github"].undefine()
-    assert (github.peek(0).limit, github.peek(0).remaining) == (3, 1)
+    assert (github.peek(0).burst, github.peek(0).remaining) == (3, 1)
     assert github.try_acquire()
     assert github.try_acquire().retry_after == HOUR - 2
 
@@ -225,13 +225,13 @@ def test_there_may_be_more_of_them_or_fewer(limiter: End, key: str | None) -> No
     limiter["job"].define(["9/h using fixed-window", "9/h burst 9"])
     job.try_acquire(4)
     limiter["job"].define("5/h burst 5")
-    assert (job.peek(0).limit, job.peek(0).remaining) == (5, 1)
+    assert (job.peek(0).burst, job.peek(0).remaining) == (5, 1)
     limiter["job"].define(["9/h burst 9", "7/h using fixed-window", "6/h using sliding-log"])
-    assert (job.peek(0).limit, job.peek(0).remaining) == (6, 2)
+    assert (job.peek(0).burst, job.peek(0).remaining) == (6, 2)
     assert job.try_acquire(2)
     assert not job.try_acquire(0.000001)
     limiter["job"].define(["7/h using sliding-window", "9/h burst 9"])
-    assert (job.peek(0).limit, job.peek(0).remaining) == (7, 1)
+    assert (job.peek(0).burst, job.peek(0).remaining) == (7, 1)
 
 
 @pytest.mark.parametrize("key", [None, "gold"])
@@ -274,16 +274,16 @@ def test_what_is_refused_of_a_definition(limiter: End) -> None:
     for written in ([], ["1/s", "nonsense"], ["1 at once", "2 at once"], 5):
         with pytest.raises(LimitError, match="allowed:"):
             limiter["github"].define(written)
-    assert limiter["github"].peek(0).limit == 2
+    assert limiter["github"].peek(0).burst == 2
 
 
 def test_slots_may_become_more_or_fewer(limiter: End) -> None:
     limiter["slots"].define("3 at once")
-    assert limiter["slots"].peek(0).limit == 3
+    assert limiter["slots"].peek(0).burst == 3
     limiter["slots", "small"].define(["10/s burst 9", "1 at once"])
-    assert limiter["slots", "small"].peek(0).limit == 1
+    assert limiter["slots", "small"].peek(0).burst == 1
     limiter["host"].define("4 at once")
-    assert limiter["host"].peek(0).limit == 4
+    assert limiter["host"].peek(0).burst == 4
     limiter["new"].define("3 at once")
     with pytest.raises(LimitValueError, match="'new' cannot become '3/s'"):
         limiter["new"].define("3/s")
@@ -313,7 +313,7 @@ def test_what_waits_for_the_windows_of_a_calendar_is_told_of_more(
         assert limiter["api"].try_acquire()
         clock.advance(days * 86_400)
     clock.advance(-9_000 * 86_400.0)  # and when the clock has stepped back
-    assert limiter["api"].peek(3).limit == 3
+    assert limiter["api"].peek(3).burst == 3
 
 
 # How many limits and keys one call may name.

@@ -202,9 +202,9 @@ def change_limits(tour: Tour) -> None:
     for key in (None, "42"):
         throttle[LimitRef("api", key)].define("2/h burst 200", seconds=60)
         throttle[LimitRef("api", key)].define("3/h burst 300", weight=3)
-        assert throttle["api", "42"].peek().limit == 300
+        assert throttle["api", "42"].peek().burst == 300
         throttle[LimitRef("api", key)].undefine()
-    assert throttle["api", "42"].peek().limit == 100
+    assert throttle["api", "42"].peek().burst == 100
     tour.see(register_missing(throttle.plans, [parse_item("day")]))
     rules = read_rules('[limits]\napi = "5/h burst 500"\n[weights]\napi = 3', "rules.toml")
     assert apply_rules(throttle, rules, "rules.toml")
