@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
 
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
@@ -27,11 +28,15 @@ from celery_throttle.store.script import Call, script
 #: The periods of the last 15 minutes.
 _PERIODS = 30
 
-_TOP_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
+_MAX_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 
 
 def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
-    """Return all about a limit, or one key of it. Raises as :meth:`check_known`."""
+    """Return all about a limit, or one key of it.
+
+    Raises:
+        UnknownLimitError: neither the code nor the server has the limit.
+    """
     yield from observer.check_known(ref)
     fleet = yield from read_fleet(observer)
     ((status, waiting),) = yield from read_with_waiting(observer, [ref], fleet)
@@ -40,11 +45,11 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     if any(map(has_slots, limits.get(ref, ()))):
         used, holders = yield from _read_slots(observer, ref)
     return LimitDetails(
-        status=status,
+        **{field.name: getattr(status, field.name) for field in fields(status)},
         recent=(yield from read_periods(observer, ref.name, RECENT_SECONDS, _PERIODS)),
         queues=_read_queues(waiting, fleet),
         top_keys=(yield from _top_keys(observer, ref)),
-        paused_keys=(yield from _paused_keys(observer, ref, fleet.now)),
+        top_paused_keys=(yield from _paused_keys(observer, ref, fleet.now)),
         slots_used=used,
         slots=holders,
         fan_outs=(yield from _find_fan_outs(observer, ref, waiting)),
@@ -54,7 +59,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
 def _top_keys(observer: Observer, ref: LimitRef) -> Plan[tuple[tuple[str, int], ...]]:
     if ref.key is not None:
         return ()
-    _, found = yield from list_keys(observer, ref.name, "waiting", most=_TOP_KEYS)
+    _, found = yield from list_keys(observer, ref.name, "waiting", most=_MAX_KEYS)
     return tuple((key, int(tasks)) for key, tasks in found)
 
 
@@ -63,7 +68,7 @@ def _paused_keys(
 ) -> Plan[tuple[tuple[str, datetime | None], ...]]:
     if ref.key is not None:
         return ()
-    _, found = yield from list_keys(observer, ref.name, "paused", most=_TOP_KEYS)
+    _, found = yield from list_keys(observer, ref.name, "paused", most=_MAX_KEYS)
     return tuple(
         (key, None if is_endless(int(end) - now) else at_time(int(end)))
         for key, end in found

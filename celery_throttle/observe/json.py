@@ -29,7 +29,7 @@ _SPECIAL: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (Totals, "refused"): dict,
     (Totals, "dropped"): dict,
     (LimitDetails, "top_keys"): _objects("key", "waiting"),
-    (LimitDetails, "paused_keys"): _objects("key", "until"),
+    (LimitDetails, "top_paused_keys"): _objects("key", "until"),
     (TaskStatus, "limits"): _objects("limit", "key", "cost"),
     (TaskStatus, "blocked_by"): _object("limit", "key"),
 }

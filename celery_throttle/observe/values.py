@@ -179,17 +179,16 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitDetails:
-    """The details of one limit, or of one key of it.
+class LimitDetails(LimitStatus):
+    """The status of one limit, or of one key of it, with its details.
 
     Attributes:
-        status: The status of the limit, or of the key.
         recent: The last 15 minutes as 30 periods, the oldest first. They cover the whole limit,
             also in the details of a key.
         queues: The queues in which tasks wait at the limit, the queue with the most tasks first.
         top_keys: Pairs of an encoded key and its number of waiting tasks: the ten keys with the
             most tasks. Empty in the details of a key.
-        paused_keys: Pairs of an encoded key and the end of its pause, a UTC datetime. None: the
+        top_paused_keys: Pairs of an encoded key and the end of its pause, a UTC datetime. None: the
             pause lasts until it is resumed. The ten keys whose pauses end last. Empty in the
             details of a key.
         slots_used: The number of slots in use.
@@ -198,11 +197,10 @@ class LimitDetails:
             100; empty if more than 2,000 lines wait.
     """
 
-    status: LimitStatus
     recent: tuple[Period, ...]
     queues: tuple[QueueStatus, ...]
     top_keys: tuple[tuple[str, int], ...]
-    paused_keys: tuple[tuple[str, datetime | None], ...]
+    top_paused_keys: tuple[tuple[str, datetime | None], ...]
     slots_used: int
     slots: tuple[SlotHolder, ...]
     fan_outs: tuple[str, ...]

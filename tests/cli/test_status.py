@@ -75,7 +75,7 @@ def test_show(shell: Shell) -> None:
     assert "paused keys" not in output
     shell.app.throttle["mail", "t1"].pause(None)
     assert re.search(r"paused keys +t1 until resumed\n", shell.run("show", "mail"))
-    assert shell.json("show", "mail")["paused_keys"] == [{"key": "t1", "until": None}]
+    assert shell.json("show", "mail")["top_paused_keys"] == [{"key": "t1", "until": None}]
 
 
 def test_a_key_is_written_as_people_write_it(shell: Shell) -> None:

@@ -58,7 +58,7 @@ def test_actions(app: Any) -> None:
         assert (status, "paused until resumed, by web" in page) == (200, True)
         # A name of a foreign site that leads to this machine.
         assert post(f"{path}resume", Origin="http://evil.example", Host="evil.example")[0] == 400
-    assert app.throttle["mail"].status().status.pauses
+    assert app.throttle["mail"].status().pauses
     app.throttle["mail"].resume()
 
 

@@ -81,4 +81,4 @@ def _follow(browser: Any, link: str) -> None:
 
 
 def _count_starts(limiter: Limiter) -> float:
-    return limiter["stripe"].status().status.totals.granted
+    return limiter["stripe"].status().totals.granted

@@ -107,7 +107,7 @@ def test_users_who_may_change_limits_are_their_authors(
     # Browsers send no Sec-Fetch-Site over plain HTTP.
     origin = {"Origin": str(user.base_url).rstrip("/")}
     assert user.post(f"{PAGE}limits/mail/resume", headers=origin).status_code == 303
-    assert not limiter["mail"].status().status.pauses
+    assert not limiter["mail"].status().pauses
 
 
 def test_no_field_of_a_form_is_lost(login: Login, limiter: Limiter) -> None:
@@ -124,7 +124,7 @@ def test_no_field_of_a_form_is_lost(login: Login, limiter: Limiter) -> None:
     for form in forms:
         headers = {**form.pop("headers", {}), **SAME_ORIGIN}
         assert root.post(PAUSE, headers=headers, **form).status_code == 303
-        (pause,) = limiter["mail"].status().status.pauses
+        (pause,) = limiter["mail"].status().pauses
         assert pause.until is not None
         assert pause.author == Author("root (web)", text)
         limiter["mail"].resume()
@@ -133,7 +133,7 @@ def test_no_field_of_a_form_is_lost(login: Login, limiter: Limiter) -> None:
 def test_large_posts_are_refused(login: Login, limiter: Limiter) -> None:
     form = {"reason": "x" * 3_000_000}
     assert login("root").post(PAUSE, data=form, headers=SAME_ORIGIN).status_code == 400
-    assert not limiter["mail"].status().status.pauses
+    assert not limiter["mail"].status().pauses
 
 
 @pytest.mark.parametrize(

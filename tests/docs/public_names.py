@@ -9,7 +9,8 @@ Public are
 * the classes of this package that the annotations of public names mention: what a public method
   returns or takes is public, too,
 * of a public class its attributes without a leading underscore, and its special methods with a
-  docstring; those that it inherits from classes of this package included.
+  docstring; those that it inherits from classes of this package included. A field of a dataclass
+  is described once, by the class that defines it.
 
 Not public is a name whose docstring has the field ``:meta private:``, an attribute that such a
 class was the first to define, and what overrides one of these. Nor is the constructor of a class
@@ -26,6 +27,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import celery_throttle
@@ -138,6 +140,8 @@ def _attributes(cls: type) -> Iterator[PublicName]:
         if _is_private(value) or inspect.isclass(value):
             continue
         is_field = not (inspect.isfunction(value) or _is_property(value))
+        if is_field and is_dataclass(cls) and each not in inspect.get_annotations(cls):
+            continue
         if is_field and not any(each in inspect.get_annotations(base) for base in bases):
             continue  # no annotation: an attribute of a base of another project
         owner = _first_public_owner(cls, each)

@@ -151,7 +151,7 @@ class Bench:
         """
         with redis.Redis.from_url(self._env["THROTTLE_URL"]) as client:
             wait_until(lambda: not client.exists(Keys().workers), "the end of all claims")
-        totals = Limiter(self._env["THROTTLE_URL"])[limit].status().status.totals
+        totals = Limiter(self._env["THROTTLE_URL"])[limit].status().totals
         assert totals.parked + totals.requeued == totals.claimed + totals.handed_out, totals
         starts = len(self.starts(task))
         assert starts <= totals.granted <= starts + totals.requeued + admitted_per_kill, totals

@@ -232,7 +232,7 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
         keyboard.go_to("Reason")
         keyboard.press("incident <12>")
         keyboard.follow("Pause limit mail", "Done: mail: paused for 10 min, by web: incident <12>")
-        assert mail.status().status.pauses
+        assert mail.status().pauses
         keyboard.follow("Define", "One limit in each line")
         keyboard.go_to("Limit")
         keyboard.press("600/m", ENTER, "5000/h")
@@ -242,10 +242,10 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
         keyboard.follow(
             "Define limit mail", "Done: mail: 600/m; 5000/h for 1 h instead of 20/m by web"
         )
-        assert mail.status().status.clauses == ("600/m", "5000/h")
+        assert mail.status().clauses == ("600/m", "5000/h")
         keyboard.follow("Resume", "5 tasks wait; the last would start")
         keyboard.follow("Resume limit mail", "Done: mail: resumed")
-        assert not mail.status().status.pauses
+        assert not mail.status().pauses
         keyboard.follow("Drop", "They are discarded for good")
         keyboard.follow(
             "Drop the waiting tasks of limit mail", "Done: mail: dropped 5 tasks by web"

@@ -118,9 +118,8 @@ def rules_lines(rules: RulesStatus) -> Iterator[str]:
             yield from (f"    {line}" for line in other.error.splitlines())
 
 
-def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
+def details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
     """Return the names and values of ``show``."""
-    status = details.status
     of_all = " (all keys)" if status.key is not None else ""
     pairs = [
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
@@ -131,13 +130,13 @@ def details_pairs(details: LimitDetails) -> list[tuple[str, str]]:
         ("runnable", f"{status.runnable:,}"),
         ("done by", _done_by(status)),
         ("paused", "\n".join(map(_pause, status.pauses)) or "no"),
-        ("queues", "\n".join(map(_queue, details.queues))),
-        ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in details.top_keys)),
-        ("paused keys", _paused_keys(details)),
-        ("slots", _slots(details)),
-        ("fan-outs", ", ".join(details.fan_outs)),
+        ("queues", "\n".join(map(_queue, status.queues))),
+        ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in status.top_keys)),
+        ("paused keys", _paused_keys(status)),
+        ("slots", _slots(status)),
+        ("fan-outs", ", ".join(status.fan_outs)),
         # The server counts by limit, not by key.
-        (f"15 minutes{of_all}", _recent(details)),
+        (f"15 minutes{of_all}", _recent(status)),
         (f"in total{of_all}", totals_text(status.totals)),
     ]
     return [(name, value) for name, value in pairs if value]
@@ -183,9 +182,9 @@ def _queue(queue: QueueStatus) -> str:
 def _paused_keys(details: LimitDetails) -> str:
     named = [
         f"{format_key(key)} {'until resumed' if end is None else f'until {clock(end)}'}"
-        for key, end in details.paused_keys
+        for key, end in details.top_paused_keys
     ]
-    more = details.status.paused_keys - len(named)
+    more = details.paused_keys - len(named)
     return ", ".join([*named, f"and {more:,} more"] if named and more > 0 else named)
 
 

@@ -38,7 +38,7 @@ def _preview_pause(site: Site, ref: LimitRef, values: Values) -> Consequence:
     if values["for"] is None:
         text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         return Consequence(text)
-    pauses = site.limiter[ref].status().status.pauses
+    pauses = site.limiter[ref].status().pauses
     in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
     if in_force > values["for"]:
         return Consequence(
@@ -54,7 +54,7 @@ def _pause(site: Site, ref: LimitRef, values: Values, author: Author) -> None:
 
 def _preview_resume(site: Site, ref: LimitRef, _: Values) -> Consequence:
     site.run(site.limiter.plans.check_known(ref))
-    status = site.limiter[ref].status().status
+    status = site.limiter[ref].status()
     keys = count(status.paused_keys, "key")
     rest = f"{keys} {'stays' if status.paused_keys == 1 else 'stay'} paused."
     text = rest if status.paused_keys else ""
@@ -81,7 +81,7 @@ def _preview_define(site: Site, ref: LimitRef, values: Values) -> Consequence:
 
 
 def _describe_definition(site: Site, ref: LimitRef) -> str:
-    status = site.limiter[ref].status().status
+    status = site.limiter[ref].status()
     return f"In force now: {clauses_text(status)}; weight {status.weight}."
 
 

@@ -85,7 +85,7 @@ class LimitPages:
         details = site.limiter[ref].status()
         periods = site.recent(name)
         # The charts are of all keys, the rate would be of one.
-        allowance = allowance_of(details.status) if ref.key is None else None
+        allowance = allowance_of(details) if ref.key is None else None
         queues = [replace(one, name=site.queue_name(one.name)) for one in details.queues]
         return render_template(
             "limit.html",
@@ -93,12 +93,12 @@ class LimitPages:
             at=site.read_time(),
             details=details,
             is_stored=site.run(is_stored(site.observer, ref)),
-            status=details.status,
+            status=details,
             queues=queues,
             allowance=allowance,
             starts=draw_starts(periods, allowance and allowance.per_second),
             waiting=draw_waiting(periods),
-            refusals=refusals_text(details.status.totals),
+            refusals=refusals_text(details.totals),
             changes=self._changes(ref),
             done=site.find_done(),
         )

@@ -83,7 +83,7 @@ def test_an_adaptive_rate_follows_its_share(lines: Protocol) -> None:
     adaptive = lines.limiter["adaptive"]
     adaptive.try_acquire()
     adaptive.learn(Feedback(refused=True))
-    share = adaptive.status().status.usage[0].share
+    share = adaptive.status().usage[0].share
     assert share < 1
     rate = page(lines).get("limit_units_per_second", limit="adaptive")
     assert rate == pytest.approx(8 * share)

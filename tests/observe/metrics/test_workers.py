@@ -69,7 +69,7 @@ def test_counters_agree_with_the_tasks_that_ran(
     units = {"api": ran["api"] + 2 * of_tenants, "tenant": 2 * of_tenants, "pair": ran["pair"]}
     for name, used in units.items():
         # The units of a claim that went back are spent, too; on a busy machine there may be some.
-        requeued = app.throttle[name].status().status.totals.requeued
+        requeued = app.throttle[name].status().totals.requeued
         granted = page.get("units_granted_total", limit=name)
         assert granted is not None
         assert used + requeued <= granted <= used + 2 * requeued, name
@@ -114,7 +114,7 @@ def test_tasks_that_wait_and_are_revoked(
     wait_until(lambda: runs(redis_url).get("api") == 16, "16 runs")
     page = read_page(app.throttle)
     # Those of a claim that went back are counted again; on a busy machine there may be some.
-    requeued = app.throttle["api"].status().status.totals.requeued
+    requeued = app.throttle["api"].status().totals.requeued
     assert page.get("tasks_waiting", limit="api") == 0
     assert page.get("tasks_dropped_total", limit="api", reason="revoked") == 4
     assert page.get("tasks_released_total", limit="api") == 16 + requeued

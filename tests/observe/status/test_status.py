@@ -148,20 +148,20 @@ def test_keys(lines: Protocol) -> None:
     assert (mail.waiting, mail.waiting_keys, mail.paused_keys, mail.own_keys) == (5, 2, 1, 1)
     details = lines.limiter["mail"].status()
     assert details.top_keys == (("b", 3), ("a", 2))
-    assert [key for key, _ in details.paused_keys] == ["a"]
+    assert [key for key, _ in details.top_paused_keys] == ["a"]
     assert [(queue.name, queue.waiting) for queue in details.queues] == [("q", 5)]
-    of_key = lines.limiter["mail", "a"].status().status
+    of_key = lines.limiter["mail", "a"].status()
     assert (of_key.waiting, of_key.key) == (2, "a")
     (pause,) = of_key.pauses
     assert (pause.key, pause.seconds) == ("a", 60)
     assert pause.author is not None
     assert (pause.author.by, pause.author.reason) == ("ann", "spam")
-    assert lines.limiter["mail", "c"].status().status.clauses == ("1/m",)
+    assert lines.limiter["mail", "c"].status().clauses == ("1/m",)
 
 
 def test_a_pause_of_a_limit_is_that_of_its_keys(lines: Protocol) -> None:
     lines.limiter["mail"].pause(None, reason="maintenance")
-    (pause,) = lines.limiter["mail", "a"].status().status.pauses
+    (pause,) = lines.limiter["mail", "a"].status().pauses
     assert (pause.key, pause.seconds, pause.until) == (None, math.inf, None)
 
 
@@ -175,7 +175,7 @@ def test_slots_and_their_tasks(lines: Protocol) -> None:
         ("worker-1", "gate"),
         ("worker-1", "line"),
     }
-    assert details.status.usage[0].used == 2
+    assert details.usage[0].used == 2
     lines.limiter.run_plan(
         lines.limiter.plans.release([LimitRef("slots", None)], "worker-1 7 gate")
     )

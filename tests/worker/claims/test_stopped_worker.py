@@ -40,7 +40,7 @@ def bench(redis_url: str, proxy: Proxy) -> Iterator[Bench]:
 
 
 def until_in_line(bench: Bench, limiter: Limiter, count: int) -> None:
-    bench.until(lambda: limiter["api"].status().status.waiting == count, "all wait in their lines")
+    bench.until(lambda: limiter["api"].status().waiting == count, "all wait in their lines")
 
 
 def stop(*workers: Worker) -> None:
@@ -118,7 +118,7 @@ def test_a_solo_worker_reports_a_start_before_the_task_ends(
     conf = {"throttle_lease": 200}  # a lease is renewed after half of that
     bench.start_workers(1, pool="solo", env={"FAULTS_CONF": json.dumps(conf)})
     bench.send("held", [0])
-    bench.until(lambda: limiter["slots"].status().status.waiting == 1, "it waits in its line")
+    bench.until(lambda: limiter["slots"].status().waiting == 1, "it waits in its line")
     limiter["slots"].resume()
     bench.until_started("held", 1)
     with own_server.client() as client:

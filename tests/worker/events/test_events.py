@@ -115,7 +115,7 @@ def test_that_begin_at_run_time(
         """Run a task; it is done when the worker says so, as its result is there before."""
         with paused(client, "waits"):
             task = monitored.waits.delay()
-            wait_until(lambda: client["gate", "waits"].status().status.waiting, "a waiting task")
+            wait_until(lambda: client["gate", "waits"].status().waiting, "a waiting task")
         task.get(timeout=30)
         inspect = control.inspect(**of_worker)
         wait_until(lambda: inspect.active() == {worker.hostname: []}, "a worker without a task")
@@ -146,7 +146,7 @@ def test_of_tasks_in_a_worker_that_stops(
         worker.terminate()
         worker.wait()
         start_worker(APP, redis_url, options=WITH_EVENTS)
-        wait_until(lambda: client["gate", "waits"].status().status.waiting == 3, "3 waiting tasks")
+        wait_until(lambda: client["gate", "waits"].status().waiting == 3, "3 waiting tasks")
     for task in tasks:
         seen.wait_for("task-succeeded", task)
         assert seen.types(task).count("task-received") == 1
@@ -159,10 +159,10 @@ def test_that_cannot_be_sent(
     worker = start_worker("tests.apps.failing_events", redis_url, options=WITH_EVENTS)
     with paused(client, "waits"):
         waiting = monitored.waits.delay()
-        wait_until(lambda: client["gate", "waits"].status().status.waiting, "a waiting task")
+        wait_until(lambda: client["gate", "waits"].status().waiting, "a waiting task")
     with paused(client, "inside"):
         inside = monitored.inside.delay()
-        wait_until(lambda: client["gate", "inside"].status().status.waiting, "a waiting task")
+        wait_until(lambda: client["gate", "inside"].status().waiting, "a waiting task")
     for task in (waiting, inside, monitored.passes.delay()):
         task.get(timeout=30)
         seen.wait_for("task-succeeded", task)

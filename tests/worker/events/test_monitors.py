@@ -54,7 +54,7 @@ class Monitors:
 
     def wait_in_line(self, name: str, count: int = COUNT, limit: str = "gate") -> None:
         handle = self.throttle[limit, name]
-        wait_until(lambda: handle.status().status.waiting == count, f"{count} waiting tasks")
+        wait_until(lambda: handle.status().waiting == count, f"{count} waiting tasks")
 
     def check(self, name: str, *, started: int, received: int = COUNT, revoked: int = 0) -> None:
         """Check the numbers after the end of all tasks of a name."""

@@ -45,7 +45,7 @@ def test_reports_that_a_failover_has_lost_are_made_again(
         bench.start_workers(1)
         bench.send("late_held", [0])
         bench.send("held", [1])
-        bench.until(lambda: before["api"].status().status.waiting == 1, "it waits in its line")
+        bench.until(lambda: before["api"].status().waiting == 1, "it waits in its line")
         before["api"].resume()
         bench.until_started("late_held", 1)
         bench.until_started("held", 1)
@@ -63,6 +63,6 @@ def test_reports_that_a_failover_has_lost_are_made_again(
         with replica.client() as client:
             bench.until(lambda: not client.exists(Keys().workers), "no claim is left")
             bench.until(lambda: not client.exists("{throttle}:entries:slots"), "no slot is left")
-        assert after["api"].status().status.waiting == 0
+        assert after["api"].status().waiting == 0
         assert bench.rows("modes") == [], "no outage"
         assert len(bench.rows("starts")) == 2

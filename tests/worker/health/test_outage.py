@@ -180,7 +180,7 @@ def test_claims_are_renewed_as_soon_as_the_server_is_back(
         limiter["api"].pause(None)
         bench.start_workers(1, concurrency=1)
         bench.send("late_held", range(1))
-        bench.until(lambda: limiter["api"].status().status.waiting == 1, "it waits in its line")
+        bench.until(lambda: limiter["api"].status().waiting == 1, "it waits in its line")
         limiter["api"].resume()
         bench.until_started("late_held", 1)
         own_server.signal(signal.SIGSTOP)

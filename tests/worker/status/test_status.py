@@ -78,7 +78,7 @@ def test_tasks_that_no_worker_takes(
     throttle["api"].pause(None)
     app.send_task("tests.apps.reports.call", ("t1",))
     first = start_worker("tests.apps.reports", redis_url)
-    wait_until(lambda: throttle["api"].status().status.waiting == 1, "a waiting task")
+    wait_until(lambda: throttle["api"].status().waiting == 1, "a waiting task")
     first.terminate()
     first.wait()
     wait_until(lambda: throttle.status().workers == 0, "no worker")
@@ -108,7 +108,7 @@ def test_each_unit_is_counted(
     throttle["api"].pause(None)
     for number in range(1, 150):
         app.send_task("tests.apps.reports.call", (f"t{number % 7}",))
-    wait_until(lambda: throttle["api"].status().status.waiting == 149, "the others wait")
+    wait_until(lambda: throttle["api"].status().waiting == 149, "the others wait")
     throttle["api"].resume()
     run_all(150)
     for limit in throttle.status().limits:
@@ -131,18 +131,18 @@ def test_remote_control(redis_url: str, throttle: Throttle, start_worker: StartW
     )
     output = control("throttle_pause", "tenant", "600", "spam", "t1")
     assert output.count("OK") == 2
-    (pause,) = throttle["tenant", "t1"].status().status.pauses
+    (pause,) = throttle["tenant", "t1"].status().pauses
     assert pause.author is not None
     assert pause.author.reason == "spam"
-    assert throttle["tenant"].status().status.pauses == ()
+    assert throttle["tenant"].status().pauses == ()
     assert len(throttle.changes()) == 1
     assert '"t1"' in inspect("--json", "throttle", "tenant", "t1")
     control("throttle_resume", "tenant", "t1")
-    assert throttle["tenant", "t1"].status().status.pauses == ()
+    assert throttle["tenant", "t1"].status().pauses == ()
     control("throttle_define", "api", "5/s burst 2")
-    assert throttle["api"].status().status.clauses == ("5/s burst 2",)
+    assert throttle["api"].status().clauses == ("5/s burst 2",)
     assert "is not a rate" in control("throttle_define", "api", "fast")
     control("throttle_undefine", "api")
-    assert throttle["api"].status().status.clauses == ("50/s",)
+    assert throttle["api"].status().clauses == ("50/s",)
     assert '"unknown"' in inspect("--json", "throttle_why", "nope")
     assert '"stranded": []' in inspect("--json", "stats")
