@@ -1,5 +1,5 @@
 """Limits, rates, costs, keys, requirements and decisions, as immutable values.
 
-Nothing here knows Celery, and only ``rules/file.py`` does I/O: it reads a rules file. May import
-:mod:`celery_throttle.errors` only.
+Nothing here knows Celery, and only ``limits/rules/file.py`` does I/O: it reads a rules file. May
+import :mod:`celery_throttle.errors` only.
 """

@@ -83,7 +83,10 @@ class GatedRequest(PassesGate):
             _end(self)
 
     def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002  # as in Celery
-        """Send an event, and note the outcome: Celery sends one in every way that a task ends."""
+        """Send an event, and note the outcome: Celery calls this in every way that a task ends.
+
+        Only a success is not announced by a worker without events.
+        """
         task = self.throttle_state
         if type == "task-started" and task.waited:
             fields |= restart_fields(self)
@@ -194,9 +197,12 @@ def _with_end(inner: Callable[..., Any]) -> Callable[..., Any]:
         if result[0]:  # the error goes on to on_failure, after which the task may run once more
             return inner(self, result, **kwargs)
         try:
-            return inner(self, result, **kwargs)
+            returned = inner(self, result, **kwargs)
+            # A worker without events sends none for a success.
+            self.throttle_state.outcome = self.throttle_state.outcome or DONE
         finally:
             _end(self)
+        return returned
 
     return on_success
 

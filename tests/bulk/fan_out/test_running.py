@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.apps import bulk
 from tests.programs import ROOT
 from tests.servers.server import wait_until
 from tests.tether import Tethered
-from tests.workers import StartWorker
+from tests.workers import QUICK, StartWorker
 
 pytestmark = pytest.mark.workers
 
@@ -43,10 +43,11 @@ def runs(client: Any) -> list[list[str]]:
     return [row.decode().split() for row in client.lrange("bulk", 0, -1)]
 
 
+@pytest.mark.parametrize("options", [QUICK, (*QUICK, "--without-heartbeat")], ids=["", "no events"])
 def test_every_end_of_a_task_is_counted_once(
-    client: Any, redis_url: str, start_worker: StartWorker
+    options: Sequence[str], client: Any, redis_url: str, start_worker: StartWorker
 ) -> None:
-    start_worker("tests.apps.bulk", redis_url)
+    start_worker("tests.apps.bulk", redis_url, options=options)
     ways = ["", "fail", "retry", "ignore", "reject", "requeue"]
     signatures = [CALL.s(n, ways[n % 6]).set(task_id=str(n)) for n in range(60)]
     late = CALL.s(60).set(expires=0.01, task_id="60")
