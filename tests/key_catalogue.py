@@ -63,7 +63,7 @@ _FAN_OUT_PAUSE = LimitRef(FAN_OUT_NAME, "<fan-out>")
 #: Groups of scripts that write many kinds of keys, by the names that the documentation gives them.
 SCRIPT_GROUPS: Mapping[str, str] = {
     "decision scripts": (
-        "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle"
+        "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle_reservation"
     ),
     "line scripts": (
         "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, "
@@ -177,7 +177,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             Expiry.ALWAYS,
             "eight days after the last count",
             "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
-            "settle, withdraw",
+            "settle_reservation, withdraw",
             (_KEYS.totals("<limit>"), "hash", "totals: counters of requests and tasks"),
         ),
         *_kinds(
@@ -237,7 +237,8 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.WHILE_IDLE,
             "deleted with the last task",
-            f"{_CHANGE_LINES}, quarantine, recheck_waiters, release, reset, resume, settle",
+            f"{_CHANGE_LINES}, quarantine, recheck_waiters, release, reset, resume, "
+            "settle_reservation",
             (
                 _QUEUE.due,
                 "zset",
@@ -431,7 +432,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         Expiry.ALWAYS,
         "never stored",
         "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
-        "release, requeue, reset, resume, settle",
+        "release, requeue, reset, resume, settle_reservation",
         (_KEYS.wakeup_channel("<worker>"), "channel", "empty messages that make a worker poll"),
     ),
 }

@@ -37,7 +37,7 @@ def make_backend(
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
 
-    ``restore``: see :class:`~celery_throttle.operations.plan.LimitPlans`.
+    ``restore``: see :class:`~celery_throttle.operations.plan.PlanContext`.
 
     Raises:
         ConfigurationError: the URL cannot be used, or not with the prefix of the keys.

@@ -261,7 +261,7 @@ class LimitHandle:
         reason: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Define the limit, or the key, at run time, for all clients and all waiting tasks at once.
+        """Define the limit, or the key, at run time, for all clients and lines at once.
 
         The definition takes precedence over the rules file and the code until :meth:`undefine`.
         Units in use stay in use: a meter drains them at the new rate, and a window counts them as

@@ -14,7 +14,7 @@ from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.report.periods import RECENT_SECONDS
 from celery_throttle.observe.report.records import read_periods
 from celery_throttle.observe.status.fleet import Fleet, read_fleet
-from celery_throttle.observe.status.limits import MAX_LINES, Waiting, read_with_waiting
+from celery_throttle.observe.status.limits import MAX_LINES, Waiting, read_statuses
 from celery_throttle.observe.status.stored import list_keys
 from celery_throttle.observe.times import at_time
 from celery_throttle.observe.values import (
@@ -39,7 +39,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     """
     yield from observer.check_known(ref)
     fleet = yield from read_fleet(observer)
-    ((status, waiting),) = yield from read_with_waiting(observer, [ref], fleet)
+    ((status, waiting),) = yield from read_statuses(observer, [ref], fleet)
     used, holders = 0, tuple[SlotHolder, ...]()
     limits = yield from read_limits(observer, [ref])
     if any(map(has_slots, limits.get(ref, ()))):

@@ -16,7 +16,7 @@ from celery_throttle.store.script import Argument, Call, script
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """The limits of one prefix, for those who read their status and change nothing.
+    """The limits of one prefix, for those who read their status and change no limit.
 
     Each plan of this package is a function whose first argument is an observer.
     """

@@ -65,7 +65,7 @@ class Acquisition(NamedTuple):
 
     requirement: Requirement
     decision: Decision
-    marks: Sequence[Any]  #: identify the take, for :meth:`~.settle.Plans.settle`; empty if refused
+    marks: Sequence[Any]  #: identify the take, for :func:`settle`; empty if refused
     #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
     task_items: Sequence[tuple[str, str | None, int]] = ()
     from_server: bool = True  #: whether a part of it was taken on the server
@@ -233,7 +233,7 @@ def settle(context: PlanContext, acquisition: Acquisition, actual: Costs) -> Pla
     names = [keys.limits, *names, *waits, keys.totals()]
     worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
     about = [context.now(), int(has_keys(refs)), *args, *worth, *acquisition.marks]
-    call = Call(script("settle"), names, about)
+    call = Call(script("settle_reservation"), names, about)
     check_reply((yield from call_registered(context, call, refs)), [requirement], context.limits)
 
 

@@ -1,6 +1,6 @@
 """Plans that define limits: register those of the code, define and undefine at run time.
 
-Each is a function of what it uses; :class:`.server.ServerPlans` has them as methods.
+Each is a function of what it uses; :class:`.server.Plans` has them as methods.
 """
 
 from __future__ import annotations

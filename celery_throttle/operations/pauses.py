@@ -1,6 +1,6 @@
 """Plans that pause, resume and reset limits.
 
-Each is a function of what it uses; :class:`.server.ServerPlans` has them as methods.
+Each is a function of what it uses; :class:`.server.Plans` has them as methods.
 """
 
 from __future__ import annotations

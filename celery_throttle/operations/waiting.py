@@ -96,9 +96,9 @@ def claim_call(
 
     ``lease``, ``poll_interval`` and the horizons are seconds. ``queue_keys`` has four keys of each
     queue, ``tokens`` one token for each task to claim. Of these tasks ``free`` have free processes,
-    by default all; the others will have one soon. ``settled`` are tokens of claims that are done,
-    negative for those that did not start; ``releases`` entries, waits and holder of each slot;
-    ``acknowledged`` identities of messages. See ``claim.lua``.
+    by default all; the others will have one soon. ``settled`` are tokens of claims whose messages
+    are acknowledged, negative for those that did not start; ``releases`` entries, waiting-lists and
+    holder of each slot; ``acknowledged`` identities of messages. See ``claim.lua``.
     """
     names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker)]
     names += (*queue_keys, keys.totals())

@@ -237,7 +237,7 @@ def items_of(requirement: Requirement) -> list[Item]:
 
 
 def _marks(requirement: Requirement, rest: Requirement, marks: Sequence[int]) -> Sequence[int]:
-    """Return the marks of a whole requirement as ``settle.lua`` reads them.
+    """Return the marks of a whole requirement as ``settle_reservation.lua`` reads them.
 
     The script returned marks for the rest; units that the run had before have none. For each limit
     name: since when it is in force, how many marks, and these, two numbers each.

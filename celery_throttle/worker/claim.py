@@ -38,7 +38,7 @@ class ClaimHolder(Protocol):
         """Record that the pool gets the task; False if it must not start in this worker."""
 
     def settle(self, claim: Claim) -> None:
-        """Record that the task is done."""
+        """Record that the message is acknowledged, which ends the claim."""
 
     def requeue(self, claims: Iterable[Claim]) -> None:
         """Put tasks back at the heads of their lines."""
@@ -79,7 +79,7 @@ class Claim:
         return self.claims.start(self)
 
     def settle(self) -> None:
-        """Record that the task is done."""
+        """Record that the message is acknowledged, which ends the claim."""
         self.claims.settle(self)
 
     def requeue(self) -> None:

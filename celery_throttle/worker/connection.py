@@ -144,7 +144,7 @@ class ShardLink:
         self._renewal = consumer.timer.call_repeatedly(shard.leases.interval, shard.leases.renew)
         shard.claims.on_settled = self._poller.on_settled
         shard.slots.on_released = self._poller.on_released
-        shard.call.acknowledged = waiting.acknowledged
+        shard.call.take_acknowledged = waiting.take_acknowledged
         shard.outcomes.report_in = self._report_outcomes_in
         shard.on_return = self._on_return
 
@@ -186,7 +186,7 @@ class ShardLink:
         self.wakeup.close()
         self.gate.stop()
         shard.call.wait_for_end()
-        shard.claims.requeue(shard.claims.booked(), unless_started=True)
+        shard.claims.requeue(shard.claims.unstarted(), unless_started=True)
 
     def _report_outcomes_in(self, seconds: float) -> None:
         if self._is_open:

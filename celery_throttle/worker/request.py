@@ -172,7 +172,7 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
 
     def end(outcome: str) -> None:
         if task.status is Status.IN_STRATEGY and gate is not None:
-            gate.end_ungated(request, outcome)
+            gate.end_in_strategy(request, outcome)
 
     def acknowledge(*args: Any, **options: Any) -> None:
         request.on_ack(*args, **options)

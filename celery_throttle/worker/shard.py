@@ -105,7 +105,7 @@ class Shard:
             self.slots,
             queues=self.queues,
             backoff=self.backoff,
-            acknowledged=tuple,
+            take_acknowledged=tuple,
             register_limits=self._register_missing,
         )
         self.leases = WorkerLeases(self.call)

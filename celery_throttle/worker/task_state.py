@@ -4,7 +4,7 @@ Each request has one :class:`TaskState`. It has one of these statuses::
 
     RECEIVED ──┬── queue ───► QUEUED ────┐
                ├── gather ──► GATHERED ──┤
-               ├── defer ───► DEFERRED ──┤ return_to_gate
+               ├── defer ───► DEFERRED ──┤ arrive_at_gate
                ├── delay ───► DELAYED ───┴───► RECEIVED
                ├── book ────► BOOKED ────┐ its start comes
                ├── admit ───► ADMITTED ◄─┘
@@ -180,7 +180,7 @@ class TaskState:
 
     # At the gate.
 
-    def return_to_gate(self) -> Status:
+    def arrive_at_gate(self) -> Status:
         """The task comes to the gate: with its units, or as it was received.
 
         Units that were taken for a start more than 20 ms ago are lost.

@@ -93,10 +93,10 @@ def test_a_task_returns_to_the_gate_unless_it_passed_or_left(status: Status) -> 
     )
     if status in passed:
         with pytest.raises(TransitionError):
-            task.return_to_gate()
+            task.arrive_at_gate()
     else:
         expected = status if status is Status.CLAIMED else Status.RECEIVED
-        assert task.return_to_gate() is expected
+        assert task.arrive_at_gate() is expected
 
 
 def test_a_task_that_was_parked_does_not_end_here() -> None:
@@ -117,28 +117,28 @@ def test_booked_units_are_kept_for_20_ms(monkeypatch: pytest.MonkeyPatch) -> Non
     task.book(0.01)
     assert task.seconds_to_start() == pytest.approx(0.01)
     now[0] += 0.029
-    assert task.return_to_gate() is Status.BOOKED
+    assert task.arrive_at_gate() is Status.BOOKED
     assert task.seconds_to_start() == 0.0
     now[0] += 0.002
-    assert task.return_to_gate() is Status.RECEIVED
+    assert task.arrive_at_gate() is Status.RECEIVED
 
 
 def test_a_claim_with_units_is_used_once() -> None:
     """The run that it was made for has the units; after a step out the gate decides anew."""
     wait = Wait(LimitRef("api", None), 3, 1.5)
     task = task_state(claim(wait))
-    assert task.return_to_gate() is Status.CLAIMED
+    assert task.arrive_at_gate() is Status.CLAIMED
     task.admit()
     assert task.end_wait() is wait
     task.run()
     task.step_out()
     task.defer()
-    assert task.return_to_gate() is Status.RECEIVED
+    assert task.arrive_at_gate() is Status.RECEIVED
     assert task.end_wait() is None
 
 
 def test_a_claim_without_units_is_decided_at_the_gate() -> None:
-    assert task_state(claim(None)).return_to_gate() is Status.RECEIVED
+    assert task_state(claim(None)).arrive_at_gate() is Status.RECEIVED
 
 
 @pytest.mark.parametrize("key", [None, "42"])

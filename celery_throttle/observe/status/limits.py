@@ -67,7 +67,7 @@ def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Stat
 def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     """Return the status of the limits with these names, in this order."""
     fleet = yield from read_fleet(observer)
-    found = yield from read_with_waiting(observer, [LimitRef(name, None) for name in names], fleet)
+    found = yield from read_statuses(observer, [LimitRef(name, None) for name in names], fleet)
     stranded = _find_stranded(fleet, found)
     limits = tuple(status for status, _ in found)
     rules = yield from read_rules_status(observer)
@@ -75,7 +75,7 @@ def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     return Status(at, limits, None, workers, stranded, rules, fleet.ungated)
 
 
-def read_with_waiting(
+def read_statuses(
     observer: Observer, refs: Sequence[LimitRef], fleet: Fleet
 ) -> Plan[list[tuple[LimitStatus, Waiting]]]:
     """Return the status of some limits and keys, and the lines that wait there."""

@@ -46,7 +46,7 @@ class MessageClaim(Protocol):
     """The claim that a message out of a line is acknowledged to."""
 
     def settle(self) -> None:
-        """Record that the task is done."""
+        """Record that the message is acknowledged, which ends the claim."""
 
     def requeue(self) -> None:
         """Put the task back at the head of its line."""

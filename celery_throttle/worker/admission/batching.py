@@ -30,7 +30,7 @@ class QuotaBatch:
     readmit: Callable[[Any], None]
     call_later: CallLater
     #: Returns the requests that wait for a process; one call takes quota for those already.
-    waiting: Callable[[], Iterable[Any]]
+    queued: Callable[[], Iterable[Any]]
 
     def __post_init__(self) -> None:
         self._requests: deque[Any] = deque()
@@ -41,7 +41,7 @@ class QuotaBatch:
 
     def has_room(self) -> bool:
         """Return whether to gather a request now; otherwise its quota is to be taken at once."""
-        return not self._readmitting and not any(self.waiting())
+        return not self._readmitting and not any(self.queued())
 
     def add(self, request: Any) -> Status:
         """Gather a request for some milliseconds."""

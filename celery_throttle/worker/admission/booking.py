@@ -44,7 +44,7 @@ class Booking:
 
     def book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
         """Book the start of a request that has a process, or else let it wait."""
-        # A slot is taken by the call that parks the task otherwise, never ahead of tasks.
+        # Slots are never taken ahead, so the call that parks a task takes them as well.
         if self.waiting.in_lines and not limits.slots and not may_be_parked(request):
             status = self._use_quota(request, requirement)
             if status is not None:

@@ -96,10 +96,9 @@ class Gate:
     def admit(self, request: Any) -> Status:
         """Decide about a request for which a process is free; it may run if it is ``ADMITTED``.
 
-        That is so once for each start of a task, with limits or without: the place to count
-        admissions.
+        It returns ``ADMITTED`` once for each start of a task, with limits or without.
         """
-        status = self._decide(request, self._decide_returned)
+        status = self._decide(request, self._decide_arrived)
         if status is Status.ADMITTED:
             waited = announce_release(request)
             if signals.task_admitted.receivers and has_limits(self.throttle, request):
@@ -117,10 +116,10 @@ class Gate:
                 idle_requests.add(request)
         return status
 
-    def _decide_returned(self, request: Any) -> Status:
+    def _decide_arrived(self, request: Any) -> Status:
         """Start a request that has its units already; decide about any other."""
         task: TaskState = request.throttle_state
-        status = task.return_to_gate()
+        status = task.arrive_at_gate()
         if status is Status.BOOKED or self.slots.holds(request):
             return self._start_booked(request)
         claim = task.claim
@@ -166,7 +165,7 @@ class Gate:
         """Decide about several requests in one round trip; without a reply one by one."""
         requests = [request for request in requests if not self._is_revoked(request)]
         for request in requests:
-            request.throttle_state.return_to_gate()
+            request.throttle_state.arrive_at_gate()
         if self._stopped:
             for request in requests:
                 self._park_at_stop(request)
@@ -247,7 +246,7 @@ class Gate:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
 
-    def end_ungated(self, request: Any, outcome: str) -> None:
+    def end_in_strategy(self, request: Any, outcome: str) -> None:
         """Record the end of an admitted task that its own strategy has run.
 
         Its message is acknowledged or rejected: that is all that this worker sees.

@@ -37,32 +37,33 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(slots=True)
 class Block:
-    """Units taken in one call. Each is used once, at its own time or later.
+    """Starts of which one call has taken the units. Each is used once, at its own time or later.
 
-    A block has as many units as tasks were started in 20 ms recently, and no more than its limit
-    gives in one second. Units that are unused when the block ends are lost to the limit.
+    A block has as many starts as tasks came to the gate in 20 ms recently, and no more than its
+    limit gives in one second. Units of starts that are unused when the block ends are lost to the
+    limit. A change of the limit does not end a block.
     """
 
     since: float  #: monotonic time of the reply
-    units: int
+    starts: int
     at_once: int  #: how many of them may be used at once
     later: float  #: seconds from `since` until the first of the others may be used
-    step: float  #: seconds from each of the others to the next
-    #: Seconds for which units may be used: less than 20 ms where a window ends.
-    good_for: float = tuning.BOOKING_HORIZON_SECONDS
+    interval: float  #: seconds from each of the others to the next
+    #: Seconds for which starts may be used: less than 20 ms where a window ends.
+    lifetime: float = tuning.BOOKING_HORIZON_SECONDS
     used: int = 0
 
     def left(self, now: float) -> int:
-        """Return how many units may still be used."""
-        return self.units - self.used if now - self.since <= self.good_for else 0
+        """Return how many starts may still be used."""
+        return self.starts - self.used if now - self.since <= self.lifetime else 0
 
     def use(self, now: float) -> float | None:
-        """Use the next unit. Return the seconds until its time; None if there is no unit."""
+        """Use the next start. Return the seconds until its time; None if there is none."""
         if not self.left(now):
             return None
         index = self.used - self.at_once
         self.used += 1
-        at = self.since + self.later + index * self.step
+        at = self.since + self.later + index * self.interval
         return max(0.0, at - now) if index >= 0 else 0.0
 
 
@@ -73,7 +74,7 @@ class Quota:
     throttle: AppLimits
     backoff: Backoff
     #: Returns the requests that wait for a process, the next first.
-    waiting: Callable[[], Iterable[Any]]
+    queued: Callable[[], Iterable[Any]]
 
     def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
@@ -143,14 +144,14 @@ class Quota:
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
             if reply[0] == ReplyStatus.ALLOWED:
-                _, units, at_once, wait_us, step_ns, good_us = reply
+                _, starts, at_once, wait_us, interval_ns, lifetime_us = reply
                 self._blocks[want.requirement] = Block(
                     now,
-                    units,
+                    starts,
                     at_once,
                     wait_us / MICROSECONDS,
-                    step_ns / NANOSECONDS,
-                    good_us / MICROSECONDS,
+                    interval_ns / NANOSECONDS,
+                    lifetime_us / MICROSECONDS,
                 )
             elif reply[0] == ReplyStatus.REFUSED:
                 self._full[want.requirement] = now + tuning.BOOKING_HORIZON_SECONDS
@@ -168,7 +169,7 @@ class Quota:
         """
         most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
-        for request in self.waiting():
+        for request in self.queued():
             if most <= 0:
                 return
             want = self._want_of(request, now)

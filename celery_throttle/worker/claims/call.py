@@ -58,7 +58,7 @@ class ClaimCall:
     queues: WorkerQueues
     backoff: Backoff
     #: Returns the identities of parked messages whose acknowledgement is certain.
-    acknowledged: Callable[[], Sequence[str]]
+    take_acknowledged: Callable[[], Sequence[str]]
     #: Registers limits that the server does not know.
     register_limits: Callable[[], None]
     replied_at: float = 0.0  #: monotonic time of the server's last reply
@@ -151,7 +151,7 @@ class ClaimCall:
             soon_free_horizon=tuning.SOON_FREE_BOOKING_SECONDS,
             settled=settled,
             releases=releases,
-            acknowledged=self.acknowledged(),
+            acknowledged=self.take_acknowledged(),
             registered=self._has_registered,
         )
         sent = time.time()

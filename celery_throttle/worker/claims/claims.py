@@ -70,7 +70,7 @@ class Claims:
     def __iter__(self) -> Iterator[Claim]:
         return iter(list(self._held.values()))
 
-    def booked(self) -> list[Claim]:
+    def unstarted(self) -> list[Claim]:
         """Return the claims whose tasks the pool does not have yet."""
         return [claim for claim in self if not claim.is_started]
 

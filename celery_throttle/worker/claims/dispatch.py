@@ -111,6 +111,8 @@ class Dispatcher:
         task = consumer.app.tasks[read_task_name(message)]
         payload = None if "task" in message.headers else message.payload
         try:
+            # The request of a message that was received before raises ReceivedBeforeError, by which
+            # `hooks/strategies.py` knows that the request goes on without being announced again.
             consumer.strategies[task.name](
                 message,
                 payload,

@@ -57,7 +57,7 @@ class Poller:
         self.scheduler.poll_in(self, seconds)
 
     def on_wakeup(self) -> None:
-        """Poll soon: a line has begun elsewhere."""
+        """Poll soon: a line may be due, see ``wakeup.py``."""
         recent = time.monotonic() - self.call.replied_at < tuning.MIN_WAKEUP_INTERVAL_SECONDS
         self.poll_in(tuning.MIN_WAKEUP_INTERVAL_SECONDS if recent else 0)
 

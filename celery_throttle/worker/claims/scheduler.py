@@ -77,7 +77,7 @@ class Scheduler:
         """Return the number of free processes for which no task is booked."""
         if not self.is_running or _is_stop_requested():
             return 0
-        return self.pool.count_free() - sum(len(claims.booked()) for claims in self.claims)
+        return self.pool.count_free() - sum(len(claims.unstarted()) for claims in self.claims)
 
     def _poll_next(self) -> None:
         """Let the most overdue shard poll if a process is free; otherwise queue for a process."""

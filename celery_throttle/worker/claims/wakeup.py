@@ -1,4 +1,7 @@
-"""Wake-ups: the server tells an idle worker that a line has begun elsewhere."""
+"""Wake-ups: the server tells an idle worker that a line may be due.
+
+It has begun elsewhere, its limit has changed, or a slot was released.
+"""
 
 from __future__ import annotations
 

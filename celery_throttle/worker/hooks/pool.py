@@ -57,7 +57,7 @@ class WorkerPool(Protocol):
         """Take note that a task has left the pool. Thread-safe."""
 
 
-def make_pool(consumer: Any, timers: Timers, admit_again: Callable[[Any], None]) -> WorkerPool:
+def make_pool(consumer: Any, timers: Timers, readmit: Callable[[Any], None]) -> WorkerPool:
     """Make the object for Celery's pool, by its kind."""
     controller = consumer.controller
     guarded = controller.pool_putlocks and controller.pool_cls.uses_semaphore
@@ -65,10 +65,10 @@ def make_pool(consumer: Any, timers: Timers, admit_again: Callable[[Any], None])
         return _PreforkPool(controller)
     modules = {each.__module__ for each in controller.pool_cls.__mro__}
     if "celery.concurrency.solo" in modules:
-        return _SoloPool(consumer.pool, timers, admit_again)
+        return _SoloPool(consumer.pool, timers, readmit)
     if "celery.concurrency.gevent" in modules:
-        return _GeventPool(consumer.pool, timers, admit_again)
-    return _CountedPool(consumer.pool, timers, admit_again)
+        return _GeventPool(consumer.pool, timers, readmit)
+    return _CountedPool(consumer.pool, timers, readmit)
 
 
 def scale_up(controller: Any, pool: WorkerPool) -> None:
@@ -195,10 +195,10 @@ class _CountedPool:
     drops_tasks = False
     runs_inline = False
 
-    def __init__(self, pool: Any, timers: Timers, admit_again: Callable[[Any], None]) -> None:
+    def __init__(self, pool: Any, timers: Timers, readmit: Callable[[Any], None]) -> None:
         self._pool = pool
         self._timers = timers
-        self._admit_again = admit_again
+        self._readmit = readmit
         self._waiters: deque[_Waiter] = deque()
         #: Number of begun tasks at which the first waiter is served.
         self._serve_at = 0
@@ -228,7 +228,7 @@ class _CountedPool:
         if self._is_granted or (not self._waiters and self.has_room()):
             self._is_granted = False
             return True
-        self._queue(_Waiter(lambda: self._admit_again(request), request))
+        self._queue(_Waiter(lambda: self._readmit(request), request))
         return False
 
     def has_room(self) -> bool:

@@ -1,4 +1,4 @@
-"""Heartbeats: this worker is one of those that live, and learns the limits in force.
+"""Heartbeats: this worker is one of those that live, and learns the limits for an outage.
 
 The same call finds out whether a lost server is back. It is made in a thread of its own, as a
 server that does not answer takes its time.

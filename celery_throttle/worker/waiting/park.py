@@ -109,7 +109,7 @@ class ParkingPolicy(WaitingPolicy):
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
             holder=holder,
             lease=self.throttle.settings.lease,
-            acknowledged=self.acknowledged(),
+            acknowledged=self.take_acknowledged(),
             temporary=self.routing.is_temporary(queue),
         )
 
@@ -124,7 +124,7 @@ class ParkingPolicy(WaitingPolicy):
             request.acknowledge()
             self._acknowledging.append((time.monotonic(), identity(request)))
 
-    def acknowledged(self) -> list[str]:
+    def take_acknowledged(self) -> list[str]:
         """Return the identities of parked messages that are acknowledged by now, each once.
 
         Celery acknowledges in a later round of its loop, in no certain order.

@@ -55,7 +55,7 @@ class WaitingPolicy(ABC):
             StoreError: the tasks may not be safe in Redis.
         """
 
-    def acknowledged(self) -> list[str]:
+    def take_acknowledged(self) -> list[str]:
         """Return the identities of parked messages that are acknowledged by now, each once."""
         return []
 

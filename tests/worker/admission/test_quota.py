@@ -148,7 +148,7 @@ def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
     taken = [bench.take(window) for _ in range(40)]
     assert taken.count(0.0) + taken.count(None) == 40  # none is booked within a window
     for block in bench.quota._blocks.values():
-        assert block.good_for <= HORIZON
+        assert block.lifetime <= HORIZON
     bench.now += HORIZON + 0.001
     assert bench.quota.use(window) is None
 

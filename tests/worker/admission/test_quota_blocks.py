@@ -12,32 +12,32 @@ from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 
 
 @given(
-    units=st.integers(1, 200),
+    starts=st.integers(1, 200),
     at_once=st.integers(0, 200),
     later=st.floats(0, HORIZON),
-    step=st.floats(1e-6, HORIZON),
-    good_for=st.just(HORIZON) | st.floats(0, HORIZON),
+    interval=st.floats(1e-6, HORIZON),
+    lifetime=st.just(HORIZON) | st.floats(0, HORIZON),
     gaps=st.lists(st.floats(0, HORIZON / 4), max_size=300),
 )
 def test_a_unit_is_given_out_once_with_its_slot(
-    *, units: int, at_once: int, later: float, step: float, good_for: float, gaps: list[float]
+    *, starts: int, at_once: int, later: float, interval: float, lifetime: float, gaps: list[float]
 ) -> None:
-    at_once = min(at_once, units)
-    block = Block(1_000.0, units, at_once, later, step, good_for)
-    slots = [0.0] * at_once + [later + number * step for number in range(units - at_once)]
+    at_once = min(at_once, starts)
+    block = Block(1_000.0, starts, at_once, later, interval, lifetime)
+    slots = [0.0] * at_once + [later + number * interval for number in range(starts - at_once)]
     now, used = block.since, 0
     for gap in gaps:
         now += gap
         wait = block.use(now)
         if wait is not None:
-            assert now - block.since <= good_for
+            assert now - block.since <= lifetime
             assert now + wait >= block.since + slots[used] - 1e-9
             used += 1
-    assert used <= units
+    assert used <= starts
 
 
 def test_a_unit_says_how_far_its_slot_is() -> None:
-    block = Block(since=0.0, units=3, at_once=1, later=0.005, step=0.005)
+    block = Block(since=0.0, starts=3, at_once=1, later=0.005, interval=0.005)
     assert block.use(0.0) == 0.0
     assert block.use(0.004) == pytest.approx(0.001)
     assert block.use(0.012) == 0.0
@@ -45,12 +45,12 @@ def test_a_unit_says_how_far_its_slot_is() -> None:
 
 
 def test_an_old_block_gives_nothing() -> None:
-    block = Block(since=0.0, units=3, at_once=3, later=0.0, step=0.001)
+    block = Block(since=0.0, starts=3, at_once=3, later=0.0, interval=0.001)
     assert block.use(HORIZON + 0.001) is None
 
 
 def test_a_block_of_a_window_that_ends_is_good_until_then() -> None:
-    block = Block(since=0.0, units=9, at_once=9, later=0.0, step=0.0, good_for=0.005)
+    block = Block(since=0.0, starts=9, at_once=9, later=0.0, interval=0.0, lifetime=0.005)
     assert block.use(0.005) == 0.0
     assert block.left(0.005) == 8
     assert block.left(0.0051) == 0

@@ -61,7 +61,7 @@ def test_all_requeued_claims_reach_their_line(
         return run(store, call)
 
     monkeypatch.setattr(Store, "run", slow)
-    first, second, *_ = claims.booked()
+    first, second, *_ = claims.unstarted()
     run_in_threads(
         first.requeue,
         second.requeue,
@@ -75,11 +75,11 @@ def test_all_requeued_claims_reach_their_line(
 
 def test_a_claim_is_either_started_or_requeued(claims: Claims) -> None:
     """A shutdown in one thread, a start in another: if both succeed, the task runs twice."""
-    held = claims.booked()
+    held = claims.unstarted()
     started: list[Claim] = []
     run_in_threads(
         lambda: started.extend(claim for claim in held if claim.start()),
-        lambda: claims.requeue(claims.booked(), unless_started=True),
+        lambda: claims.requeue(claims.unstarted(), unless_started=True),
     )
     assert [claim for claim in held if not claim.is_returned] == started
     assert claims.started() == started
@@ -87,7 +87,7 @@ def test_a_claim_is_either_started_or_requeued(claims: Claims) -> None:
 
 def test_a_started_claim_can_be_requeued(lines: Protocol, claims: Claims) -> None:
     """So does a task that rejects its message."""
-    first, second, *_ = claims.booked()
+    first, second, *_ = claims.unstarted()
     assert first.start()
     first.requeue()
     assert lines.waiting() == ["0"]
@@ -100,7 +100,7 @@ def test_claims_that_only_the_server_has_are_settled_or_requeued(
     lines: Protocol, claims: Claims
 ) -> None:
     """A failover has lost the report, or the reply: which of them, only this worker may know."""
-    settled, refused, pending, *held = claims.booked()
+    settled, refused, pending, *held = claims.unstarted()
     assert settled.start()
     settled.settle()
     refused.settle()
@@ -124,7 +124,7 @@ def test_a_claim_does_not_start_when_others_may_have_requeued_it(
     lines: Protocol, claims: Claims
 ) -> None:
     """A claim that has started may start again: its task has met a limit in its body."""
-    late, started, *_ = claims.booked()
+    late, started, *_ = claims.unstarted()
     assert started.start()
     late.start_by = started.start_by = time.time() - 1
     assert not late.start()

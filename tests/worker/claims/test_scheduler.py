@@ -74,7 +74,7 @@ class OneProcess:
         nothing: Any = SimpleNamespace(
             claim=self._claim,
             replied_at=0.0,
-            booked=list,
+            unstarted=list,
             recent_starts=lambda: self.recent_starts,
             releases=(),
             settled=(),
@@ -151,7 +151,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
         slots,
         queues=consumed,
         backoff=Backoff(ThreadTimers()),
-        acknowledged=list,
+        take_acknowledged=list,
         register_limits=throttle.register,
     )
     return call, claims
@@ -218,7 +218,7 @@ def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
     lines.client.hset(stored, 1, "no claim")  # of a call that has failed in the middle
     claims.requeue_uncertain(range(1, 2))
     lines.client.set(lines.keys.unacknowledged, "of another type")
-    call.acknowledged = lambda: ["one"]
+    call.take_acknowledged = lambda: ["one"]
     assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
     lines.client.delete(lines.keys.unacknowledged)
     for _ in range(3):
@@ -289,7 +289,7 @@ class TwoShards:
         self.booked: list[str] = []
         self.queue: list[Callable[[], None]] = []
         pool: Any = SimpleNamespace(count_free=lambda: processes, call_when_free=self.queue.append)
-        claims: Any = SimpleNamespace(booked=lambda: self.booked)
+        claims: Any = SimpleNamespace(unstarted=lambda: self.booked)
         timers: Any = self.timer
         self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
         self.first, self.second = (Shard(name, self.polled, self.booked) for name in "ab")

@@ -10,7 +10,7 @@
 --           as far ahead, but not beyond FARTHEST
 --       then the requirements; then for 'slot': the holder, and its first lease (us)
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}
---                      allowed; and for 'reserve' and 'slot' the marks for `settle.lua`: for each requirement since
+--                      allowed; and for 'reserve' and 'slot' the marks for `settle_reservation.lua`: for each requirement since
 --                      when (us) its definition is in force, how many limits it has, two numbers for each limit
 --       {0, wait (us), index, remaining, reset (us), burst, kind, pause (us)}
 --                      refused by the requirement of this index. The kind is 1 if it waits for a slot, which may be

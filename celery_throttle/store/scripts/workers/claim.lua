@@ -1,4 +1,6 @@
 -- claim.lua: a worker's one regular call: renews its lease, settles claims, and claims due tasks with their quota.
+-- For each list that is due, `serve_list.lua` takes its lines in turn; of each, `serve_line.lua` writes the claims and
+-- removes the tasks, for which `decide_batch.lua` has taken the units.
 -- uses: claim_call, settle_claims, poll_time
 -- uses rarely: serve_list
 -- KEYS  1   hash: definitions of limits

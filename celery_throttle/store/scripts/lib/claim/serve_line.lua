@@ -77,7 +77,8 @@ local function let_wait(queue, waiting, line, limit_index, descriptor, requireme
     -- What cannot be booked ahead is not due ahead of its time either.
     redis.call('ZADD', queue[DUE], due_time(wait + (requirements.bookable and 0 or call.free_horizon)), waiting)
     if requirements.slots_full or wait > call.max_sleep then
-      -- A released slot or a change of the limit may come sooner and has to find the list.
+      -- A released slot or a change of the limit may come sooner and has to find the list. It was registered when it
+      -- began; this is for a server that has lost that.
       register_list(limit_keys, queue)
     end
     return true

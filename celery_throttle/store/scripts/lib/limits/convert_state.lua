@@ -1,5 +1,6 @@
 -- convert_state.lua: converts a state that was written under another definition, or by a clock that was set back
--- since. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which explains the rule.
+-- since. Units drain by the definition under which they were written until it was replaced, then they count as taken
+-- at that moment. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which has the whole rule.
 -- uses: state, arithmetic
 
 -- For each part of a state the amount in use at a time, without slots: their holders stay as they are. Also the
@@ -21,8 +22,9 @@ end
 -- Carry the amounts in use under another definition over to the limits in force. Returns whether the state has to be
 -- written, since it depends on the clock.
 local function carry_over(requirement, state, since, old_since)
-  local changed = since == old_since and requirement.since or since
-  local found, slots_from = amounts_in_use(state, math.min(changed, now))
+  -- The definition of the state was replaced by the one in force, or before by others.
+  local replaced = since == old_since and requirement.since or since
+  local found, slots_from = amounts_in_use(state, math.min(replaced, now))
   local part, has_moved = 0, false
   for _, limit in ipairs(requirement.limits) do
     local algorithm = algorithm_of(limit.tag, true)
@@ -38,7 +40,7 @@ local function carry_over(requirement, state, since, old_since)
       end
     end
   end
-  return has_moved or now < math.max(requirement.since, changed)
+  return has_moved or now < math.max(requirement.since, replaced)
 end
 
 -- Whether a state has one part for each limit, written with the numbers of the limit.

@@ -1,4 +1,4 @@
--- settle.lua: corrects what was reserved to its actual cost: a refund or a debt.
+-- settle_reservation.lua: corrects what was reserved to its actual cost: a refund or a debt.
 -- uses: requirements, recheck, counters
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
 --           waiting-lists; then the head of the totals, see `counters.lua`
