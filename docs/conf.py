@@ -61,6 +61,11 @@ nitpick_ignore_regex = [
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types
+    # What Limiter and Throttle share, for annotations; their pages show its methods.
+    (
+        r"py:class",
+        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.source\.Observed)",
+    ),
 ]
 
 # `make docs LINKS=all` checks links to other sites, too.

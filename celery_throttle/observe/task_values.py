@@ -18,7 +18,7 @@ class TaskStatus:
             and runs it now or in a moment. ``"quarantine"``: it waits for a worker that has code
             for it. ``"unknown"``: none of these. The task is still at the broker, runs without
             having waited, has ended, or does not exist.
-        queue: The queue of the task, as in :class:`QueueStatus`.
+        queue: The queue of the task, as in :class:`.QueueStatus`.
         task: The name of the task; None for a claimed task, and from a
             :class:`~celery_throttle.Limiter` for a task in a line.
         waited: The seconds since the task joined its line.
@@ -58,7 +58,7 @@ class WaitingTask:
         task_id: The id of the task.
         task: The name of the task; None if it cannot be read, and always from a
             :class:`~celery_throttle.Limiter`.
-        queue: The queue of the task, as in :class:`QueueStatus`.
+        queue: The queue of the task, as in :class:`.QueueStatus`.
         key: The encoded key of the limit at which the task waits; None if it needs the limit
             without a key.
         waited: The seconds since the task joined its line.
