@@ -96,7 +96,8 @@ def throttle_define(  # noqa: PLR0917  # Celery's arguments come by position
     """Define a limit, for a number of seconds or until it is undefined."""
 
     def define(limits: Any, by: str) -> str:
-        limits.define(limit, definition, key=key, seconds=seconds or None, reason=reason, by=by)
+        handle = _handle(limits, limit, key)
+        handle.define(definition, seconds=seconds or None, reason=reason, by=by)
         return f"{limit} is {definition}"
 
     return _once(state, f"define {limit} {definition} {seconds} {reason} {key}", define)
@@ -107,7 +108,7 @@ def throttle_undefine(state: Any, limit: str, key: str | None = None) -> Any:
     """Remove the run-time definition of a limit, or of one key of it."""
 
     def undefine(limits: Any, by: str) -> str:
-        limits.undefine(limit, key=key, by=by)
+        _handle(limits, limit, key).undefine(by=by)
         return f"{limit} is no longer defined at run time"
 
     return _once(state, f"undefine {limit} {key}", undefine)
