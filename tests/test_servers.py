@@ -147,11 +147,20 @@ def test_a_ready_worker_works_until_told_to_end(
     assert worker.wait() == 0
 
 
+def is_initialized(process: psutil.Process) -> bool:
+    """Return whether a process of a pool has run Celery's initializer: it ignores Ctrl-C."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    ignored = int(re.findall(r"^SigIgn:\s*(\w+)$", status, re.MULTILINE)[0], 16)
+    return bool(ignored >> (signal.SIGINT - 1) & 1)
+
+
 @pytest.mark.workers
 def test_a_killed_worker_takes_its_pool_along(redis_url: str) -> None:
     with Worker("tests.apps.plain", redis_url) as worker:
         pool = psutil.Process(worker.pid).children()
         assert len(pool) == 2
+        # Before that, a process does not end with its worker: Celery asks the kernel for it there.
+        assert eventually(lambda: all(map(is_initialized, pool)))
         worker.kill()
         assert worker.wait() == -signal.SIGKILL
         assert eventually(lambda: all(map(has_ended, pool)))
