@@ -61,7 +61,8 @@ def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
 @pytest.mark.pools("prefork", "gevent")
 def test_autoscale_ignores_tasks_in_lines_until_their_limit_allows_them(stage: Stage) -> None:
     stage.limiter["quota"].try_acquire(100)
-    first = stage.worker(size=1)
+    # Celery's loop for gevent looks for new messages every two seconds once it has its prefetch.
+    first = stage.worker(size=1, options=(*QUICK, "--prefetch-multiplier", "100"))
     stage.send(stops.hourly, range(200), FOREVER)
     until(lambda: stage.waiting() == 200, "all tasks wait in their line")
     first.terminate()
