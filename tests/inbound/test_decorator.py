@@ -21,6 +21,7 @@ from celery_throttle.errors import (
 from celery_throttle.inbound import Answer, answer_to, by_address, by_user, throttled
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
+from tests.docs.child import run_in_child
 from tests.inbound.sites import HERE, Asked
 from tests.servers.server import Server
 
@@ -254,14 +255,17 @@ def test_flask(limiter: Limiter) -> None:
 
 
 def test_django(limiter: Limiter) -> None:
+    run_in_child(lambda: _check_django(limiter))  # the settings are those of a whole process
+
+
+def _check_django(limiter: Limiter) -> None:
     django = pytest.importorskip("django")
     conf, http = pytest.importorskip("django.conf"), pytest.importorskip("django.http")
     client = pytest.importorskip("django.test")
     decorators = pytest.importorskip("django.utils.decorators")
     generic = pytest.importorskip("django.views")
-    if not conf.settings.configured:
-        conf.settings.configure(ALLOWED_HOSTS=["*"])
-        django.setup()
+    conf.settings.configure(ALLOWED_HOSTS=["*"])
+    django.setup()
 
     def refused(answer: Answer) -> Any:
         return http.HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
