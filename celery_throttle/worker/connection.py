@@ -60,6 +60,11 @@ class BrokerConnection:
         self.deciding = threading.RLock()
         self._links = {shard: ShardLink(shard, self) for shard in shards}
 
+    @property
+    def gates(self) -> Sequence[Gate]:
+        """The gates of all shards."""
+        return [link.gate for link in self._links.values()]
+
     def gate_for(self, request: Any) -> Gate:
         """Return the gate of the shard that decides about a request."""
         return self._links[self._shard_of(request)].gate

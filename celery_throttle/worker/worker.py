@@ -92,7 +92,7 @@ class ThrottleWorker:
         connection = self._connection = BrokerConnection(
             self.consumer, self.timers, [*self._shards.values()], self.shard_of
         )
-        attach_gates(self.consumer.app, connection.gate_for)
+        attach_gates(self.consumer.app, connection.gates, connection.gate_for)
         for shard in self._shards.values():
             shard.start()
         self._split_limits.begin()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.worker import state
 
@@ -90,6 +90,8 @@ class Gate:
             gathered,
         )
         self._stopped = False
+        #: Whether the worker has no other gate, so that all its requests are this one's.
+        self.is_only = False
 
     # The main path.
 
@@ -225,9 +227,12 @@ class Gate:
         except Exception as error:  # noqa: BLE001  # of a result backend, say
             self._recovery.fail_or_delay(request, error)
 
-    def _queued_requests(self) -> Iterator[Any]:
-        """Yield the requests of this gate that wait for a process, the next first."""
-        return (each for each in self.pool.queued_requests() if gate_of(each) in (self, None))
+    def _queued_requests(self) -> Iterable[Any]:
+        """Return the requests of this gate that wait for a process, the next first."""
+        queued = self.pool.queued_requests()
+        return (
+            queued if self.is_only else (each for each in queued if gate_of(each) in (self, None))
+        )
 
     # The ends of tasks, and of the worker.
 
@@ -301,12 +306,22 @@ class Gate:
                 claim.requeue()
 
 
-def attach_gates(app: Any, gate_for: Callable[[Any], Gate]) -> None:
+class Gates(NamedTuple):
+    """The gates of a worker, one for each shard."""
+
+    only: Gate | None  #: of a worker with one shard; a look-up for each request would cost time
+    find: Callable[[Any], Gate]  #: returns the gate of a request
+
+
+def attach_gates(app: Any, gates: Sequence[Gate], find: Callable[[Any], Gate]) -> None:
     """Let the requests of an app pass the gates of this worker, each that of its shard."""
-    app.throttle_gate_for = gate_for
+    only = gates[0] if len(gates) == 1 else None
+    if only is not None:
+        only.is_only = True
+    app.throttle_gates = Gates(only, find)
 
 
 def gate_of(request: Any) -> Gate | None:
     """Return the gate of a request; None if no worker runs its app, or the app has no limits."""
-    gate_for: Callable[[Any], Gate] | None = getattr(request.app, "throttle_gate_for", None)
-    return None if gate_for is None else gate_for(request)
+    gates: Gates | None = getattr(request.app, "throttle_gates", None)
+    return None if gates is None else gates.only or gates.find(request)
