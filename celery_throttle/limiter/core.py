@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limiter.backend import Backend
@@ -43,16 +43,6 @@ M = TypeVar("M", float, float | None)
 
 #: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
 AcquirePlan = Callable[[Requirement, M], Plan[Acquisition]]
-
-#: The methods that only the handle of one limit has.
-_OF_ONE_LIMIT = frozenset(
-    prefix + name
-    for prefix in ("", "a")
-    for name in (
-        *("define", "undefine", "pause", "resume", "reset", "report", "forecast", "list_waiting"),
-        *("drain", "move", "drop"),
-    )
-)
 
 #: The number of requirements, or handles, that a limiter caches.
 CACHE_SIZE = 1024
@@ -91,13 +81,6 @@ class LimiterCore:
     keys: Keys
     backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
-
-    if not TYPE_CHECKING:  # type checkers know that these names are missing
-
-        def __getattr__(self, name: str) -> Any:
-            """Say where an operation is that one limit has, such as ``define``."""
-            hint = f"; write limiter['name'].{name}()" if name in _OF_ONE_LIMIT else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     @property
     def code_limits(self) -> Mapping[str, Limits]:

@@ -577,16 +577,6 @@ def test_a_key_may_have_a_definition_of_its_own(limiter: End) -> None:
     limiter["mail", "never defined"].undefine()
 
 
-def test_an_operation_of_one_limit_says_where_it_is() -> None:
-    limiter: Any = Limiter("memory://", {"mail": "10/m"})
-    with pytest.raises(
-        AttributeError, match=r"no attribute 'define'; write limiter\['name'\]\.define"
-    ):
-        limiter.define("mail", "5/m")
-    with pytest.raises(AttributeError, match=r"no attribute 'defined'$"):
-        _ = limiter.defined
-
-
 def test_a_key_with_a_weight_alone_has_the_limits_of_its_name(limiter: End) -> None:
     limiter["bulk", "gold"].define(weight=3)
     limiter["api"].define(weight=2)
