@@ -21,7 +21,7 @@ from celery_throttle.limits.requirement import (
 )
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
-from celery_throttle.operations.plan import Plan, PlanContext
+from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
@@ -68,7 +68,7 @@ def register_missing(
     yield from put_definitions(context, "windows", [ref for ref, _ in found], limits, now)
 
 
-def read_definitions(context: PlanContext, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
+def read_definitions(context: ReadContext, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
     """Return the limits in force of some fields, as text; None for one without its own."""
     call = Call(script("read_definitions"), [context.keys.limits], [context.now(), *fields])
     found: Sequence[bytes | None] = yield call

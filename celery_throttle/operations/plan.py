@@ -54,6 +54,17 @@ class Clock(Protocol):
         """
 
 
+class ReadContext(Protocol):
+    """The part of a :class:`PlanContext` that plans use which only read."""
+
+    @property
+    def keys(self) -> Keys:
+        """The names of the keys."""
+
+    def now(self) -> Argument:
+        """See :meth:`PlanContext.now`."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanContext:
     """What plans for the limits of one prefix use.

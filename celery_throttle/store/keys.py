@@ -250,11 +250,6 @@ class Keys:
         """Return the key of the lines of one queue that wait at one limit and key."""
         return f"{self.prefix}:waiting:{self.field(ref)}/{queue}"
 
-    def waiting_list_ref(self, waiting_list: str, queue: str) -> LimitRef:
-        """Return the limit and key of a :meth:`waiting_list` of a queue."""
-        field = waiting_list.removeprefix(f"{self.prefix}:waiting:").removesuffix(f"/{queue}")
-        return self.field_ref(field)
-
     @staticmethod
     def field_ref(field: str) -> LimitRef:
         """Return the limit and key of a :meth:`field`."""

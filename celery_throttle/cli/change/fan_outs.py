@@ -21,10 +21,10 @@ from celery_throttle.cli.shared.options import (
     author_options,
     json_option,
     make_completer,
+    pause_length_option,
     to_seconds,
     yes_option,
 )
-from celery_throttle.cli.shared.params import DurationType
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
 from celery_throttle.observe.json import to_json
@@ -105,12 +105,7 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
 
 @fanout.command()
 @name_argument
-@click.option(
-    "--for",
-    "lasts",
-    type=DurationType(),
-    help="How long the pause lasts, such as 10m.  [default: until resume]",
-)
+@pause_length_option
 @author_options
 @json_option
 @pass_target

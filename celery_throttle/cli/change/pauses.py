@@ -12,9 +12,9 @@ from celery_throttle.cli.shared.options import (
     json_option,
     key_argument,
     limit_or_all,
+    pause_length_option,
     to_seconds,
 )
-from celery_throttle.cli.shared.params import DurationType
 from celery_throttle.cli.shared.preview import show_preview
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import paused_text, sentence
@@ -36,12 +36,7 @@ def _read_ref(limit: str | None, key: str | None, *, is_all: bool) -> LimitRef |
 @limit_or_all
 @key_argument
 @all_option
-@click.option(
-    "--for",
-    "lasts",
-    type=DurationType(),
-    help="How long the pause lasts, such as 10m.  [default: until resume]",
-)
+@pause_length_option
 @author_options
 @json_option
 @pass_target

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from celery_throttle.cli.shared.params import KeyType, NameType
+from celery_throttle.cli.shared.params import DurationType, KeyType, NameType
 from celery_throttle.cli.shared.target import find_target
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.observe.status.stored import read_names
@@ -55,6 +55,16 @@ def check_limit_or_all(limit: str | None, *, is_all: bool) -> None:
     """Raise UsageError unless either a limit is named, or all are meant."""
     if is_all == (limit is not None):
         raise click.UsageError("give the name of a limit, or --all")
+
+
+def pause_length_option(command: Any) -> Any:
+    """Add the option that says how long a pause lasts."""
+    return click.option(
+        "--for",
+        "lasts",
+        type=DurationType(),
+        help="How long the pause lasts, such as 10m.  [default: until resume]",
+    )(command)
 
 
 def author_options(command: Any) -> Any:

@@ -18,6 +18,7 @@ from celery_throttle.limits.rate import Concurrency, Rate
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.observe.forecasts.capacity import Capacity
 from celery_throttle.observe.observer import Observer
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan, has_keys, ref_arguments
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
@@ -117,13 +118,6 @@ def read_limits(
             found[ref] = observer.limits[ref.name]
         elif ref.name == FAN_OUT_NAME:
             found[ref] = ()
-    return found
-
-
-def read_definitions(observer: Observer, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
-    """Return the definitions in force of some fields, packed; None for one without its own."""
-    names, args = [observer.keys.limits], [observer.now(), *fields]
-    found: Sequence[bytes | None] = yield Call(script("read_definitions"), names, args)
     return found
 
 

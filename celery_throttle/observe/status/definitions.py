@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.observe.forecasts.states import read_definitions
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.stored import list_keys, read_names, read_stored
+from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
