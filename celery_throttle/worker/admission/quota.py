@@ -89,9 +89,13 @@ class Quota:
         return self._use(requirement, now)
 
     def is_in_demand(self, requirement: Requirement) -> bool:
-        """Return whether tasks come fast, so that one call should take units for several."""
+        """Return whether tasks come fast, so that one call should take units for several.
+
+        A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
+        """
         now = time.monotonic()
-        is_fast = self._demand.recent(None, now) > tuning.QUOTA_BATCH_SIZE
+        most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
+        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
         return is_fast and not self._is_full(requirement, now)
 
     def take(self, requirement: Requirement) -> float | None:
