@@ -15,7 +15,6 @@ app = Celery("slots", broker=os.environ.get("CELERY_BROKER_URL"))
 app.conf.update(
     task_ignore_result=True,
     task_default_queue="slots",
-    broker_transport_options={"visibility_timeout": 3},
     broker_connection_retry_on_startup=True,
 )
 throttle = Throttle(

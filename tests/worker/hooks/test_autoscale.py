@@ -18,8 +18,9 @@ pytestmark = pytest.mark.workers
 
 
 def command(name: str, worker: Worker, **arguments: int) -> Any:
+    """Return the reply of a worker, which a busy machine may keep from reading the command soon."""
     found: Any = stops.app.control.broadcast(
-        name, arguments, [worker.hostname], reply=True, timeout=10
+        name, arguments, [worker.hostname], reply=True, timeout=100, limit=1
     )
     [reply] = found
     return reply[worker.hostname]
