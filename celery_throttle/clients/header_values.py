@@ -1,14 +1,18 @@
-"""How HTTP headers write numbers, times and lists. Each function parses one form.
+"""How answers write numbers, times and lists. Each function parses one form.
 
 Text of another form is a ``ValueError`` whose message completes "the header ...". All patterns
-match in linear time, and callers bound the length of the text.
+match in linear time, and callers bound the length of the text. ``sent`` is the time of the answer,
+in seconds since 1970; times are returned as seconds after it, negative if they are past.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from email.utils import mktime_tz, parsedate_tz
-from typing import NamedTuple
+from typing import Any, Literal
+
+import http_sf
 
 # A number that tells a time is a delay below the first bound (30 years), then seconds since the
 # epoch, from the second on (in seconds, the year 5138) milliseconds, and no time from the third on.
@@ -20,33 +24,23 @@ MAX_EPOCH_MILLISECONDS = 10.0**14
 _NUMBER = re.compile(r"([0-9]{1,15})(?:\.[0-9]{1,15})?(?=[ \t]*(?:;|\Z))")
 _USED_OF = re.compile(r"([0-9]{1,15})/([0-9]{1,15})")
 
-# A duration as Go writes it, without units below a millisecond.
-_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(h|ms|m|s)")
+# A duration as Go and protobuf write it, and with days.
+_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(d|h|ms|m|s|us|µs|ns)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_SECONDS = {
+    **{"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001},
+    **{"us": 1e-6, "µs": 1e-6, "ns": 1e-9},
+}
 
-# The outline of a date. Other text makes email.utils raise many kinds of errors.
+# The outlines of dates. Other text makes email.utils raise many kinds of errors.
 _DATE = re.compile(r"[A-Z][a-z]{2,8},? [ A-Za-z0-9:-]{20,24}")
-
-# Structured fields (RFC 9651): a List of Items or a Dictionary, without Inner Lists.
-_KEY = r"[a-z*][a-z0-9_.*-]*"
-_STRING = r'"(?:[ !#-\[\]-~]|\\["\\])*"'
-_OTHER = (
-    r"[@-]?[0-9][0-9.]*|:[A-Za-z0-9+/=]*:|\?[01]|%\"[ !#-~]*\""
-    r"|[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
+_RFC_3339 = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
-_PARAMETER = re.compile(rf"[ \t]*;[ \t]*({_KEY})(?:=({_STRING}|{_OTHER}))?")
-_PARAMETERS = re.compile(rf"(?:{_PARAMETER.pattern})*")
-_MEMBER = re.compile(rf"(?:({_KEY})=)?({_STRING}|{_OTHER})")
-_COMMA = re.compile(r"[ \t]*,[ \t]*")
 
-
-class Member(NamedTuple):
-    """A member of a List or a Dictionary. Values are as written: ``'"default"'``."""
-
-    key: str  #: empty in a List
-    value: str
-    parameters: dict[str, str]
+#: The parameters of a member of a structured field.
+Parameters = dict[str, Any]
 
 
 def parse_units(text: str) -> int:
@@ -54,16 +48,15 @@ def parse_units(text: str) -> int:
     return int(_match_number(text)[1])
 
 
-def parse_remaining(text: str) -> int:
-    """Parse used/limit into the units that remain: 8 for ``"32/40"``."""
+def parse_used_of(text: str) -> tuple[int, int]:
+    """Parse used/limit: ``"32/40"``."""
     match = _USED_OF.fullmatch(text)
     if match is None:
         raise ValueError("is not used/limit")
-    used, limit = map(int, match.groups())
-    return max(limit - used, 0)
+    return int(match[1]), int(match[2])
 
 
-def parse_milliseconds(text: str) -> float:
+def parse_milliseconds(text: str, sent: float = 0.0) -> float:  # noqa: ARG001  # as parse_reset
     """Parse a delay in milliseconds; returns seconds."""
     return parse_seconds(text) / 1000
 
@@ -71,6 +64,13 @@ def parse_milliseconds(text: str) -> float:
 def parse_seconds(text: str) -> float:
     """Parse a delay in seconds: ``"120"``, ``"2.0"``."""
     return float(_match_number(text)[0])
+
+
+def parse_duration(text: str, sent: float = 0.0) -> float:  # noqa: ARG001  # as parse_reset
+    """Parse a duration such as ``"6m0s"``, ``"1d2h"`` or ``"14.3s"``; returns seconds."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError("is no duration")
+    return sum(float(size) * _SECONDS[unit] for size, unit in _PART.findall(text))
 
 
 def parse_date(text: str) -> float:
@@ -84,19 +84,35 @@ def parse_date(text: str) -> float:
         raise ValueError("is no date of the calendar") from None
 
 
+def parse_rfc_3339(text: str) -> float:
+    """Parse a time of RFC 3339: ``"2026-11-25T18:49:59.5Z"``; returns seconds since the epoch."""
+    match = _RFC_3339.fullmatch(text)
+    if match is None:
+        raise ValueError("is no time of RFC 3339")
+    day, clock, fraction, zone = match.groups()
+    offset = "+00:00" if zone in "Zz" else zone
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}{offset}").astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        raise ValueError("is no time of the calendar") from None
+    return moment.timestamp() + float(fraction or 0)
+
+
 def parse_retry_after(text: str, sent: float) -> float:
-    """Parse a ``Retry-After``, in seconds or as an HTTP date; returns seconds after ``sent``."""
+    """Parse a ``Retry-After``, in seconds or as an HTTP date."""
     return parse_seconds(text) if _NUMBER.match(text) else _seconds_after(text, sent)
 
 
 def parse_reset(text: str, sent: float) -> float:
-    """Parse when a quota resets; returns seconds after ``sent``, negative if that is past.
+    """Parse when a quota resets.
 
     Forms: a delay in seconds, seconds or milliseconds since the epoch (the size of the number
-    tells which), a duration such as ``"6m0s"``, an HTTP date.
+    tells which), a duration such as ``"6m0s"``, an HTTP date, RFC 3339.
     """
     if _DURATION.fullmatch(text):
-        return sum(float(size) * _SECONDS[unit] for size, unit in _PART.findall(text))
+        return parse_duration(text)
+    if _RFC_3339.fullmatch(text):
+        return parse_rfc_3339(text) - sent
     if not _NUMBER.match(text):
         return _seconds_after(text, sent)
     number = parse_seconds(text)
@@ -107,22 +123,21 @@ def parse_reset(text: str, sent: float) -> float:
     return number - sent if number >= MIN_EPOCH_SECONDS else number
 
 
-def parse_members(text: str) -> list[Member]:
-    """Parse a structured field into its members."""
-    found = []
-    at = 0
-    while True:
-        member = _MEMBER.match(text, at)
-        parameters = _PARAMETERS.match(text, member.end()) if member else None
-        if member is None or parameters is None:
-            raise ValueError("is no list of structured fields")
-        found.append(Member(member[1] or "", member[2], dict(_PARAMETER.findall(parameters[0]))))
-        if parameters.end() == len(text):
-            return found
-        comma = _COMMA.match(text, parameters.end())
-        if comma is None:
-            raise ValueError("is no list of structured fields")
-        at = comma.end()
+def parse_list(text: str) -> list[tuple[Any, Parameters]]:
+    """Parse a structured field (RFC 9651) that is a list of items, each with its parameters."""
+    return list(_parse_field(text, "list"))
+
+
+def parse_dictionary(text: str) -> dict[str, Any]:
+    """Parse a structured field (RFC 9651) that is a dictionary of items."""
+    return {key: value for key, (value, _) in dict(_parse_field(text, "dictionary")).items()}
+
+
+def _parse_field(text: str, form: Literal["list", "dictionary"]) -> Any:
+    try:
+        return http_sf.parse(text.encode("ascii"), tltype=form)
+    except (ValueError, UnicodeError):
+        raise ValueError("is no structured field") from None
 
 
 def _match_number(text: str) -> re.Match[str]:

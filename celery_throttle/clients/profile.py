@@ -1,0 +1,176 @@
+"""Profiles: what the vendors of APIs document about their limits, as data.
+
+A :class:`Profile` says which headers carry the state of which quantity, which answers are refusals,
+overloads or neither, what a refused request costs, and how estimates and usage are read. The
+profiles of vendors are in :mod:`celery_throttle.clients.profiles`; a user can write another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.clients.header_values import parse_retry_after
+
+if TYPE_CHECKING:
+    from celery_throttle.clients.answer import Answer
+
+#: The quantity of which each request costs one unit.
+REQUESTS = "requests"
+
+#: Units by the name of the quantity, such as ``{"tokens": 250}``.
+Units = Mapping[str, float]
+
+
+class Meaning(Enum):
+    """What an answer says about the limits of its API."""
+
+    ACCEPTED = "accepted"  #: the API took the request, whatever came of it
+    REFUSAL = "refusal"  #: a limit of the API refused the request
+    OVERLOAD = "overload"  #: the API has too little capacity now; its limits are unchanged
+    FAILURE = "failure"  #: the request failed for a reason that says nothing about rates
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A sign by which an answer is known. What is not given matches any answer.
+
+    Attributes:
+        meaning: What such an answer means.
+        statuses: The status is one of these.
+        codes: One of the codes in the body is one of these.
+        text: The text of the body contains this, in any case of its letters.
+        header: The answer has this header. Lower case.
+        quantities: The quantities that refused the request. Empty: those of which nothing is left,
+            or, if the answer does not say, all.
+    """
+
+    meaning: Meaning
+    statuses: Sequence[int] = ()
+    codes: Sequence[str] = ()
+    text: str = ""
+    header: str = ""
+    quantities: Sequence[str] = ()
+
+    def matches(self, answer: Answer, codes: Sequence[str]) -> bool:
+        """Return whether an answer has this sign.
+
+        Args:
+            answer: The answer.
+            codes: The codes in its body.
+        """
+        return (
+            (not self.statuses or answer.status in self.statuses)
+            and (not self.codes or not set(self.codes).isdisjoint(codes))
+            and (not self.header or self.header in answer.headers)
+            and (not self.text or self.text.lower() in answer.text.lower())
+        )
+
+
+class Reset(Enum):
+    """What the time in a reset header means."""
+
+    WINDOW = "window"  #: all units are available then, and none before
+    FULL = "full"  #: all units are available then, and some before: they come back one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity that an API limits, and the headers that carry its state. All in lower case.
+
+    Attributes:
+        name: Such as ``"requests"`` or ``"tokens"``. Of several quotas in one quantity, that with
+            the least remaining counts.
+        remaining: The header with the whole units that are left.
+        limit: The header with the units of the whole quota.
+        reset: The header with the time of the reset, in any form: seconds, an epoch in seconds or
+            milliseconds, a duration such as ``6m0s``, an HTTP date, RFC 3339.
+        means: What the time of the reset means; default :attr:`Reset.WINDOW`.
+    """
+
+    name: str
+    remaining: str
+    limit: str = ""
+    reset: str = ""
+    means: Reset = Reset.WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The state of one quantity, as an answer tells it.
+
+    Attributes:
+        quantity: The name of the quantity.
+        remaining: Whole units that are left; None if unknown.
+        limit: Units of the whole quota; None if unknown.
+        reset_after: Seconds from the answer to the reset; None if unknown.
+        means: What the time of the reset means.
+    """
+
+    quantity: str
+    remaining: int | None = None
+    limit: int | None = None
+    reset_after: float | None = None
+    means: Reset = Reset.WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Where an answer has the time until the next request.
+
+    Attributes:
+        header: The name of a header, in lower case.
+        path: Or a path in the body, such as ``error.retry_after``; see :attr:`Profile.codes`.
+        parse: Returns the seconds from the text and the time of the answer (seconds since 1970).
+            Raises ``ValueError`` with a message such as "is no number". Default: seconds or a date.
+    """
+
+    header: str = ""
+    path: str = ""
+    parse: Callable[[str, float], float] = parse_retry_after
+
+
+def no_units(_: Any) -> Units:
+    """Return no units: the API has no quantity but requests."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one vendor documents about the limits of its API.
+
+    Attributes:
+        name: The vendor, as in messages.
+        sources: The addresses of the documents.
+        read_on: The day on which they were read.
+        quantities: The quantities, and their headers.
+        signs: The signs of answers; the first that matches counts. An answer without one is
+            accepted with a status below 400, and a failure otherwise.
+        codes: Where the body has its codes: paths such as ``error.code``; ``*`` stands for each
+            item of a list.
+        waits: Where an answer has the time until the next request; the first that is there counts.
+        quotas: Returns quotas that are not in a header of their own. Raises ``ValueError``.
+        refused_costs: The quantities of which a refused request costs its units all the same.
+        estimate: Returns what a request may cost, beside one request, from the JSON of its body.
+        usage: Returns what a request has cost, beside one request, from the JSON of an answer, or
+            of one event of a stream. Of several events, the last that tells a quantity counts.
+    """
+
+    name: str
+    sources: Sequence[str]
+    read_on: date
+    quantities: Sequence[Quantity] = ()
+    signs: Sequence[Sign] = ()
+    codes: Sequence[str] = ()
+    waits: Sequence[Wait] = ()
+    quotas: Callable[[Answer], Sequence[Quota]] | None = None
+    refused_costs: Sequence[str] = ()
+    estimate: Callable[[Mapping[str, Any]], Units] = no_units
+    usage: Callable[[Mapping[str, Any]], Units] = no_units
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the quantities, each once."""
+        return tuple(dict.fromkeys((REQUESTS, *(each.name for each in self.quantities))))

@@ -1,0 +1,76 @@
+"""The profile of AWS: errors are told apart by their codes, and no header carries a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from celery_throttle.clients.header_values import parse_milliseconds
+from celery_throttle.clients.profile import Meaning, Profile, Quantity, Sign, Units, Wait
+from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS
+from celery_throttle.clients.profiles.models import TOKENS, count_input
+
+#: Codes of botocore's group "throttling".
+THROTTLING_CODES = (
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "ProvisionedThroughputExceededException",
+    "TransactionInProgressException",
+    "RequestLimitExceeded",
+    "BandwidthLimitExceeded",
+    "LimitExceededException",
+    "SlowDown",
+    "PriorRequestNotComplete",
+    "EC2ThrottledException",
+)
+
+#: Codes that say that the service has too little capacity now.
+OVERLOAD_CODES = ("ServiceUnavailable", "ServiceUnavailableException", "ModelNotReadyException")
+
+#: Codes of quotas on the number of resources, which no wait helps.
+QUOTA_CODES = ("ServiceQuotaExceededException",)
+
+
+def _estimate(request: Mapping[str, Any]) -> Units:
+    """Return what Bedrock takes at the start: the input, and the most output."""
+    most = request.get("inferenceConfig", {}).get("maxTokens", 0)
+    return {TOKENS: count_input(request) + most} if "messages" in request else {}
+
+
+def _usage(body: Mapping[str, Any]) -> Units:
+    """Return the tokens of Bedrock's Converse, or the capacity units of DynamoDB."""
+    usage = body.get("usage") or body.get("metadata", {}).get("usage")
+    if isinstance(usage, Mapping) and "totalTokens" in usage:
+        return {TOKENS: float(usage["totalTokens"])}
+    consumed = body.get("ConsumedCapacity")
+    tables = consumed if isinstance(consumed, list) else [consumed] if consumed else []
+    units = [one["CapacityUnits"] for one in tables if "CapacityUnits" in one]
+    return {"capacity_units": float(sum(units))} if units else {}
+
+
+AWS = Profile(
+    name="AWS",
+    sources=(
+        "https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html",
+        "https://github.com/boto/botocore/blob/develop/botocore/retries/standard.py",
+        "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html",
+    ),
+    read_on=date(2026, 11, 25),
+    quantities=(Quantity(TOKENS, ""), Quantity("capacity_units", "")),
+    signs=(
+        Sign(Meaning.FAILURE, codes=QUOTA_CODES),
+        Sign(Meaning.OVERLOAD, codes=OVERLOAD_CODES),
+        Sign(Meaning.REFUSAL, codes=THROTTLING_CODES),
+        REFUSALS,
+        OVERLOADS,
+    ),
+    codes=("Error.Code", "__type", "code"),
+    waits=(Wait("x-amz-retry-after", parse=parse_milliseconds),),
+    estimate=_estimate,
+    usage=_usage,
+)

@@ -1,0 +1,199 @@
+"""Profiles of services for businesses and developers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.header_values import parse_used_of
+from celery_throttle.clients.profile import (
+    REQUESTS,
+    Meaning,
+    Profile,
+    Quantity,
+    Quota,
+    Sign,
+    Units,
+    Wait,
+)
+from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS, RETRY_AFTER
+
+READ_ON = date(2026, 11, 25)
+
+#: The quantity of an API that counts requests at once; a limit such as ``10 at once`` is for it.
+CONCURRENCY = "concurrent_requests"
+
+POINTS = "points"
+
+STRIPE = Profile(
+    name="Stripe",
+    sources=(
+        "https://docs.stripe.com/rate-limits",
+        "https://docs.stripe.com/error-codes",
+        "https://docs.stripe.com/error-low-level",
+    ),
+    read_on=READ_ON,
+    signs=(
+        Sign(Meaning.FAILURE, statuses=(429,), codes=("lock_timeout",)),
+        Sign(Meaning.REFUSAL, statuses=(400, 429), codes=("rate_limit",)),
+        REFUSALS,
+        OVERLOADS,
+    ),
+    codes=("error.code",),
+    waits=RETRY_AFTER,
+)
+
+GITHUB = Profile(
+    name="GitHub",
+    sources=(
+        "https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api",
+        "https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api",
+        "https://docs.github.com/en/graphql/overview/rate-limits-and-query-limits-for-the-graphql-api",
+    ),
+    read_on=READ_ON,
+    quantities=(
+        Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", "x-ratelimit-reset"),
+    ),
+    signs=(
+        Sign(Meaning.REFUSAL, statuses=(403, 429), text="secondary rate limit"),
+        Sign(Meaning.REFUSAL, statuses=(403, 429), text="rate limit exceeded"),
+        Sign(Meaning.REFUSAL, statuses=(403, 429), header="retry-after"),
+        Sign(Meaning.REFUSAL, statuses=(200,), codes=("RATE_LIMITED",)),
+        REFUSALS,
+    ),
+    codes=("errors.*.type",),
+    waits=RETRY_AFTER,
+)
+
+
+def _shopify_quotas(answer: Answer) -> list[Quota]:
+    """Return the requests of REST, or the points of GraphQL."""
+    text = answer.headers.get("x-shopify-shop-api-call-limit")
+    if text is not None:
+        used, limit = parse_used_of(text)
+        return [Quota(REQUESTS, max(limit - used, 0), limit)]
+    cost = _shopify_cost(answer.body)
+    state = cost.get("throttleStatus")
+    if not isinstance(state, Mapping):
+        return []
+    left, rate = float(state["currentlyAvailable"]), float(state["restoreRate"])
+    lacks = float(cost.get("requestedQueryCost") or 0) - left
+    reset = lacks / rate if lacks > 0 and rate > 0 else None
+    return [Quota(POINTS, 0 if reset else int(left), int(state["maximumAvailable"]), reset)]
+
+
+def _shopify_cost(body: Any) -> Mapping[str, Any]:
+    extensions = body.get("extensions") if isinstance(body, Mapping) else None
+    cost = extensions.get("cost") if isinstance(extensions, Mapping) else None
+    return cost if isinstance(cost, Mapping) else {}
+
+
+def _shopify_usage(body: Mapping[str, Any]) -> Units:
+    actual = _shopify_cost(body).get("actualQueryCost")
+    return {} if actual is None else {POINTS: float(actual)}
+
+
+SHOPIFY = Profile(
+    name="Shopify",
+    sources=(
+        "https://shopify.dev/docs/api/usage/limits",
+        "https://shopify.dev/docs/apps/build/apis/graphql-admin/rate-limits",
+        "https://shopify.dev/docs/api/admin-rest/usage/rate-limits",
+    ),
+    read_on=READ_ON,
+    quantities=(Quantity(POINTS, ""),),
+    signs=(
+        Sign(Meaning.REFUSAL, statuses=(200,), codes=("THROTTLED",), quantities=(POINTS,)),
+        Sign(Meaning.FAILURE, statuses=(200,), codes=("MAX_COST_EXCEEDED",)),
+        REFUSALS,
+        OVERLOADS,
+    ),
+    codes=("errors.*.extensions.code",),
+    waits=RETRY_AFTER,
+    quotas=_shopify_quotas,
+    usage=_shopify_usage,
+)
+
+SLACK = Profile(
+    name="Slack",
+    sources=("https://docs.slack.dev/apis/web-api/rate-limits",),
+    read_on=READ_ON,
+    signs=(Sign(Meaning.REFUSAL, codes=("ratelimited", "rate_limited")), REFUSALS, OVERLOADS),
+    codes=("error",),
+    waits=RETRY_AFTER,
+)
+
+TWILIO = Profile(
+    name="Twilio",
+    sources=(
+        "https://www.twilio.com/docs/api/errors/20429",
+        "https://www.twilio.com/docs/usage/rest-api-best-practices",
+    ),
+    read_on=READ_ON,
+    quantities=(Quantity(CONCURRENCY, ""),),
+    signs=(REFUSALS, OVERLOADS),
+    waits=RETRY_AFTER,
+)
+
+HUBSPOT = Profile(
+    name="HubSpot",
+    sources=("https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",),
+    read_on=READ_ON,
+    quantities=(
+        Quantity(REQUESTS, "x-hubspot-ratelimit-remaining", "x-hubspot-ratelimit-max"),
+        Quantity(
+            "requests_per_day", "x-hubspot-ratelimit-daily-remaining", "x-hubspot-ratelimit-daily"
+        ),
+    ),
+    signs=(
+        Sign(Meaning.REFUSAL, statuses=(429,), codes=("DAILY",), quantities=("requests_per_day",)),
+        REFUSALS,
+        Sign(Meaning.OVERLOAD, statuses=(502, 504)),
+        OVERLOADS,
+    ),
+    codes=("policyName",),
+    waits=RETRY_AFTER,
+)
+
+_SALESFORCE_USAGE = re.compile(r"\bapi-usage=([0-9]{1,15}/[0-9]{1,15})")
+
+
+def _salesforce_quotas(answer: Answer) -> list[Quota]:
+    match = _SALESFORCE_USAGE.search(answer.headers.get("sforce-limit-info", "")[:1000])
+    if match is None:
+        return []
+    used, limit = parse_used_of(match[1])
+    return [Quota(REQUESTS, max(limit - used, 0), limit)]
+
+
+SALESFORCE = Profile(
+    name="Salesforce",
+    sources=(
+        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm",
+        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/errorcodes.htm",
+    ),
+    read_on=READ_ON,
+    signs=(
+        Sign(Meaning.REFUSAL, statuses=(403,), codes=("REQUEST_LIMIT_EXCEEDED",)),
+        REFUSALS,
+        OVERLOADS,
+    ),
+    codes=("*.errorCode",),
+    waits=RETRY_AFTER,
+    quotas=_salesforce_quotas,
+)
+
+DISCORD = Profile(
+    name="Discord",
+    sources=("https://docs.discord.com/developers/topics/rate-limits",),
+    read_on=READ_ON,
+    quantities=(
+        # The second form has decimals of a second as well, and needs no clock.
+        Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", "x-ratelimit-reset-after"),
+    ),
+    signs=(REFUSALS, Sign(Meaning.OVERLOAD, statuses=(502, 503, 504))),
+    waits=(Wait(path="retry_after"), *RETRY_AFTER),
+)
