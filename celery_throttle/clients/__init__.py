@@ -1,14 +1,18 @@
-"""Clients of external APIs: they acquire limits before each request and learn from responses.
+"""Clients of external APIs: they acquire limits before each request and learn from answers.
 
 Imports the limiter and the layers below it. Each wrapper module also imports its client.
 
 ::
 
-    guard.py             the limits of one client's calls
-    guarded_call.py      one call: begin, send, report, end
-    http.py              what all HTTP clients share
-    httpx.py, requests.py, aiohttp.py   the wrappers of these clients
-    wrapped.py           any function, such as a method of an SDK
-    response_headers.py  what a response says about limits
-    header_values.py     how headers write numbers, times and lists
+    guard.py         the limits of one client's calls, by the quantities that the API counts
+    call.py          one call: acquire, send, learn, settle
+    profile.py       what a vendor documents about its limits, as data
+    profiles/        the profiles of vendors
+    answer.py        the answers of all clients in one form
+    reading.py       what an answer says, by a profile
+    header_values.py how answers write numbers, times and lists
+    body.py          bodies, watched while they pass
+    sdk.py           clients of SDKs
+    transport.py, httpx.py, httpx2.py, requests.py, aiohttp.py   HTTP clients
+    wrapped.py       any function, such as a method of an SDK
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,24 +14,25 @@ from aiohttp import (
     ClientMiddlewareType,
     ClientRequest,
     ClientResponse,
+    StreamReader,
 )
+from aiohttp.streams import AsyncStreamReaderMixin
 
-from celery_throttle.clients.guarded_call import GuardedCall, call_steps
-from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
-from celery_throttle.limiter.handles import LimitHandles
-from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.requirement import Costs
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.store.steps import arun_steps
 
 
 def throttled(
-    limit: LimitHandles,
+    limits: GuardedLimits,
     *,
-    key: Callable[[ClientRequest], Any] | None = None,
-    cost: Costs | Callable[[ClientRequest], Any] | None = None,
+    profile: Profile = GENERIC,
+    cost: CallCost | None = None,
+    usage: Usage | None = None,
     max_wait: float = 0.0,
-    usage: Callable[[ClientResponse], Any] | None = None,
-    unit: Units | None = None,
     retry_refused: int = 0,
 ) -> ClientMiddlewareType:
     """Return a client middleware that acquires limits for requests and learns from responses.
@@ -40,14 +42,12 @@ def throttled(
     :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
 
     Args:
-        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
-        key: As for ``ThrottledTransport``; a function of the ``aiohttp.ClientRequest``.
-        cost: As for ``ThrottledTransport``; units, or a function of the ``aiohttp.ClientRequest``.
-            Default 1.
+        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
+            ``aiohttp.ClientRequest``.
+        profile: As for ``ThrottledTransport``.
+        cost: As for ``ThrottledTransport``; a function takes the ``aiohttp.ClientRequest``.
+        usage: As for ``ThrottledTransport``.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: As for ``ThrottledTransport``; a function or coroutine function of the
-            ``aiohttp.ClientResponse``, which may ``await response.json()``.
-        unit: As for ``ThrottledTransport``.
         retry_refused: As for ``ThrottledTransport``; a body that is not text, bytes, JSON or a form
             without files counts as a stream. Default 0.
 
@@ -59,41 +59,99 @@ def throttled(
 
             stripe = aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])
     """
-    options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
-    guard = HttpGuard(limit, **options, usage=usage, unit=unit, retry_refused=retry_refused)
+    guard = Guard(
+        limits,
+        profile,
+        cost=cost,
+        usage=usage,
+        max_wait=max_wait,
+        retry_refused=retry_refused,
+    )
 
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        exchange = _AiohttpExchange(guard, request, partial(handler, request))
+        exchange = _AiohttpExchange(request, partial(handler, request))
         return await arun_steps(call_steps(guard, exchange, request))
 
     return middleware
 
 
-class _AiohttpExchange(HttpExchange[ClientResponse]):
+class _AiohttpExchange(Exchange[ClientResponse]):
+    is_decoded = True
+
+    def __init__(self, request: ClientRequest, send: Callable[[], Any]) -> None:
+        self.request = request
+        self.send = send
+
     def is_repeatable(self) -> bool:
         return not self.request.body or isinstance(self.request.body, BytesPayload)
 
-    def feedback(self, response: ClientResponse, seconds: float) -> Feedback:
-        return self.guard.feedback(response.status, response.headers, seconds)
+    def content(self) -> Any:
+        body = self.request.body
+        try:
+            return json.loads(body.decode()) if isinstance(body, BytesPayload) else None
+        except ValueError:
+            return None
+
+    def answer(self, response: ClientResponse) -> Answer:
+        return Answer(response.status, response.headers)
 
     def load(self, response: ClientResponse) -> Any:
         return response.read()
 
+    def body(self, response: ClientResponse) -> Any:
+        return response._body  # noqa: SLF001  # load() has read it; the public methods are coroutines
+
     def close(self, response: ClientResponse) -> None:
         response.close()
 
-    def end_with_body(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
-        """The response releases its connection at the end of its body."""
-        connection = response.connection
-        if connection is None:
-            return False
+    def watch(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
+        """The response releases its connection at the end of its body, read or not."""
+        response.content = _PassingContent(response.content, call)  # type: ignore[assignment]  # it has the methods
+        if response.connection is None:
+            return True
         loop = asyncio.get_running_loop()
         tasks = set[asyncio.Task[None]]()
 
-        def end() -> None:
-            task = loop.create_task(arun_steps(call.end()))
+        def release() -> None:
+            task = loop.create_task(arun_steps(call.release()))
             tasks.add(task)  # the loop itself keeps only a weak reference
             task.add_done_callback(tasks.discard)
 
-        connection.add_callback(end)
+        response.connection.add_callback(release)
         return True
+
+
+class _PassingContent(AsyncStreamReaderMixin):
+    """The content of a response, which a call watches while it is read."""
+
+    def __init__(self, content: StreamReader, call: GuardedCall[ClientResponse]) -> None:
+        self._content = content
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def read(self, n: int = -1) -> bytes:
+        return await self._pass(await self._content.read(n))
+
+    async def readany(self) -> bytes:
+        return await self._pass(await self._content.readany())
+
+    async def readline(self) -> bytes:
+        return await self._pass(await self._content.readline())
+
+    async def readuntil(self, separator: bytes = b"\n") -> bytes:
+        return await self._pass(await self._content.readuntil(separator))
+
+    async def readexactly(self, n: int) -> bytes:
+        return await self._pass(await self._content.readexactly(n))
+
+    async def readchunk(self) -> tuple[bytes, bool]:
+        piece, is_end = await self._content.readchunk()
+        return await self._pass(piece), is_end
+
+    async def _pass(self, piece: bytes) -> bytes:
+        self._call.feed(piece)
+        if self._content.at_eof():
+            await arun_steps(self._call.finish())
+        return piece

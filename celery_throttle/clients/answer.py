@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any
 
 #: Longer bodies are not read for codes: errors of vendors have some hundred bytes.
@@ -35,6 +36,22 @@ class Answer:
         self.status = status
         self.headers = dict(_fields(headers)) if headers else {}
         self._read_body = read_body
+
+    def with_body(self, read_body: Callable[[], Any]) -> Answer:
+        """Return the same answer, with its body; see ``read_body``."""
+        answer = Answer(self.status, None, read_body)
+        answer.headers = self.headers
+        return answer
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the body is known, or can be read."""
+        return self._read_body is not None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the status says that the request failed; then the body is short."""
+        return self.status is not None and self.status >= HTTPStatus.BAD_REQUEST
 
     @cached_property
     def _raw(self) -> Any:
@@ -121,16 +138,6 @@ def of_error(error: BaseException) -> Answer:
     status = next(filter(None, (_status(one) for one in (error, response))), None)
     headers = next(filter(None, (_headers(one) for one in (response, error))), None)
     return Answer(status, headers, lambda: _body(error, response))
-
-
-def of_response(response: Any, read_body: Callable[[], Any] | None = None) -> Answer:
-    """Return the answer of a response of an HTTP client.
-
-    Args:
-        response: The response; it has a status code and headers.
-        read_body: See :class:`Answer`.
-    """
-    return Answer(_status(response), _headers(response), read_body)
 
 
 def _status(value: Any) -> int | None:

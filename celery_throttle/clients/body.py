@@ -28,19 +28,23 @@ class WatchedBody:
     Args:
         headers: The fields of the answer, by their names in lower case.
         usage: Returns the units that one document tells; see :class:`.profile.Profile`.
+        is_decoded: Whether the pieces are decoded already.
 
     Attributes:
         document: What the JSON of the body stands for; None until its end, or if it is none.
     """
 
     def __init__(
-        self, headers: Mapping[str, str], usage: Callable[[Mapping[str, Any]], Units]
+        self,
+        headers: Mapping[str, str],
+        usage: Callable[[Any], Units],
+        is_decoded: bool = False,  # noqa: FBT001, FBT002  # of the exchange
     ) -> None:
         self.document: Any = None
         self._usage = usage
         self._units: dict[str, float] = {}
         self._is_stream = _EVENT_STREAM in headers.get("content-type", "")
-        self._decode = _decoder(headers.get("content-encoding", ""))
+        self._decode = _decoder("" if is_decoded else headers.get("content-encoding", ""))
         self._bytes = bytearray()
         self._is_readable = True
 
@@ -65,21 +69,23 @@ class WatchedBody:
         """The body has ended, or its reader wants no more. Return the units that it told."""
         if self._is_readable and self._is_stream:
             self._read_line(self._bytes)
-        elif self._is_readable:
+        elif self._is_readable and self._bytes:
             self.document = _parsed(self._bytes)
             self._read(self.document)
         return self._units
+
+    def read(self, document: Any) -> None:
+        """Read one document; of several, the last that tells a quantity counts."""
+        self._units.update(self._usage(document))
 
     def _read_line(self, line: bytes | bytearray) -> None:
         if line.startswith(b"data:") and b"{" in line:
             self._read(_parsed(line[len(b"data:") :]))
 
     def _read(self, document: Any) -> None:
-        """Read one document; of several events, the last that tells a quantity counts."""
-        documents = document if isinstance(document, list) else [document]  # Google's streams
-        for each in documents:
-            if isinstance(each, Mapping):
-                self._units.update(self._usage(each))
+        for each in document if isinstance(document, list) else [document]:  # Google's streams
+            if each is not None:
+                self.read(each)
 
 
 def _parsed(text: bytes | bytearray) -> Any:

@@ -1,47 +1,73 @@
-"""Guard: the limits of one client's calls."""
+"""Guard: the limits of one client's calls, by the quantities that the API counts."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from typing import Any
 
+from celery_throttle.clients.profile import REQUESTS, Meaning, Profile, Units, no_units
+from celery_throttle.clients.reading import Reading
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
+from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.duration import check_duration
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ADAPTIVE
-from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, has_slots
+from celery_throttle.limits.requirement import Requirement, has_slots
 
 logger = logging.getLogger(__name__)
 
-#: Units, a mapping of units by the name of the limit, or a function that returns either.
-CallCost = Costs | CallFunction
+#: Limits by the quantity that they count.
+LimitsByQuantity = LimitHandles | Mapping[str, LimitHandles]
+
+#: The limits of a client's calls, or a function of the request that returns them.
+GuardedLimits = LimitsByQuantity | Callable[..., LimitsByQuantity]
+
+#: Units for each limit, or a mapping of units by quantity, or a function that returns either.
+CallCost = Cost | Units | Callable[..., Cost | Units]
+
+#: A function that returns units, in the forms of a cost, from what an answer holds.
+Usage = Callable[[Any], Cost | Units]
 
 #: Seconds by which a pause must outlast the previous one to be logged.
 _LOGGED_EXTENSION_SECONDS = 0.5
+
+#: Seconds between two log lines about parts of answers that cannot be used.
+WARNING_INTERVAL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A limit, and the quantity that it counts."""
+
+    quantity: str
+    handle: LimitHandle
 
 
 class Guard:
     """The limits of one client's calls.
 
-    ``key`` and ``cost`` take the request, or the arguments of the call; ``usage`` takes the
-    response.
+    ``cost`` takes the request, or the arguments of the call. ``usage`` takes what the JSON of the
+    response stands for, or of each event of a stream; or the result of the call.
 
     Args:
-        limit: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter.
-        key: A function that returns the key of each limit without a key. If it returns None, the
-            limit itself applies.
-        cost: Units, or a dict of units by the name of the limit, or a function that returns either;
-            default 1.
+        limits: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: each
+            counts requests. Or a dict of quantity to such limits, such as ``{"requests": ...,
+            "tokens": ...}``. Or a function of the request that returns one of these.
+        profile: What the vendor documents about the API.
+        cost: Units, or a dict of units by quantity, or a function that returns either. Default: one
+            request, and what the profile estimates.
+        usage: A function that returns the actual cost, in the forms of ``cost``; nothing (``{}``)
+            if it is not told there. Default: what the profile reads. ``cost`` is an estimate then.
         max_wait: The most seconds that a call waits for its limits; default 0.
-        usage: A function of the response that returns the actual cost, in the forms of ``cost``,
-            which is then an estimate.
         retry_refused: How many times to repeat a call that the API refuses; default 0.
 
     Raises:
@@ -50,64 +76,161 @@ class Guard:
 
     def __init__(
         self,
-        limit: LimitHandles,
+        limits: GuardedLimits,
+        profile: Profile,
         *,
-        key: CallFunction | None = None,
         cost: CallCost | None = None,
+        usage: Usage | None = None,
         max_wait: float = 0.0,
-        usage: Callable[[Any], Any] | None = None,
         retry_refused: int = 0,
     ) -> None:
-        self._limits = check_handles(limit)
-        for name, function in (("key", key), ("usage", usage)):
-            if function is not None and not callable(function):
-                raise LimitValueError(f"{name} must be callable, not {shown(function)}")
-        self.limiter: LimiterCore = self._limits[0].limiter
-        self._key = key
-        self._cost: Any = 1 if cost is None else cost
+        if usage is not None and not callable(usage):
+            raise LimitValueError(f"usage must be callable, not {shown(usage)}")
+        self.profile = profile
+        self._usage = usage
         self.max_wait = check_duration(max_wait, "max_wait")
-        self.usage = usage
-        if (
-            not isinstance(retry_refused, int)
-            or isinstance(retry_refused, bool)
-            or retry_refused < 0
-        ):
+        is_whole = isinstance(retry_refused, int) and not isinstance(retry_refused, bool)
+        if not is_whole or retry_refused < 0:
             raise LimitValueError(
                 f"retry_refused must be a whole number, 0 or more, not {shown(retry_refused)}"
             )
         self.retry_refused = retry_refused
+        self._cost = cost
+        self._limits = limits
         self._paused_until = 0.0
-        self._fixed: Requirement | None = None
-        if key is None and not callable(self._cost):
-            self._fixed = self.requirement()
+        self._warned_at = -WARNING_INTERVAL_SECONDS
+        self._counted = None if _is_function(limits) else counted_limits(limits)
 
-    def requirement(self, *args: Any, **kwargs: Any) -> Requirement:
-        """Return the requirement of a call; the arguments are passed to ``key`` and ``cost``."""
-        if self._fixed is not None:
-            return self._fixed
-        refs = [limit.ref for limit in self._limits]
-        key = None if self._key is None else self._key(*args, **kwargs)
-        if key is not None:
-            refs = [
-                ref if ref.key is not None else LimitRef(ref.name, encode_key(key)) for ref in refs
-            ]
-        cost = self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+    def limits_of(self, *args: Any, **kwargs: Any) -> CountedLimits:
+        """Return the limits of a call; the arguments are passed to the function of the limits."""
+        if self._counted is not None:
+            return self._only
+        return CountedLimits(self, counted_limits(self._limits(*args, **kwargs)))  # type: ignore[operator]  # checked
+
+    @cached_property
+    def _only(self) -> CountedLimits:
+        assert self._counted is not None  # noqa: S101  # see limits_of
+        return CountedLimits(self, self._counted)
+
+    def cost_of(self, request: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the cost of a call, in the forms of ``cost``.
+
+        ``request``: returns what the profile estimates by; the rest goes to the function ``cost``.
+        """
+        if self._cost is None:
+            if self.profile.estimate is no_units:
+                return 1
+            body = request()
+            return self.profile.estimate(body) if isinstance(body, Mapping) else {}
+        return self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether the bodies of successful answers tell something."""
+        return self._usage is not None or self.profile.usage is not no_units
+
+    def estimates(self, quantities: Iterable[str]) -> bool:
+        """Return whether the cost is an estimate, as the answer tells the actual cost."""
+        if self._usage is not None:
+            return True
+        return self.profile.usage is not no_units and any(one != REQUESTS for one in quantities)
+
+    def usage(self, document: Any) -> Mapping[str, Any]:
+        """Return the units that a part of an answer tells, by quantity; under "" for each limit."""
+        try:
+            if self._usage is None:
+                return self.profile.usage(document) if isinstance(document, Mapping) else {}
+            units = self._usage(document)
+        except Exception:
+            logger.exception("The true cost of a call is unknown: its estimate stands")
+            return {}
+        return units if isinstance(units, Mapping) else {"": units}
+
+    def log_pause(self, names: Sequence[str], seconds: float) -> None:
+        """Log that an answer has paused limits, unless it was logged just now."""
+        until = time.monotonic() + seconds
+        if until > self._paused_until + _LOGGED_EXTENSION_SECONDS:
+            duration = "until it is resumed" if seconds == inf else f"for {seconds:.3f} s"
+            about = ", ".join(map(repr, names))
+            logger.warning("The API behind %s asks for a pause: no calls %s", about, duration)
+        self._paused_until = max(until, self._paused_until)
+
+    def log_warnings(self, names: Sequence[str], warnings: Sequence[str]) -> None:
+        """Log what cannot be used of an answer, unless that was done within the last minute."""
+        now = time.monotonic()
+        if warnings and now - self._warned_at > WARNING_INTERVAL_SECONDS:
+            self._warned_at = now
+            about, text = ", ".join(map(repr, names)), "; ".join(warnings)
+            logger.warning("Odd answer of the API behind %s: %s", about, text)
+
+
+class CountedLimits:
+    """The limits of one call, or of all calls that have the same."""
+
+    def __init__(self, guard: Guard, counted: Sequence[Counted]) -> None:
+        self._guard = guard
+        self._counted = counted
+        self.limiter: LimiterCore = counted[0].handle.limiter
+        self.names = [each.handle.ref.name for each in counted]
+        #: Whether one of the limits counts what an answer tells.
+        self.has_estimates = guard.estimates(each.quantity for each in counted)
+
+    def require(self, cost: Any) -> Requirement:
+        """Return the requirement of a call of this cost; see :class:`Guard`.
+
+        Raises:
+            LimitError: a cost is none.
+        """
+        refs = [each.handle.ref for each in self._counted]
+        if isinstance(cost, Mapping):
+            cost = {each.handle.ref.name: cost.get(each.quantity, 1) for each in self._counted}
         return self.limiter.require(refs, cost)
 
-    def learning(self, requirement: Requirement) -> Requirement | None:
-        """Return the part of a requirement whose limits learn from responses."""
-        return requirement
+    def actual(self, units: Mapping[str, Any], requirement: Requirement) -> dict[str, Any]:
+        """Return the actual cost by the name of the limit; what is not told is as estimated."""
+        found = {}
+        for each, estimate in zip(self._counted, requirement.costs, strict=True):
+            other = 1 if each.quantity == REQUESTS else to_units(estimate)
+            found[each.handle.ref.name] = units.get(each.quantity, units.get("", other))
+        return found
 
-    def names(self) -> list[str]:
-        """Return the names of the limits."""
-        return [limit.ref.name for limit in self._limits]
+    def kept(self, quantities: Sequence[str]) -> dict[str, Any]:
+        """Return the actual cost of a request that did not succeed: one request, or nothing.
+
+        ``quantities``: those that the API counts all the same.
+        """
+        return {
+            each.handle.ref.name: 1 if each.quantity in quantities else 0 for each in self._counted
+        }
+
+    # What an answer says.
+
+    def feedback(self, reading: Reading, took: float) -> list[tuple[Requirement, Feedback]]:
+        """Return what an answer says about each of the limits, those alike together."""
+        found: dict[Feedback, list[Counted]] = {}
+        for each in self._counted:
+            quota = reading.quota(each.quantity)
+            is_refused = reading.meaning is Meaning.REFUSAL and (
+                not reading.refused or each.quantity in reading.refused
+            )
+            about = Feedback(
+                refused=is_refused,
+                stop=reading.stop(each.quantity),
+                left=None if quota is None else quota.remaining,
+                took=took,
+            )
+            found.setdefault(about, []).append(each)
+        return [
+            (self.limiter.require([each.handle.ref for each in alike], 1), about)
+            for about, alike in found.items()
+        ]
 
     # The definitions in the code are read at the first call, as the settings of an app are.
 
     @cached_property
     def _definitions(self) -> list[Limit]:
         defined = self.limiter.limits
-        return [limit for name in self.names() for limit in defined.get(name, ())]
+        return [limit for name in self.names for limit in defined.get(name, ())]
 
     @cached_property
     def takes_slots(self) -> bool:
@@ -116,20 +239,29 @@ class Guard:
 
     @cached_property
     def is_adaptive(self) -> bool:
-        """Whether one of the limits is adaptive: it learns from every response."""
+        """Whether one of the limits is adaptive: it learns from every answer."""
         return any(limit.algorithm == ADAPTIVE for limit in self._definitions)
 
     @cached_property
     def fails_open(self) -> bool:
         """Whether calls go out while the limits server cannot be reached."""
-        known = all(name in self.limiter.limits for name in self.names())
+        known = all(name in self.limiter.limits for name in self.names)
         return known and all(limit.outage == "open" for limit in self._definitions)
 
-    def log_pause(self, seconds: float) -> None:
-        """Log that a response has paused the limits, unless it was logged just now."""
-        until = time.monotonic() + seconds
-        if until > self._paused_until + _LOGGED_EXTENSION_SECONDS:
-            names = ", ".join(map(repr, self.names()))
-            duration = "until it is resumed" if seconds == inf else f"for {seconds:.3f} s"
-            logger.warning("The API behind %s asks for a pause: no calls %s", names, duration)
-        self._paused_until = max(until, self._paused_until)
+
+def _is_function(limits: Any) -> bool:
+    return callable(limits) and not isinstance(limits, LimitHandle)
+
+
+def counted_limits(limits: Any) -> list[Counted]:
+    """Return limits with their quantities; LimitValueError unless all are of one limiter."""
+    groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
+    found = []
+    for quantity, handles in groups.items():
+        if not isinstance(quantity, str) or not quantity:
+            raise LimitValueError(
+                f"a quantity must be text such as 'tokens', not {shown(quantity)}"
+            )
+        found += [Counted(quantity, handle) for handle in check_handles(handles)]
+    check_handles([each.handle for each in found])
+    return found

@@ -171,6 +171,16 @@ class Profile:
     estimate: Callable[[Mapping[str, Any]], Units] = no_units
     usage: Callable[[Mapping[str, Any]], Units] = no_units
 
+    def reads_accepted(self, answer: Answer) -> bool:
+        """Return whether an answer without an error status may say something in its body.
+
+        Args:
+            answer: The answer.
+        """
+        return self.quotas is not None or any(
+            sign.codes and answer.status in sign.statuses for sign in self.signs
+        )
+
     def names(self) -> tuple[str, ...]:
         """Return the names of the quantities, each once."""
         return tuple(dict.fromkeys((REQUESTS, *(each.name for each in self.quantities))))

@@ -117,10 +117,10 @@ class _Reader:
         return Meaning.FAILURE if failed else Meaning.ACCEPTED
 
     def _sign(self) -> Sign | None:
-        """Return the first sign of the answer. Only where a sign needs it, the body is read."""
+        """Return the first sign of the answer."""
         codes: list[str] | None = None
         for sign in self._profile.signs:
-            if sign.codes and codes is None:
+            if sign.codes and codes is None and self._answer.has_body:
                 codes = [code for path in self._profile.codes for code in self._answer.find(path)]
             if sign.matches(self._answer, codes or ()):
                 return sign

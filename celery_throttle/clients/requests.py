@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.guarded_call import GuardedCall, call_steps
-from celery_throttle.clients.http import HttpExchange, HttpGuard, Units
-from celery_throttle.limiter.handles import LimitHandles
-from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.requirement import Costs
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.store.steps import run_steps
 
 
@@ -21,16 +22,14 @@ class ThrottledAdapter(BaseAdapter):
     """An adapter that acquires limits before each request and learns from each response.
 
     Args:
-        limit: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
+            ``requests.PreparedRequest``.
         adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
             Its own retries (``max_retries``) do not acquire the limits again.
-        key: As for ``ThrottledTransport``; a function of the ``requests.PreparedRequest``.
-        cost: As for ``ThrottledTransport``; units, or a function of the
-            ``requests.PreparedRequest``. Default 1.
+        profile: As for ``ThrottledTransport``.
+        cost: As for ``ThrottledTransport``; a function takes the ``requests.PreparedRequest``.
+        usage: As for ``ThrottledTransport``.
         max_wait: The most seconds that a request waits for its limits; default 0.
-        usage: As for ``ThrottledTransport``; a function of the ``requests.Response``. The whole
-            body is read first, even with ``stream=True``.
-        unit: As for ``ThrottledTransport``.
         retry_refused: As for ``ThrottledTransport``; a file or a generator as the body counts as a
             stream. Default 0.
 
@@ -46,20 +45,23 @@ class ThrottledAdapter(BaseAdapter):
 
     def __init__(
         self,
-        limit: LimitHandles,
+        limits: GuardedLimits,
         adapter: BaseAdapter | None = None,
         *,
-        key: Callable[[requests.PreparedRequest], Any] | None = None,
-        cost: Costs | Callable[[requests.PreparedRequest], Any] | None = None,
+        profile: Profile = GENERIC,
+        cost: CallCost | None = None,
+        usage: Usage | None = None,
         max_wait: float = 0.0,
-        usage: Callable[[requests.Response], Any] | None = None,
-        unit: Units | None = None,
         retry_refused: int = 0,
     ) -> None:
         super().__init__()
-        options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait}
-        self._guard = HttpGuard(
-            limit, **options, usage=usage, unit=unit, retry_refused=retry_refused
+        self._guard = Guard(
+            limits,
+            profile,
+            cost=cost,
+            usage=usage,
+            max_wait=max_wait,
+            retry_refused=retry_refused,
         )
         self._adapter = HTTPAdapter() if adapter is None else adapter
 
@@ -78,44 +80,71 @@ class ThrottledAdapter(BaseAdapter):
                 a task that a worker runs, the task joins its line.
             StoreUnavailableError: The limits server cannot be reached, and not all of the
                 limits are ``outage open``; nothing was sent.
-            ThrottleError: A limit is not defined, or ``key`` or ``cost`` returned no valid value.
+            ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
         """
         send = partial(self._adapter.send, request, *args, **options)
-        exchange = _RequestsExchange(self._guard, request, send)
-        exchange.loads_body = not options.get("stream")
-        return run_steps(call_steps(self._guard, exchange, request))
+        return run_steps(call_steps(self._guard, _RequestsExchange(request, send), request))
 
     def close(self) -> None:
         """Close the adapter that sends the requests."""
         self._adapter.close()
 
 
-class _RequestsExchange(HttpExchange[requests.Response]):
+class _RequestsExchange(Exchange[requests.Response]):
+    is_decoded = True
+
+    def __init__(self, request: requests.PreparedRequest, send: Callable[[], Any]) -> None:
+        self.request = request
+        self.send = send
+
     def is_repeatable(self) -> bool:
         return self.request.body is None or isinstance(self.request.body, (bytes, str))
 
-    def feedback(self, response: requests.Response, seconds: float) -> Feedback:
-        return self.guard.feedback(response.status_code, response.headers, seconds)
+    def content(self) -> Any:
+        try:
+            return json.loads(self.request.body) if self.is_repeatable() else None  # type: ignore[arg-type]  # checked
+        except (TypeError, ValueError):
+            return None
+
+    def answer(self, response: requests.Response) -> Answer:
+        return Answer(response.status_code, response.headers)
 
     def load(self, response: requests.Response) -> None:
         _ = response.content  # reads it
 
+    def body(self, response: requests.Response) -> Any:
+        return response.content
+
     def close(self, response: requests.Response) -> None:
         response.close()
 
-    def end_with_body(self, response: Any, call: GuardedCall[requests.Response]) -> bool:
+    def watch(self, response: Any, call: GuardedCall[requests.Response]) -> bool:
         raw = response.raw
         if getattr(response, "_content_consumed", False) or not hasattr(raw, "release_conn"):
             return False
+        read, is_streaming = raw.stream, False
 
-        def and_end(method: Callable[[], None]) -> Callable[[], None]:
+        def stream(*args: Any, **options: Any) -> Iterator[bytes]:
+            nonlocal is_streaming
+            is_streaming = True
+            try:
+                for piece in read(*args, **options):
+                    call.feed(piece)
+                    yield piece
+            finally:
+                run_steps(call.finish())
+
+        def finishing(method: Callable[[], None]) -> Callable[[], None]:
             @wraps(method)
-            def ending() -> None:
+            def finish() -> None:
                 method()
-                run_steps(call.end())
+                # urllib3 releases its connection before it returns the last piece.
+                if method is close or not is_streaming:
+                    run_steps(call.finish())
 
-            return ending
+            return finish
 
-        # urllib3 releases its connection at the end of a body; requests closes an unread response.
-        raw.release_conn, raw.close = and_end(raw.release_conn), and_end(raw.close)
+        close = raw.close
+        raw.stream = stream
+        raw.release_conn, raw.close = finishing(raw.release_conn), finishing(close)
         return True

@@ -2,67 +2,67 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial, wraps
-from http import HTTPStatus
-from inspect import isawaitable, iscoroutinefunction
-from typing import Any, NamedTuple, TypeVar, cast
+from inspect import isawaitable, iscoroutinefunction, unwrap
+from typing import Any, TypeVar, cast
 
-from celery_throttle.clients import response_headers
-from celery_throttle.clients.guard import CallCost, Guard
-from celery_throttle.clients.guarded_call import Exchange, call_steps
-from celery_throttle.clients.http import to_feedback
+from celery_throttle.clients.answer import Answer, of_error
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter.handles import LimitHandles
-from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.requirement import CallFunction
+from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The type of ``refused``. It is one or more types of exceptions that mean that the API refused a
-#: call, or a function of an exception that returns a :class:`~celery_throttle.Feedback`, or None.
-Refused = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Feedback | None]
-
-#: Returns the feedback of an exception, or None. The float: seconds since the call began.
-ErrorReader = Callable[[Exception, float], Feedback | None]
+#: Returns the answer that a result, or an exception, stands for; None if it says nothing.
+ReadAnswer = Callable[[Any], Answer | None]
 
 
 def wrap(
-    limit: LimitHandles,
+    limits: GuardedLimits,
     function: F,
     *,
-    key: CallFunction | None = None,
+    profile: Profile = GENERIC,
     cost: CallCost | None = None,
+    usage: Usage | None = None,
     max_wait: float = 0.0,
-    usage: Callable[[Any], Any] | None = None,
-    refused: Refused = (),
+    answer: ReadAnswer | None = None,
     retry_refused: int = 0,
+    is_async: bool | None = None,
 ) -> F:
     """Return a function that acquires one or more limits before each call of another function.
 
-    Use it for the SDK of an API. A call raises :class:`~celery_throttle.Throttled` if the limits do
-    not allow it in time. In a task that a worker runs, the error makes the task join its line.
+    Use it for an SDK that :func:`~celery_throttle.throttled` does not know. A call raises
+    :class:`~celery_throttle.Throttled` if the limits do not allow it in time. In a task that a
+    worker runs, the error makes the task join its line.
 
     Args:
-        limit: A handle such as ``throttle["openai"]``, or a list of handles of one limiter. All of
-            these limits must allow a call.
+        limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a dict
+            of such limits by the quantity that they count, such as ``{"requests": ..., "tokens":
+            ...}``. Or a function of the call's arguments that returns one of these, such as
+            ``lambda tenant, text: throttle["mail", tenant]``. All limits must allow a call.
         function: A function, or coroutine function, that calls an API.
-        key: A function of the call's arguments that returns the key, for handles without a key.
-        cost: Units, or a dict of units by the name of the limit, or a function of the call's
+        profile: What the vendor documents. Default: what many APIs share.
+        cost: Units for each limit, or a dict of units by quantity, or a function of the call's
             arguments that returns either; default 1.
+        usage: A function of the result that returns its actual cost, such as tokens or bytes, in the
+            forms of ``cost``, which is then an estimate. Of an iterator, it gets each item, and
+            returns ``{}`` for those that do not tell the cost.
         max_wait: The most seconds that a call waits for the limits; default 0.
-        usage: A function of the result that returns its actual cost, such as tokens or bytes, in
-            the forms of ``cost``. Then ``cost`` is an estimate.
-        refused: The types of exceptions that mean that the API refused the call. Such an exception
-            stops the limits for all clients. ``Retry-After`` is read from
-            ``error.response.headers`` or ``error.headers``. Or a function of an exception that
-            returns a :class:`~celery_throttle.Feedback`, or None. Default: none.
-        retry_refused: How many times to call the function again after such an exception, with the
-            same arguments. Each further call waits until the stop ends, and takes units again. In a
+        answer: A function of the result, or of the exception, that returns the
+            :class:`~celery_throttle.clients.answer.Answer` that it stands for, or None. Default:
+            the status, the headers and the body of an exception are read where SDKs keep them.
+        retry_refused: How many times to call the function again after a refusal, with the same
+            arguments. Each further call waits until the limits go on, and takes units again. In a
             task that a worker runs, the task joins its line instead, at most this many times in all
             its runs. Default 0.
+        is_async: Whether the function returns awaitables. Default: whether it is a coroutine
+            function, or wraps one.
 
     Raises:
         LimitError: An argument is invalid.
@@ -75,39 +75,52 @@ def wrap(
         'charged 42'
     """
     guard = Guard(
-        limit, key=key, cost=cost, max_wait=max_wait, usage=usage, retry_refused=retry_refused
+        limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
     )
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
-    read_error = _error_reader(refused)
+    if answer is not None and not callable(answer):
+        raise LimitValueError(f"answer must be callable, not {shown(answer)}")
+    read = answer or _answer_of
 
-    def exchange(*args: Any, **kwargs: Any) -> _FunctionExchange:
-        return _FunctionExchange(partial(function, *args, **kwargs), read_error)
+    def steps(*args: Any, **kwargs: Any) -> Any:
+        exchange = _FunctionExchange(partial(function, *args, **kwargs), read)
+        return call_steps(guard, exchange, *args, **kwargs)
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        steps = call_steps(guard, exchange(*args, **kwargs), *args, **kwargs)
-        return _unwrap(run_steps(steps))
+        return _value(run_steps(steps(*args, **kwargs)))
 
     @wraps(function)
     async def awrapped(*args: Any, **kwargs: Any) -> Any:
-        steps = call_steps(guard, exchange(*args, **kwargs), *args, **kwargs)
-        return _unwrap(await arun_steps(steps))
+        return _value(await arun_steps(steps(*args, **kwargs)))
 
-    return cast("F", awrapped if iscoroutinefunction(function) else wrapped)
+    if is_async is None:
+        is_async = iscoroutinefunction(function) or iscoroutinefunction(_innermost(function))
+    return cast("F", awrapped if is_async else wrapped)
 
 
-class _Outcome(NamedTuple):
+def _innermost(function: Any) -> Any:
+    """Return the function that decorators wrap: SDKs check arguments before a coroutine begins."""
+    return unwrap(getattr(function, "__func__", function))
+
+
+def _answer_of(outcome: Any) -> Answer | None:
+    return of_error(outcome) if isinstance(outcome, Exception) else None
+
+
+@dataclass(slots=True)
+class _Outcome:
     """What a function returned, or raised."""
 
     value: Any
     error: Exception | None = None
 
 
-def _unwrap(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
+def _value(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
     """Return the value or raise the error; if the function is asynchronous after all, later."""
     if not isinstance(outcome, _Outcome):
-        return _unwrap_later(outcome)
+        return _value_later(outcome)
     try:
         if outcome.error is not None:
             raise outcome.error
@@ -116,19 +129,19 @@ def _unwrap(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
         del outcome  # or the traceback of the error would refer to the error
 
 
-async def _unwrap_later(outcome: Awaitable[_Outcome]) -> Any:
-    return _unwrap(await outcome)
+async def _value_later(outcome: Awaitable[_Outcome]) -> Any:
+    return _value(await outcome)
 
 
 class _FunctionExchange(Exchange[_Outcome]):
-    def __init__(self, call: Callable[[], Any], read_error: ErrorReader) -> None:
+    def __init__(self, call: Callable[[], Any], read: ReadAnswer) -> None:
         self._call = call
-        self._read_error = read_error
+        self._read = read
 
     def send(self) -> Any:
         try:
             value = self._call()
-        except Exception as error:  # noqa: BLE001  # _unwrap() raises it
+        except Exception as error:  # noqa: BLE001  # _value() raises it
             return _Outcome(None, error)
         return self._finish(value) if isawaitable(value) else _Outcome(value)
 
@@ -139,31 +152,91 @@ class _FunctionExchange(Exchange[_Outcome]):
         except Exception as error:  # noqa: BLE001  # likewise
             return _Outcome(None, error)
 
-    def feedback(self, response: _Outcome, seconds: float) -> Feedback | None:
-        if response.error is not None:
-            return self._read_error(response.error, seconds)
-        return Feedback(took=seconds)
+    def answer(self, response: _Outcome) -> Answer | None:
+        outcome = response.value if response.error is None else response.error
+        found = self._read(outcome)
+        if found is None and response.error is not None:
+            return Answer(None)  # it failed, and says no more
+        return found
 
-    def payload(self, response: _Outcome) -> Any:
-        return response.value
-
-
-def _error_reader(refused: Refused) -> ErrorReader:
-    if isinstance(refused, (type, tuple)):
-        types = refused
-        return lambda error, seconds: _refusal(error, seconds) if isinstance(error, types) else None
-    if not callable(refused):
-        raise LimitValueError(
-            f"refused must be exception types, or a function of an exception, not {shown(refused)}"
-        )
-    return lambda error, _: refused(error)
+    def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
+        """Watch the items of an iterator; of any other result, read the usage at once."""
+        value = response.value
+        if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
+            response.value = _PassingItems(value, call)
+            return True
+        call.read(value)
+        return False
 
 
-def _refusal(error: Exception, seconds: float) -> Feedback:
-    """Return the feedback of a refusal, from the headers where SDKs keep them."""
-    headers = getattr(getattr(error, "response", error), "headers", None)
-    try:
-        info = response_headers.read(HTTPStatus.TOO_MANY_REQUESTS, headers or {}, time.time())
-    except (AttributeError, TypeError):  # an attribute of this name that is no mapping
-        return Feedback(refused=True, took=seconds)
-    return to_feedback(info, {}, seconds)
+class _PassingItems:
+    """An iterator, sync or async, whose items a call watches. Otherwise it is as it was."""
+
+    def __init__(self, items: Any, call: GuardedCall[_Outcome]) -> None:
+        self._items = items
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._items, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            item = next(self._items)
+        except BaseException:
+            run_steps(self._call.finish())
+            raise
+        self._call.read(item)
+        return item
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            item = await anext(self._items)
+        except BaseException:
+            await run_to_end(arun_steps(self._call.finish()))
+            raise
+        self._call.read(item)
+        return item
+
+    def close(self) -> Any:
+        """Close the iterator, and end the call."""
+        closed = self._items.close()
+        if isawaitable(closed):
+            return self._aclose(closed)
+        run_steps(self._call.finish())
+        return closed
+
+    async def aclose(self) -> None:
+        """Close the iterator, and end the call."""
+        await self._aclose(self._items.aclose())
+
+    async def _aclose(self, closing: Awaitable[Any]) -> None:
+        try:
+            await closing
+        finally:
+            await run_to_end(arun_steps(self._call.finish()))
+
+    def __enter__(self) -> _PassingItems:
+        self._items.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        try:
+            return self._items.__exit__(*error)
+        finally:
+            run_steps(self._call.finish())
+
+    async def __aenter__(self) -> _PassingItems:
+        await self._items.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        try:
+            return await self._items.__aexit__(*error)
+        finally:
+            await run_to_end(arun_steps(self._call.finish()))

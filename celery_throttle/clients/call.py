@@ -1,0 +1,292 @@
+"""Guarded calls: calls to an API that begin once their limits allow them.
+
+The wrappers of all clients share this flow. A :class:`GuardedCall` is one attempt: it acquires
+units or a slot, sends the request, lets the limits learn from the answer, and settles the estimate
+when the body has ended. How a client sends is an :class:`Exchange`; what all its calls have in
+common is a :class:`~celery_throttle.clients.guard.Guard`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Generic, TypeVar
+
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.body import WatchedBody
+from celery_throttle.clients.guard import CountedLimits, Guard
+from celery_throttle.clients.profile import REQUESTS, Meaning
+from celery_throttle.clients.reading import Reading, read
+from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import Acquisition
+from celery_throttle.operations.plan import Plan, Sleep
+from celery_throttle.store.steps import Step, Steps
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the slot of a call is free again if this process dies.
+_LEASE_SECONDS = 30.0
+
+R = TypeVar("R")
+
+
+class Exchange(ABC, Generic[R]):
+    """How one client sends one request, and what its response holds.
+
+    For asyncio, ``send``, ``load`` and ``close`` return awaitables.
+    """
+
+    send: Callable[[], Any]  #: sends the request and returns the response
+    is_decoded = False  #: whether the pieces of a body that passes are decoded
+
+    def is_repeatable(self) -> bool:
+        """Whether the request can be sent again: a stream may have been read to its end."""
+        return True
+
+    def content(self) -> Any:
+        """Return what the JSON of the request's body stands for; None if it is none."""
+        return None
+
+    @abstractmethod
+    def answer(self, response: R) -> Answer | None:
+        """Return the answer, without a body. None if the response says nothing about limits."""
+
+    def load(self, response: R) -> Any:
+        """Read the body of the response into memory, so that :meth:`body` has it."""
+
+    def body(self, response: R) -> Any:
+        """Return the body that :meth:`load` has read; see :class:`.answer.Answer`."""
+
+    def close(self, response: R) -> Any:
+        """Drop the response, which nobody will read."""
+
+    def give_up(self, response: R) -> None:
+        """The limits know of the refusal in this response, and nobody else is to send it again."""
+
+    def watch(self, response: R, call: GuardedCall[R]) -> bool:  # noqa: ARG002  # for others
+        """Let the call watch the body while it passes; False if the body has passed.
+
+        The body gives its pieces to ``call.feed()``, and then ends the call: ``call.finish()``.
+        """
+        return False
+
+
+def call_steps(guard: Guard, exchange: Exchange[R], *args: Any, **kwargs: Any) -> Steps[R]:
+    """Return the steps of one call, which return the response.
+
+    ``args`` and ``kwargs`` are those of the functions of the guard.
+
+    Raises (by the steps):
+        Throttled: the limits refused; nothing was sent.
+        StoreUnavailableError: the limits server cannot be reached, and not all of the
+            limits are ``outage open``; nothing was sent.
+    """
+    limits = guard.limits_of(*args, **kwargs)
+    requirement = limits.require(guard.cost_of(exchange.content, *args, **kwargs))
+    return _run(
+        GuardedCall(guard, limits, exchange, requirement, guard.max_wait, guard.retry_refused)
+    )
+
+
+def _run(call: GuardedCall[R]) -> Steps[R]:
+    yield from call.begin()
+    response, refusal = yield from call.send()
+    while refusal is not None and (following := (yield from call.repeat(refusal))) is not None:
+        call = following
+        response, refusal = yield from call.send()
+    return response
+
+
+@dataclass(eq=False, repr=False)
+class GuardedCall(Generic[R]):
+    """One attempt at a call: :meth:`begin`, :meth:`send`, :meth:`finish`, as steps."""
+
+    guard: Guard
+    limits: CountedLimits
+    exchange: Exchange[R]
+    requirement: Requirement
+    max_wait: float  #: seconds that it may wait for its limits
+    retries: int  #: how often it may be repeated
+    delay: float = 0.0  #: seconds that it waits before it acquires
+
+    def __post_init__(self) -> None:
+        self._limiter = self.limits.limiter
+        self._pause: float | None = None
+        #: What was acquired, and the same until the call has ended.
+        self._taken: Acquisition | None = None
+        self._acquired: Acquisition | None = None
+        self._slot: Slot | None = None
+        self._began = 0.0
+        self._answer: Answer | None = None
+        self._body: WatchedBody | None = None  # while it passes
+
+    def begin(self) -> Steps[None]:
+        """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
+        if self.delay:
+            yield self._limiter.plan_step(_sleep(self.delay))
+        try:
+            if self.limits.takes_slots:
+                slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
+                yield enter_step(slot)
+                self._slot, self._acquired = slot, slot.acquisition
+            else:
+                mode = "reserve" if self.limits.has_estimates else "take"
+                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
+                self._acquired = yield self._limiter.plan_step(plan)
+        except StoreUnavailableError:
+            if not self.limits.fails_open:
+                raise
+        self._taken = self._acquired
+        self._began = time.monotonic()
+
+    def send(self) -> Steps[tuple[R, Reading | None]]:
+        """Send the request, and let the limits learn from the answer.
+
+        Returns the response; and what it says, if it is a refusal and may be sent again. Then the
+        call has ended, and so it has if this raises.
+        """
+        exchange = self.exchange
+        try:
+            response = yield Step(exchange.send, exchange.send, may_return_awaitable=True)
+        except BaseException:
+            yield from self._end(self.limits.kept((REQUESTS,)))
+            raise
+        try:
+            reading = yield from self._read(response)
+            refused = reading.meaning in (Meaning.REFUSAL, Meaning.OVERLOAD)
+            if refused:
+                exchange.give_up(response)
+            repeats = refused and self.retries > 0 and exchange.is_repeatable()
+        except BaseException:
+            yield _step(lambda: exchange.close(response))
+            yield from self._end(self.limits.kept((REQUESTS,)))
+            raise
+        yield from self._end_or_watch(response, reading)
+        return response, reading if repeats else None
+
+    def _read(self, response: R) -> Steps[Reading]:
+        """Return what the answer says about the limits, which learn from it."""
+        answer = self._answer = self.exchange.answer(response)
+        if answer is None:
+            return Reading(Meaning.ACCEPTED)
+        if answer.is_error and not answer.has_body:  # it is short, and has the codes
+            yield _step(lambda: self.exchange.load(response))
+            answer = answer.with_body(lambda: self.exchange.body(response))
+        reading = read(self.guard.profile, answer, time.time())
+        yield from self._learn(reading)
+        return reading
+
+    def _learn(self, reading: Reading) -> Steps[None]:
+        """Let the limits learn. A failure must not lose the response."""
+        self.guard.log_warnings(self.limits.names, reading.warnings)
+        took = time.monotonic() - self._began
+        try:
+            for requirement, feedback in self.limits.feedback(reading, took):
+                says = feedback.refused or feedback.stop or feedback.left is not None
+                if says or self.limits.is_adaptive:
+                    plan = self._limiter.plans.learn(requirement, feedback)
+                    pause = yield self._limiter.plan_step(plan)
+                    self._pause = max(pause, self._pause or 0.0)
+            if self._pause:
+                self.guard.log_pause(self.limits.names, self._pause)
+        except StoreError as error:
+            _log_unreported(error)
+
+    def _end_or_watch(self, response: R, reading: Reading) -> Steps[None]:
+        if reading.meaning is Meaning.REFUSAL:
+            yield from self._end(self.limits.kept(self.guard.profile.refused_costs))
+        elif reading.meaning is not Meaning.ACCEPTED:
+            yield from self._end(self.limits.kept((REQUESTS,)))
+        else:
+            headers = {} if self._answer is None else self._answer.headers
+            self._body = WatchedBody(headers, self.guard.usage, self.exchange.is_decoded)
+            if not self.exchange.watch(response, self):
+                yield from self.finish()
+
+    def feed(self, piece: bytes) -> None:
+        """A piece of the body passes to its reader."""
+        if self._body is not None:
+            self._body.feed(piece)
+
+    def read(self, document: Any) -> None:
+        """A part of the answer passes to its reader: a result, or one item of it."""
+        if self._body is not None:
+            self._body.read(document)
+
+    def finish(self) -> Steps[None]:
+        """End the call once the body has passed, or its reader wants no more of it."""
+        body, self._body = self._body, None
+        if body is None:
+            return
+        units = body.end()
+        actual = self.limits.actual(units, self.requirement) if units else None
+        if self._answer is not None and body.document is not None:
+            # Some APIs refuse with status 200: the body says so.
+            answer = self._answer.with_body(lambda: body.document)
+            if self.guard.profile.reads_accepted(answer):
+                reading = read(self.guard.profile, answer, time.time())
+                yield from self._learn(reading)
+                if reading.meaning is Meaning.REFUSAL:
+                    actual = self.limits.kept(self.guard.profile.refused_costs)
+        yield from self._end(actual)
+
+    def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
+        """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
+
+        Returns None if the limits do not allow it: then the refusal is the caller's.
+
+        Raises:
+            TaskThrottled: A task that runs in a worker waits in its line instead.
+        """
+        pause = self._pause
+        if pause is None:
+            pause = DEFAULT_STOP_SECONDS if refusal.wait is None else refusal.wait
+        if not self._limiter.may_resend(self.requirement, self._taken, pause, self.retries):
+            return None
+        # Limits that did not learn of the refusal do not delay the call themselves.
+        delay = pause if self._pause is None else 0.0
+        max_wait = self.guard.max_wait + (pause if pause < inf else 0.0)
+        call = replace(self, max_wait=max_wait, retries=self.retries - 1, delay=delay)
+        try:
+            yield from call.begin()
+        except Throttled:
+            return None
+        return call
+
+    def _end(self, actual: dict[str, Any] | None) -> Steps[None]:
+        """Settle the estimate, if the ``actual`` cost is known, and release the slot."""
+        acquired, self._acquired = self._acquired, None
+        if actual is not None and self.limits.has_estimates and acquired is not None:
+            try:
+                yield self._limiter.plan_step(self._limiter.plans.settle(acquired, actual))
+            except StoreError as error:  # the estimate counts
+                _log_unreported(error)
+        yield from self.release()
+
+    def release(self) -> Steps[None]:
+        """Release the slot, if one is held."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            try:
+                yield exit_step(slot)
+            except StoreError as error:  # the lease expires in any case
+                _log_unreported(error)
+
+
+def _step(action: Callable[[], Any]) -> Step:
+    return Step(action, action)
+
+
+def _sleep(seconds: float) -> Plan[None]:
+    yield Sleep(seconds)
+
+
+def _log_unreported(error: StoreError) -> None:
+    logger.warning("A response or the end of a call was not reported to its limits: %s", error)

@@ -1,0 +1,29 @@
+"""httpx2: transports that acquire limits before each request and learn from the responses."""
+
+from __future__ import annotations
+
+import httpx2
+
+from celery_throttle.clients.transport import (
+    AsyncGuardedTransport,
+    PassingBody,
+    SyncGuardedTransport,
+)
+
+
+class _Body(PassingBody, httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """A body of httpx2."""
+
+
+class ThrottledTransport(SyncGuardedTransport, httpx2.BaseTransport):
+    """:class:`celery_throttle.clients.httpx.ThrottledTransport` for ``httpx2.Client``."""
+
+    _default = httpx2.HTTPTransport
+    _body_type = _Body
+
+
+class AsyncThrottledTransport(AsyncGuardedTransport, httpx2.AsyncBaseTransport):
+    """The asyncio twin of :class:`ThrottledTransport`, for ``httpx2.AsyncClient``."""
+
+    _default = httpx2.AsyncHTTPTransport
+    _body_type = _Body

@@ -1,0 +1,210 @@
+"""What the transports of httpx and httpx2 share. Imports neither.
+
+A transport acquires the limits before each request, lets them learn from the response, and watches
+the body while the client reads it. A client's repeats pass the transport too, so each is limited.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.body import ENCODINGS
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.errors import Throttled
+from celery_throttle.limiter.leases import run_to_end
+from celery_throttle.store.steps import arun_steps, run_steps
+
+
+class PassingBody:
+    """A body, sync or async, that a call watches. It ends the call when the client closes it."""
+
+    def __init__(self, stream: Any, call: GuardedCall[Any]) -> None:
+        self._stream = stream
+        self._call = call
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._stream:
+            self._call.feed(piece)
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            self._call.feed(piece)
+            yield piece
+
+    def close(self) -> None:
+        """Close the body, and end the call."""
+        try:
+            self._stream.close()
+        finally:
+            run_steps(self._call.finish())
+
+    async def aclose(self) -> None:
+        """Close the body, and end the call."""
+        try:
+            await self._stream.aclose()
+        finally:
+            await run_to_end(arun_steps(self._call.finish()))
+
+
+class Interrupt(BaseException):
+    """Carries the refusal of a limit out of an SDK, which repeats or wraps any ``Exception``."""
+
+    def __init__(self, refusal: Throttled) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class _HttpxExchange(Exchange[Any]):
+    is_in_sdk = False
+
+    def __init__(self, request: Any, send: Callable[[], Any], body_type: type) -> None:
+        self.request = request
+        self.send = send
+        self._body_type = body_type
+
+    def is_repeatable(self) -> bool:
+        return self._content() is not None
+
+    def content(self) -> Any:
+        try:
+            return json.loads(self._content() or b"")
+        except ValueError:
+            return None
+
+    def _content(self) -> bytes | None:
+        try:
+            content: bytes = self.request.content
+        except RuntimeError:  # RequestNotRead: the body is a stream
+            return None
+        return content
+
+    def answer(self, response: Any) -> Answer:
+        return Answer(response.status_code, response.headers)
+
+    def load(self, response: Any) -> Any:
+        response.read()
+
+    def body(self, response: Any) -> Any:
+        return response.content
+
+    def close(self, response: Any) -> Any:
+        response.close()
+
+    def give_up(self, response: Any) -> None:
+        if self.is_in_sdk:  # both openai and anthropic read this header
+            response.headers["x-should-retry"] = "false"
+
+    def watch(self, response: Any, call: GuardedCall[Any]) -> bool:
+        if response.is_closed:
+            return False
+        response.stream = self._body_type(response.stream, call)
+        return True
+
+
+class _AsyncHttpxExchange(_HttpxExchange):
+    def load(self, response: Any) -> Any:
+        return response.aread()
+
+    def close(self, response: Any) -> Any:
+        return run_to_end(response.aclose())
+
+
+class GuardedTransport:
+    """The base of the transports. A subclass names the types of its client."""
+
+    _default: Callable[[], Any]  #: makes the transport that sends
+    _body_type: type  #: a :class:`PassingBody` of the client
+
+    #: Whether an SDK sends by this transport. It would repeat requests by itself, and wrap errors.
+    is_in_sdk = False
+
+    def __init__(
+        self,
+        limits: GuardedLimits,
+        transport: Any = None,
+        *,
+        profile: Profile = GENERIC,
+        cost: CallCost | None = None,
+        usage: Usage | None = None,
+        max_wait: float = 0.0,
+        retry_refused: int = 0,
+    ) -> None:
+        self._guard = Guard(
+            limits,
+            profile,
+            cost=cost,
+            usage=usage,
+            max_wait=max_wait,
+            retry_refused=retry_refused,
+        )
+        self._transport = type(self)._default() if transport is None else transport
+
+    def _exchange(self, request: Any, kind: type[_HttpxExchange], send: Any) -> _HttpxExchange:
+        if self._guard.reads_bodies:
+            request.headers["accept-encoding"] = ENCODINGS
+        exchange = kind(request, partial(send, request), self._body_type)
+        exchange.is_in_sdk = self.is_in_sdk
+        return exchange
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Let the refusal of a limit leave an SDK as it is."""
+        try:
+            yield
+        except Throttled as error:
+            if self.is_in_sdk:
+                raise Interrupt(error) from None
+            raise
+
+
+class SyncGuardedTransport(GuardedTransport):
+    """The transports of blocking clients."""
+
+    def handle_request(self, request: Any) -> Any:
+        """Send a request once its limits allow it.
+
+        Args:
+            request: The request.
+
+        Raises:
+            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
+                a task that a worker runs, the task joins its line.
+            StoreUnavailableError: The limits server cannot be reached, and not all of the
+                limits are ``outage open``; nothing was sent.
+            ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
+        """
+        exchange = self._exchange(request, _HttpxExchange, self._transport.handle_request)
+        with self._interrupts():
+            return run_steps(call_steps(self._guard, exchange, request))
+
+    def close(self) -> None:
+        """Close the transport that sends the requests."""
+        self._transport.close()
+
+
+class AsyncGuardedTransport(GuardedTransport):
+    """The transports of asyncio's clients."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """The asyncio twin of :meth:`SyncGuardedTransport.handle_request`.
+
+        Args:
+            request: The request.
+        """
+        send = self._transport.handle_async_request
+        exchange = self._exchange(request, _AsyncHttpxExchange, send)
+        with self._interrupts():
+            return await arun_steps(call_steps(self._guard, exchange, request))
+
+    async def aclose(self) -> None:
+        """Close the transport that sends the requests."""
+        await self._transport.aclose()
